@@ -1,0 +1,35 @@
+# Everything runs in a virtual environment inside this folder; the first `make` that needs it builds it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check format bench-broker clean
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
+	@echo "setting up $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## a send, a redelivery, a dead letter and a redrive, on the broker in the box
+	@$(BIN)/python examples/demo.py
+
+check: $(READY)  ## formatter, linter, strict types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check  ## all of `check`, then every test
+	$(BIN)/python -m pytest
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-broker: $(READY)  ## the broker against its peers, in one run
+	$(BIN)/python bench/broker.py
+
+clean:
+	rm -rf $(VENV) bench/.envs .mypy_cache .ruff_cache .hypothesis

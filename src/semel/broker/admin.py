@@ -1,0 +1,169 @@
+"""The admin interface under /_semel/: peek, faults, clock, health; and /metrics for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import orjson
+
+from semel import __version__
+from semel.broker.clock import Clock, ManualClock
+from semel.broker.engine import Engine, Wanted
+from semel.broker.engine.peeking import STATES
+from semel.broker.faults import MEANING, FaultError, Faults
+from semel.broker.http import Request, render
+from semel.broker.metrics import exposition
+from semel.sqs.errors import ServiceError
+
+PREFIX: Final = "/_semel/"
+_MAX_PEEKED: Final = 1_000
+
+# Each piece of work takes the time and returns (status, content) for JSON, or a text.
+Work = Callable[[int], Any]
+
+
+class AdminError(Exception):
+    """What is wrong with an admin request, with the status that says so."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Admin:
+    """Answers admin requests; each runs inside the broker's transaction, like any call."""
+
+    def __init__(self, engine: Engine, clock: Clock, faults: Faults, time_passed: Callable[[], None]) -> None:
+        self._engine, self._clock, self._faults = engine, clock, faults
+        self._time_passed = time_passed
+
+    def serves(self, target: str) -> bool:
+        return target.startswith((PREFIX, "/metrics"))
+
+    def work(self, request: Request) -> Callable[[int], bytes]:
+        """What to do for a request; whatever is wrong with it becomes a JSON answer that says so."""
+
+        def answer(now: int) -> bytes:
+            try:
+                content = self._route(request)(now)
+            except AdminError as error:
+                return _json(error.status, {"error": str(error)}, request)
+            except FaultError as error:
+                return _json(400, {"error": str(error)}, request)
+            except ServiceError as error:
+                return _json(404, {"error": error.message}, request)
+            if isinstance(content, str):
+                return render(
+                    200, "text/plain; version=0.0.4; charset=utf-8", content.encode(), keep_alive=request.keep_alive
+                )
+            return _json(200, content, request)
+
+        return answer
+
+    def _route(self, request: Request) -> Work:
+        url = urlsplit(request.target)
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        if request.method != "GET":
+            _refuse_other_sites(request)
+        match request.method, *unquote(url.path).strip("/").split("/"):
+            case "GET", "metrics":
+                return lambda now: exposition(self._engine, self._faults, now)
+            case "GET", "_semel", "health":
+                return lambda now: {"status": "ok", "version": __version__, "now": now / 1000}
+            case "GET", "_semel", "queues":
+                return self._queues
+            case "GET", "_semel", "queues", name, "messages":
+                return lambda now: self._peek(name, query, parse_qs(url.query).get("attribute", []), now)
+            case "GET", "_semel", "faults":
+                return lambda _now: self._faults.described() | {"kinds": MEANING}
+            case "PUT", "_semel", "faults":
+                return lambda _now: self._set_fault(_body(request))
+            case "DELETE", "_semel", "faults":
+                return lambda _now: self._clear_faults(query.get("kind"))
+            case "GET", "_semel", "clock":
+                return lambda now: {"now": now / 1000, "manual": self._clock.manual}
+            case "POST", "_semel", "clock", "advance":
+                return lambda _now: self._advance(_body(request))
+            case _:
+                raise AdminError(404, f"there is nothing at {request.method} {url.path}; see the documentation")
+
+    def _queues(self, now: int) -> dict[str, Any]:
+        return {
+            "queues": [
+                {"name": name, "arn": str(queue.arn), "fifo": queue.fifo, "attributes": queue.effective}
+                | self._engine.measure(name, now)._asdict()
+                for name, queue in sorted(self._engine.store.queues.items())
+            ]
+        }
+
+    def _peek(self, name: str, query: dict[str, str], attributes: list[str], now: int) -> dict[str, Any]:
+        state = query.get("state") or None
+        if state is not None and state not in STATES:
+            raise AdminError(400, f"state is one of {', '.join(STATES)}, not {state!r}")
+        pairs = dict(item.partition("=")[::2] for item in attributes)
+        wanted = Wanted(
+            state,
+            query.get("id"),
+            query.get("group"),
+            query.get("body"),
+            pairs,
+            _number(query, "min_receives", 0, 1 << 31),
+        )
+        limit = _number(query, "limit", 100, _MAX_PEEKED)
+        return self._engine.peek(name, wanted, after=_number(query, "after", 0, 1 << 40), limit=limit, now=now)
+
+    def _set_fault(self, body: dict[str, Any]) -> dict[str, Any]:
+        kind, rate, queue, amount = (body.get(key) for key in ("kind", "rate", "queue", "milliseconds"))
+        if not isinstance(kind, str) or not isinstance(rate, int | float):
+            raise AdminError(400, 'a fault is set with {"kind": "duplicate", "rate": 0.05}, and "queue" for only one')
+        if not isinstance(queue, str | None) or not isinstance(amount, int | float | None):
+            raise AdminError(400, "queue is a queue's name, and milliseconds is a number")
+        self._faults.set(kind, rate, queue=queue, milliseconds=amount)
+        return self._faults.described()
+
+    def _clear_faults(self, kind: str | None) -> dict[str, Any]:
+        self._faults.clear(kind)
+        return self._faults.described()
+
+    def _advance(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(self._clock, ManualClock):
+            raise AdminError(409, "the clock is the system's; start the broker with --clock manual to move it")
+        seconds = body.get("seconds")
+        if not isinstance(seconds, int | float):
+            raise AdminError(400, 'the clock is moved with {"seconds": 5}')
+        try:
+            self._clock.advance(seconds)
+        except ValueError as error:
+            raise AdminError(400, str(error)) from None
+        self._time_passed()
+        return {"now": self._clock.now() / 1000, "manual": True}
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """A page of another site, open in somebody's browser, must not be able to switch faults on."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise AdminError(403, f"requests from pages of {origin} are refused")
+
+
+def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = orjson.loads(request.body)
+    except orjson.JSONDecodeError as error:
+        raise AdminError(400, f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise AdminError(400, "the body must be a JSON object")
+    return body
+
+
+def _number(query: dict[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isdecimal() or int(text) > most:
+        raise AdminError(400, f"{name} is a whole number up to {most}, not {text!r}")
+    return int(text)
+
+
+def _json(status: int, content: Any, request: Request) -> bytes:
+    return render(status, "application/json", orjson.dumps(content) + b"\n", keep_alive=request.keep_alive)

@@ -1,0 +1,177 @@
+"""A broker in a thread, for tests: `with semel.broker.running() as sqs:`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+from semel.broker.faults import Setting
+from semel.broker.serving import Options, Running, start
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+
+class EmbeddedClock:
+    """The broker's clock, from outside."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+
+    def now(self) -> float:
+        """Broker time, in seconds since 1970."""
+        return float(self._broker.admin("GET", "clock")["now"])
+
+    def advance(self, seconds: float) -> None:
+        """Moves a manual clock; returns when everything that fell due has been done."""
+        self._broker.admin("POST", "clock/advance", {"seconds": seconds})
+
+
+class EmbeddedFaults:
+    """The broker's faults, from outside."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+
+    def set(self, kind: str, rate: float, *, queue: str | None = None, milliseconds: float | None = None) -> None:
+        """Switches a fault on, for all queues or for one; a rate of 0 switches it off."""
+        setting = {"kind": kind, "rate": rate, "queue": queue, "milliseconds": milliseconds}
+        self._broker.admin("PUT", "faults", setting)
+
+    def clear(self, kind: str | None = None) -> None:
+        self._broker.admin("DELETE", f"faults?{urlencode({'kind': kind})}" if kind else "faults")
+
+    def counts(self) -> dict[str, int]:
+        """How often each fault was injected."""
+        return dict(self._broker.admin("GET", "faults")["injected"])
+
+
+class EmbeddedBroker:
+    """A broker that runs in a thread of this process. Everything here works from any thread."""
+
+    def __init__(self, url: str, region: str) -> None:
+        self.url = url
+        self.region = region
+        self.clock = EmbeddedClock(self)
+        self.faults = EmbeddedFaults(self)
+
+    def client(self, **overrides: Any) -> SQSClient:
+        """A boto3 client for this broker: dummy credentials, no retries."""
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError:
+            raise SemelError("client() needs boto3: pip install boto3") from None
+        settings: dict[str, Any] = {
+            "endpoint_url": self.url,
+            "region_name": self.region,
+            "aws_access_key_id": "test",
+            "aws_secret_access_key": "test",
+            "config": Config(retries={"total_max_attempts": 1}, max_pool_connections=64),
+        }
+        client: SQSClient = boto3.session.Session().client("sqs", **(settings | overrides))
+        return client
+
+    def peek(self, queue: str, state: str | None = None, limit: int = 100, **filters: str) -> list[dict[str, Any]]:
+        """Messages as they lie in the queue, without receiving them. `state`: visible, in_flight or delayed."""
+        query = urlencode({"limit": limit, **({"state": state} if state else {}), **filters})
+        found: list[dict[str, Any]] = self.admin("GET", f"queues/{quote(queue)}/messages?{query}")["Messages"]
+        return found
+
+    def metrics(self) -> str:
+        """The Prometheus metrics."""
+        return self._fetch("GET", "/metrics", None).decode()
+
+    def admin(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One request to the admin interface."""
+        answer: dict[str, Any] = json.loads(self._fetch(method, f"/_semel/{path}", body))
+        return answer
+
+    def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = Request(self.url + path, data=data, headers=headers, method=method)
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return bytes(answer.read())
+        except HTTPError as error:
+            with error:
+                raise SemelError(json.loads(error.read())["error"]) from None
+
+
+@contextmanager
+def running(
+    *,
+    data: Path | str | None = None,
+    clock: Literal["system", "manual"] = "system",
+    cooldowns: bool = True,
+    faults: Mapping[str, float | Setting] | None = None,
+    fault_seed: int = 0,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    account: str = "000000000000",
+    region: str = "us-east-1",
+    credentials: Path | str | None = None,
+) -> Iterator[EmbeddedBroker]:
+    """A broker for as long as the block lasts: on a free port, in memory unless `data` names a folder.
+
+    >>> with running(clock="manual") as sqs:
+    ...     url = sqs.client().create_queue(QueueName="orders")["QueueUrl"]
+    """
+    options = Options(
+        host=host,
+        port=port,
+        data=None if data is None else Path(data),
+        account=account,
+        region=region,
+        manual_clock=clock == "manual",
+        cooldowns=cooldowns,
+        faults=faults or {},
+        fault_seed=fault_seed,
+        credentials=None if credentials is None else Path(credentials),
+    )
+    ready: Future[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    thread = threading.Thread(target=_serve, args=(options, ready), name="semel-broker", daemon=True)
+    thread.start()
+    started, loop, stop = ready.result()
+    try:
+        yield EmbeddedBroker(started.url, region)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def _serve(options: Options, ready: Future[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    async def main() -> None:
+        stop = asyncio.Event()
+        try:
+            started = await start(options)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits for us
+            ready.set_exception(error)
+            return
+        ready.set_result((started, asyncio.get_running_loop(), stop))
+        await stop.wait()
+        await started.stop()
+
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(main())
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it exists, else Python's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

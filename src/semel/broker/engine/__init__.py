@@ -1,0 +1,207 @@
+"""The rules of SQS over one SQLite database, which is all the state there is.
+
+Takes the time and a random source as arguments; knows no HTTP, no clock and no threads. The caller opens a transaction
+with `begin`, performs any number of calls in it, and commits: until then nothing has happened. A call that raises
+ServiceError has changed nothing. After any other exception the transaction must be rolled back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, NamedTuple
+
+from semel.broker.engine import (
+    deleting,
+    housekeeping,
+    moves,
+    peeking,
+    queues,
+    receiving,
+    sending,
+)
+from semel.broker.engine.faulty import Faithful, Faulty
+from semel.broker.engine.peeking import Wanted
+from semel.broker.engine.settling import settle_wholly
+from semel.broker.engine.state import NEVER, Caller, Queue, Store
+from semel.sqs.errors import no_such_queue
+
+__all__ = ["NEVER", "Caller", "Engine", "Queue", "Wanted"]
+
+Params = dict[str, Any]
+# The first of the queue's oldest messages, and not of all of them: an age is worth no long search.
+_OLDEST = """
+SELECT CASE WHEN late > 0 THEN late ELSE enqueued END FROM
+    (SELECT late, enqueued, receives FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1000)
+WHERE receives < 3 LIMIT 1
+"""
+
+
+class Measures(NamedTuple):
+    """What a queue holds now."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age: float
+    busy_groups: int
+
+
+class Engine:
+    """One broker's queues. Every operation of SQS is `perform(name, params, caller)`."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        rng: Random,
+        *,
+        account: str = "000000000000",
+        region: str = "us-east-1",
+        cooldowns: bool = True,
+        faulty: Faulty | None = None,
+    ) -> None:
+        self.store = Store(db, rng, account=account, region=region)
+        self._cooldowns = cooldowns
+        self._faulty: Faulty = faulty or Faithful()
+        self._operations = self._on_queues() | self._on_messages()
+
+    def perform(self, operation: str, params: Params, caller: Caller) -> Params:
+        """The answer to a call whose parameters have been checked against the service model."""
+        return self._operations[operation](params, caller)
+
+    def _on_queues(self) -> dict[str, Callable[[Params, Caller], Params]]:
+        store, cooldowns = self.store, self._cooldowns
+
+        def find(params: Params) -> Queue:
+            return queues.find(store, params)
+
+        def url(params: Params, caller: Caller) -> Params:
+            owner = params.get("QueueOwnerAWSAccountId")
+            queue = store.queues.get(params["QueueName"])
+            if queue is None or owner not in (None, store.account):
+                raise no_such_queue()
+            return {"QueueUrl": queues.url_of(store, queue, caller)}
+
+        def tags(params: Params, _caller: Caller) -> Params:
+            found = find(params).tags
+            return {"Tags": found} if found else {}
+
+        return {
+            "CreateQueue": lambda p, c: queues.create(store, p, c, cooldowns=cooldowns),
+            "DeleteQueue": lambda p, c: queues.delete(store, find(p), c),
+            "GetQueueUrl": url,
+            "ListQueues": lambda p, c: queues.list_queues(store, p, c),
+            "GetQueueAttributes": lambda p, c: queues.get_attributes(store, find(p), p, c),
+            "SetQueueAttributes": lambda p, c: queues.set_attributes(store, find(p), p, c),
+            "TagQueue": lambda p, _: queues.tag(store, find(p), p),
+            "UntagQueue": lambda p, _: queues.untag(store, find(p), p),
+            "ListQueueTags": tags,
+            "PurgeQueue": lambda p, c: queues.purge(store, find(p), c, cooldowns=cooldowns),
+            "AddPermission": lambda p, c: queues.add_permission(store, find(p), p, c),
+            "RemovePermission": lambda p, c: queues.remove_permission(store, find(p), p, c),
+            "ListDeadLetterSourceQueues": lambda p, c: queues.list_sources(store, find(p), p, c),
+            "StartMessageMoveTask": lambda p, c: moves.start(store, p, c),
+            "ListMessageMoveTasks": lambda p, _: moves.listed(store, p),
+            "CancelMessageMoveTask": lambda p, _: moves.cancel(store, p),
+        }
+
+    def _on_messages(self) -> dict[str, Callable[[Params, Caller], Params]]:
+        store, faulty = self.store, self._faulty
+
+        def find(params: Params) -> Queue:
+            return queues.find(store, params)
+
+        return {
+            "SendMessage": lambda p, c: sending.send(store, find(p), p, c),
+            "SendMessageBatch": lambda p, c: sending.send_batch(store, find(p), p, c),
+            "ReceiveMessage": lambda p, c: receiving.receive(store, find(p), p, c, faulty),
+            "DeleteMessage": lambda p, c: deleting.delete(store, find(p), p, c, faulty),
+            "DeleteMessageBatch": lambda p, c: deleting.delete_batch(store, find(p), p, c, faulty),
+            "ChangeMessageVisibility": lambda p, c: deleting.change_visibility(store, find(p), p, c),
+            "ChangeMessageVisibilityBatch": lambda p, c: deleting.change_visibility_batch(store, find(p), p, c),
+        }
+
+    # Transactions.
+
+    def begin(self) -> None:
+        self.store.begin()
+
+    def flush(self) -> None:
+        """The last write before a commit."""
+        self.store.flush()
+
+    def commit(self) -> None:
+        """Makes it durable. May run on another thread while this one leaves the engine alone."""
+        self.store.db.execute("COMMIT")
+
+    def committed(self) -> None:
+        self.store.committed()
+
+    def rollback(self) -> None:
+        self.store.rollback()
+
+    @property
+    def changes(self) -> int:
+        """Grows with every row that is written."""
+        return self.store.db.total_changes
+
+    def make_room(self, error: Exception) -> None:
+        """After the disk refused a write: lets the log be written from its start again, which needs no new space."""
+        if isinstance(error, sqlite3.Error):
+            with suppress(sqlite3.Error):
+                self.store.db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+
+    def close(self) -> None:
+        self.store.db.close()
+
+    # What the server needs beside the operations.
+
+    def queue(self, params: Params) -> Queue:
+        return queues.find(self.store, params)
+
+    def wait_seconds(self, params: Params) -> int:
+        """How long this receive may wait for a message."""
+        return receiving.wait_seconds(self.queue(params), params)
+
+    def woken(self) -> set[str]:
+        """Names of the queues in which something may have become visible since this was last asked."""
+        woken, self.store.woken = self.store.woken, set()
+        return woken
+
+    def next_look(self, name: str) -> int:
+        """Before when, in milliseconds, nothing hidden in a queue becomes visible by itself; NEVER if nothing is."""
+        queue = self.store.queues.get(name)
+        return NEVER if queue is None else queue.lane.due_floor
+
+    def give_back(self, name: str, handles: list[str], now: int) -> None:
+        """Makes messages visible again whose receiver hung up before it got them."""
+        queue = self.store.queues.get(name)
+        if queue is not None:
+            deleting.give_back(self.store, queue, handles, now)
+
+    def step_moves(self, now: int) -> int | None:
+        return moves.step(self.store, now)
+
+    def sweep(self, now: int) -> bool:
+        return housekeeping.sweep(self.store, now)
+
+    def peek(self, name: str, wanted: Wanted, *, after: int = 0, limit: int = 100, now: int = 0) -> Params:
+        queue = self.store.queues.get(name)
+        if queue is None:
+            raise no_such_queue()
+        return peeking.peek(self.store, queue, wanted, after=after, limit=limit, now=now)
+
+    def measure(self, name: str, now: int) -> Measures:
+        """How full a queue is; the age skips messages that were received three times or more, as SQS does."""
+        queue = self.store.queues[name]
+        settle_wholly(self.store, queue, now)
+        lane = queue.lane
+        row = self.store.db.execute(_OLDEST, (lane.low, lane.high)).fetchone()
+        age = (now - row[0]) / 1000 if row else 0.0
+        visible, in_flight, delayed = lane.counts
+        return Measures(visible, in_flight, delayed, max(0.0, age), lane.busy_groups)
+
+    def count_empty_receive(self, name: str) -> None:
+        self.store.totals[name, "empty_receives"] += 1

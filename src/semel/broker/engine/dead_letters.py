@@ -1,0 +1,83 @@
+"""Messages that change queues: to the dead-letter queue when they were received too often, and back by redrive."""
+
+from __future__ import annotations
+
+import json
+
+from semel.broker.engine import groups
+from semel.broker.engine.messages import Stored
+from semel.broker.engine.schema import DELAYED, READY
+from semel.broker.engine.sending import INSERT
+from semel.broker.engine.settling import hide_until, remove
+from semel.broker.engine.state import Queue, Store
+
+
+def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
+    """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then it stays."""
+    assert queue.redrive is not None
+    target = store.queues.get(queue.redrive.target.name)
+    if target is None:
+        return False
+    extra = json.loads(message.extra) if message.extra else {}
+    extra["source"] = str(queue.arn)
+    if target.fifo:
+        # Its own id as dedup id: no window of the dead-letter queue can swallow it.
+        extra["dedup"] = message.message_id
+    _insert(
+        store,
+        target,
+        message._replace(prior=message.prior + message.receives, extra=json.dumps(extra, ensure_ascii=False)),
+        group=extra.get("group"),
+        enqueued=now if target.fifo else message.enqueued,
+        delay=0,
+        now=now,
+    )
+    remove(store, queue, [(message.id, READY, message.grp, 0)], now)
+    store.count(queue, "dead_lettered")
+    return True
+
+
+def redrive(store: Store, source: Queue, target: Queue, message: Stored, now: int) -> None:
+    """Moves a ready message out of a dead-letter queue as if it were sent anew: new id, new times, no receives."""
+    extra = json.loads(message.extra) if message.extra else {}
+    extra.pop("source", None)
+    message_id = store.new_id()
+    if target.fifo:
+        extra["dedup"] = message_id
+    else:
+        extra.pop("dedup", None)
+    _insert(
+        store,
+        target,
+        message._replace(
+            message_id=message_id,
+            prior=0,
+            first=0,
+            sent=now,
+            extra=json.dumps(extra, ensure_ascii=False) if extra else None,
+        ),
+        group=extra.get("group"),
+        enqueued=now,
+        delay=target.delay,
+        now=now,
+    )
+    remove(store, source, [(message.id, READY, message.grp, 0)], now)
+
+
+def _insert(
+    store: Store, target: Queue, message: Stored, *, group: str | None, enqueued: int, delay: int, now: int
+) -> None:
+    lane = target.lane
+    row = store.next_row(lane)
+    state, due = (DELAYED, now + delay) if delay else (READY, 0)
+    if delay:
+        hide_until(lane, due)
+    grp = groups.enter(store, target, group, None if delay else row, now) if group else None
+    late = now if enqueued < now else 0
+    if late:
+        lane.expiry_floor = min(lane.expiry_floor, enqueued + target.retention)
+    content = (message.message_id, message.body, message.md5, message.sender, message.extra)
+    times = (message.prior, message.first, enqueued, message.sent, late)
+    store.db.execute(INSERT, (row, lane.id, state, due, row, grp, *times, *content))
+    store.shift(lane, state, 1)
+    store.woken.add(target.name)

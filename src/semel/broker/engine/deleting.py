@@ -1,0 +1,127 @@
+"""DeleteMessage and ChangeMessageVisibility, singly and in batches: what each fate of a receipt handle means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from semel.broker.engine.faulty import Faulty
+from semel.broker.engine.schema import IN_FLIGHT
+from semel.broker.engine.settling import hide_until, make_ready, remove, settle
+from semel.broker.engine.state import Caller, Queue, Row, Store
+from semel.broker.engine.validation import check_batch
+from semel.sqs import limits
+from semel.sqs.errors import ServiceError, invalid_value, missing
+
+_FIND = "SELECT id, state, grp, pos, receives, received, due FROM messages WHERE id = ?"
+_HIDE = "UPDATE messages SET due = ? WHERE id = ?"
+_UNRECEIVE = """
+UPDATE messages SET receives = receives - 1, first = CASE receives WHEN 1 THEN 0 ELSE first END WHERE id = ?
+"""
+
+
+def delete(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: Faulty) -> dict[str, Any]:
+    settle(store, queue, caller.now)
+    row = _doomed(store, queue, params["ReceiptHandle"])
+    if row is not None and not faulty.loses_delete(queue):
+        remove(store, queue, [row], caller.now)
+    store.count(queue, "deleted")
+    return {}
+
+
+def delete_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: Faulty) -> dict[str, Any]:
+    entries = params["Entries"]
+    check_batch(entries, "DeleteMessageBatchRequestEntry")
+    settle(store, queue, caller.now)
+    doomed: dict[int, Row] = {}
+
+    def one(entry: dict[str, Any]) -> None:
+        row = _doomed(store, queue, entry["ReceiptHandle"])
+        if row is not None and not faulty.loses_delete(queue):
+            doomed[row[0]] = row
+
+    answer = _each(entries, one)
+    if doomed:
+        remove(store, queue, list(doomed.values()), caller.now)
+    store.count(queue, "deleted", len(answer.get("Successful", ())))
+    return answer
+
+
+def _doomed(store: Store, queue: Queue, handle: str) -> Row | None:
+    """The (id, state, grp, received) that a handle may delete; None if it is gone already, which is fine.
+
+    Standard: any handle that ever was the message's. FIFO: only the newest, and only while it hides the message."""
+    receipt = store.receipts.decode(handle, queue.id)
+    row = store.db.execute(_FIND, (receipt.row,)).fetchone()
+    if row is None:
+        return None
+    number, state, group, _place, receives, received, _due = row
+    if queue.fifo and (state != IN_FLIGHT or receives != receipt.receive):
+        raise invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
+    return number, state, group, received
+
+
+def change_visibility(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    settle(store, queue, caller.now)
+    _change(store, queue, params["ReceiptHandle"], params["VisibilityTimeout"], caller.now)
+    return {}
+
+
+def change_visibility_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    entries = params["Entries"]
+    check_batch(entries, "ChangeMessageVisibilityBatchRequestEntry")
+    settle(store, queue, caller.now)
+
+    def one(entry: dict[str, Any]) -> None:
+        if "VisibilityTimeout" not in entry:
+            raise missing("VisibilityTimeout")
+        _change(store, queue, entry["ReceiptHandle"], entry["VisibilityTimeout"], caller.now)
+
+    return _each(entries, one)
+
+
+def _change(store: Store, queue: Queue, handle: str, seconds: int, now: int) -> None:
+    if not 0 <= seconds <= limits.MAX_VISIBILITY:
+        raise invalid_value(seconds, "VisibilityTimeout", "Must be between 0 and 43200, if provided.")
+    receipt = store.receipts.decode(handle, queue.id)
+    row = store.db.execute(_FIND, (receipt.row,)).fetchone()
+    stale = row is not None and (row[1] != IN_FLIGHT or row[4] != receipt.receive)
+    if row is None or (stale and queue.fifo):
+        reason = "Message does not exist or is not available for visibility timeout change."
+        raise invalid_value(handle, "ReceiptHandle", reason)
+    if stale:
+        # Standard: accepted without effect, so that a late caller cannot touch the next holder's message.
+        return
+    number, received = row[0], row[5]
+    due = now + seconds * 1000
+    if due - received > limits.MAX_VISIBILITY * 1000:
+        reason = "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]"
+        raise invalid_value(seconds, "VisibilityTimeout", reason)
+    if seconds == 0:
+        make_ready(store, queue, [row], now)
+    else:
+        store.db.execute(_HIDE, (due, number))
+        hide_until(queue.lane, due)
+
+
+def give_back(store: Store, queue: Queue, handles: list[str], now: int) -> None:
+    """Undoes a receive that no client got to see: the messages are visible at once."""
+    for handle in handles:
+        receipt = store.receipts.decode(handle, queue.id)
+        row = store.db.execute(_FIND, (receipt.row,)).fetchone()
+        if row is not None and row[1] == IN_FLIGHT and row[4] == receipt.receive:
+            make_ready(store, queue, [row], now)
+            store.db.execute(_UNRECEIVE, (receipt.row,))
+
+
+def _each(entries: list[dict[str, Any]], one: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Does `one` for each entry and reports, entry by entry; an empty list is left out."""
+    successful, failed = [], []
+    for entry in entries:
+        try:
+            one(entry)
+        except ServiceError as error:
+            failed.append(error.as_batch_entry(entry["Id"]))
+        else:
+            successful.append({"Id": entry["Id"]})
+    return {name: listed for name, listed in (("Successful", successful), ("Failed", failed)) if listed}

@@ -1,0 +1,36 @@
+"""Where the rules of SQS leave room for misbehaviour: the engine asks here, and is told to behave by default."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from semel.broker.engine.state import Queue
+
+
+class Faulty(Protocol):
+    """What may go wrong inside the service; answers are per question, as often as it is asked."""
+
+    def short_poll(self, queue: str, want: int) -> int:
+        """How many of the `want` messages a short poll gets to see."""
+        ...
+
+    def visibility(self, queue: Queue, timeout: int) -> int:
+        """How many milliseconds a message stays hidden that should be hidden for `timeout`."""
+        ...
+
+    def loses_delete(self, queue: Queue) -> bool:
+        """Whether a delete is answered and forgotten."""
+        ...
+
+
+class Faithful:
+    """No faults at all."""
+
+    def short_poll(self, queue: str, want: int) -> int:  # noqa: ARG002
+        return want
+
+    def visibility(self, queue: Queue, timeout: int) -> int:  # noqa: ARG002
+        return timeout
+
+    def loses_delete(self, queue: Queue) -> bool:  # noqa: ARG002
+        return False

@@ -1,0 +1,232 @@
+"""Message move tasks: redrive of a dead-letter queue, in steps that the server takes between requests."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from semel.broker.engine.attributes import Arn
+from semel.broker.engine.dead_letters import redrive
+from semel.broker.engine.messages import COLUMNS, Stored
+from semel.broker.engine.schema import READY
+from semel.broker.engine.settling import settle_wholly
+from semel.broker.engine.state import Caller, Queue, Store
+from semel.sqs import limits
+from semel.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    OVER_LIMIT,
+    QUEUE_DOES_NOT_EXIST,
+    RESOURCE_NOT_FOUND,
+    ServiceError,
+    invalid_value,
+)
+
+_TASK_COLUMNS: Final = "number, id, source, destination, rate, status, reason, started, moved, to_move, cursor, until"
+_INSERT = """
+INSERT INTO move_tasks (id, source, destination, rate, status, started, moved, to_move, cursor, until)
+VALUES (?, ?, ?, ?, 'RUNNING', ?, 0, ?, ?, ?)
+"""
+_RUNNING = f"SELECT {_TASK_COLUMNS} FROM move_tasks WHERE status = 'RUNNING' ORDER BY number"
+_BY_ID = f"SELECT {_TASK_COLUMNS} FROM move_tasks WHERE id = ?"
+_BY_SOURCE = f"SELECT {_TASK_COLUMNS} FROM move_tasks WHERE source = ? ORDER BY number DESC LIMIT ?"
+_SAVE = "UPDATE move_tasks SET status = ?, reason = ?, moved = ?, cursor = ? WHERE number = ?"
+_FORGET_OLD = """
+DELETE FROM move_tasks WHERE source = ?1 AND status <> 'RUNNING' AND number NOT IN
+    (SELECT number FROM move_tasks WHERE source = ?1 ORDER BY number DESC LIMIT 10)
+"""
+# A message behind one of its FIFO group that is in flight must not overtake it.
+_NEXT = f"""
+SELECT {COLUMNS} FROM messages AS m WHERE id > ? AND id < ? AND state = 0
+    AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM messages AS f WHERE f.grp = m.grp AND f.state = 1 AND f.pos < m.pos))
+ORDER BY id LIMIT ?4
+"""
+_STEP: Final = 200
+_LISTED: Final = 10
+_MAX_TASK_MS: Final = 36 * 3_600_000
+
+
+class Status(StrEnum):
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True)
+class Task:
+    """One row of move_tasks; `cursor` and `until` bound what is still to be moved."""
+
+    number: int
+    id: str
+    source: str
+    destination: str | None
+    rate: int | None
+    status: str
+    reason: str | None
+    started: int
+    moved: int
+    to_move: int
+    cursor: int
+    until: int
+
+    @property
+    def handle(self) -> str:
+        return b64encode(json.dumps({"taskId": self.id, "sourceArn": self.source}).encode()).decode()
+
+    def shown(self) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "TaskHandle": self.handle if self.status == Status.RUNNING else None,
+            "Status": self.status,
+            "SourceArn": self.source,
+            "DestinationArn": self.destination,
+            "MaxNumberOfMessagesPerSecond": self.rate,
+            "ApproximateNumberOfMessagesMoved": self.moved,
+            "ApproximateNumberOfMessagesToMove": self.to_move,
+            "FailureReason": self.reason,
+            "StartedTimestamp": self.started,
+        }
+        return {key: value for key, value in entry.items() if value is not None}
+
+
+def _queue_named(store: Store, text: str, parameter: str) -> Queue:
+    arn = Arn.parse(text)
+    queue = store.queues.get(arn.name) if arn else None
+    if queue is None or queue.arn != arn:
+        raise ServiceError(
+            RESOURCE_NOT_FOUND, f"The resource that you specified for the {parameter} parameter doesn't exist."
+        )
+    return queue
+
+
+def start(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    source = _queue_named(store, params["SourceArn"], "SourceArn")
+    if not any(queue.redrive and queue.redrive.target == source.arn for queue in store.queues.values()):
+        raise ServiceError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
+    destination = params.get("DestinationArn")
+    if destination is not None:
+        _check_destination(source, _queue_named(store, destination, "DestinationArn"))
+    rate = params.get("MaxNumberOfMessagesPerSecond")
+    if rate is not None and not 1 <= rate <= limits.MAX_MOVE_RATE:
+        reason = "You must provide a value between 1 and 500, both inclusive."
+        raise invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
+    running = _running(store)
+    if any(task.source == str(source.arn) for task in running):
+        raise ServiceError(
+            INVALID_PARAMETER_VALUE,
+            "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+        )
+    if len(running) >= limits.MAX_MOVE_TASKS:
+        raise ServiceError(OVER_LIMIT, f"Only {limits.MAX_MOVE_TASKS} active message move tasks are allowed.")
+    settle_wholly(store, source, caller.now)
+    task_id, lane = store.new_id(), source.lane
+    until = lane.low | lane.next_n
+    bounds = (caller.now, lane.counts[READY], lane.low - 1, until)
+    store.db.execute(_INSERT, (task_id, str(source.arn), destination, rate, *bounds))
+    store.db.execute(_FORGET_OLD, (str(source.arn),))
+    return {"TaskHandle": _by_id(store, task_id).handle}
+
+
+def _check_destination(source: Queue, target: Queue) -> None:
+    if target is source:
+        raise ServiceError(INVALID_PARAMETER_VALUE, "Source queue arn and destination queue arn can't be equal.")
+    if target.fifo != source.fifo:
+        raise ServiceError(
+            INVALID_PARAMETER_VALUE, "Source queue and destination queue must be of the same type, Standard or FIFO."
+        )
+
+
+def listed(store: Store, params: dict[str, Any]) -> dict[str, Any]:
+    source = _queue_named(store, params["SourceArn"], "SourceArn")
+    limit = params.get("MaxResults", 1)
+    if not 1 <= limit <= _LISTED:
+        raise invalid_value(limit, "MaxResults", "You must provide a value between 1 and 10, both inclusive.")
+    rows = store.db.execute(_BY_SOURCE, (str(source.arn), limit))
+    return {"Results": [Task(*row).shown() for row in rows]}
+
+
+def cancel(store: Store, params: dict[str, Any]) -> dict[str, Any]:
+    try:
+        content = json.loads(b64decode(params["TaskHandle"], validate=True))
+        task_id = content["taskId"]
+    except (ValueError, KeyError, TypeError):
+        raise ServiceError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
+    task = _by_id(store, str(task_id))
+    if task.status != Status.RUNNING:
+        raise ServiceError(INVALID_PARAMETER_VALUE, "Only active tasks can be cancelled.")
+    _save(store, task, Status.CANCELLED)
+    return {"ApproximateNumberOfMessagesMoved": task.moved}
+
+
+def _by_id(store: Store, task_id: str) -> Task:
+    row = store.db.execute(_BY_ID, (task_id,)).fetchone()
+    if row is None:
+        raise ServiceError(RESOURCE_NOT_FOUND, "Task does not exist.")
+    return Task(*row)
+
+
+def _running(store: Store) -> list[Task]:
+    return [Task(*row) for row in store.db.execute(_RUNNING)]
+
+
+def _save(store: Store, task: Task, status: Status, reason: str | None = None) -> None:
+    task.status, task.reason = status, reason
+    store.db.execute(_SAVE, (status, reason, task.moved, task.cursor, task.number))
+
+
+# Moving.
+
+
+def step(store: Store, now: int) -> int | None:
+    """Moves a few messages of every running task. When to come again: `now` means at once, None never."""
+    again: list[int] = []
+    for task in _running(store):
+        due = _step(store, task, now)
+        if due is not None:
+            again.append(due)
+    return min(again, default=None)
+
+
+def _step(store: Store, task: Task, now: int) -> int | None:
+    arn = Arn.parse(task.source)
+    source = store.queues.get(arn.name) if arn else None
+    if source is None:
+        _save(store, task, Status.FAILED, QUEUE_DOES_NOT_EXIST.code)
+        return None
+    if now - task.started > _MAX_TASK_MS:
+        _save(store, task, Status.FAILED, "TaskTimedOut")
+        return None
+    budget = _STEP
+    if task.rate is not None:
+        budget = min(budget, task.rate * (now - task.started) // 1000 - task.moved)
+        if budget <= 0:
+            return task.started + -(-(task.moved + 1) * 1000 // task.rate)
+    settle_wholly(store, source, now)
+    rows = store.db.execute(_NEXT, (task.cursor, task.until, int(source.fifo), budget)).fetchall()
+    for message in map(Stored._make, rows):
+        target, reason = _target(store, task, message)
+        if target is None:
+            _save(store, task, Status.FAILED, reason)
+            return None
+        redrive(store, source, target, message, now)
+        task.moved += 1
+        task.cursor = message.id
+    if len(rows) < budget:
+        _save(store, task, Status.COMPLETED)
+        return None
+    _save(store, task, Status.RUNNING)
+    return now
+
+
+def _target(store: Store, task: Task, message: Stored) -> tuple[Queue | None, str]:
+    """Where a message goes, or why it can't."""
+    text = task.destination
+    if text is None:
+        extra = json.loads(message.extra) if message.extra else {}
+        text = extra.get("source")
+        if text is None:
+            return None, "CouldNotDetermineMessageSource"
+    arn = Arn.parse(text)
+    return (store.queues.get(arn.name) if arn else None), QUEUE_DOES_NOT_EXIST.code

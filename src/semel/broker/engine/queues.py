@@ -1,0 +1,361 @@
+"""Queues themselves: create, find, list, set, tag, permit, purge, delete."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, Final
+
+from semel.broker.engine.attributes import Arn, checked, parse_redrive, parse_redrive_allow, same_value
+from semel.broker.engine.schema import DELAYED, IN_FLIGHT, READY
+from semel.broker.engine.settling import settle_wholly
+from semel.broker.engine.state import Caller, Queue, Store
+from semel.sqs import limits
+from semel.sqs.errors import (
+    INVALID_ADDRESS,
+    INVALID_ATTRIBUTE_NAME,
+    INVALID_PARAMETER_VALUE,
+    OVER_LIMIT,
+    PURGE_QUEUE_IN_PROGRESS,
+    QUEUE_DELETED_RECENTLY,
+    QUEUE_NAME_EXISTS,
+    ServiceError,
+    invalid_value,
+    missing,
+    no_such_queue,
+)
+from semel.sqs.model import enum_values
+
+_NEXT_QUEUE_ID = "SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'last-queue'"
+_SAVE_QUEUE_ID = "INSERT OR REPLACE INTO meta VALUES ('last-queue', ?)"
+_DELETED_AT = "SELECT at FROM deleted_queues WHERE name = ?"
+_FORGET_DELETED = "DELETE FROM deleted_queues WHERE name = ?"
+_REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_queues (name, at) VALUES (?, ?)"
+_DELETE_QUEUE = "DELETE FROM queues WHERE id = ?"
+# A FIFO queue's delay applies to what is already in it, as long as nobody has received it.
+_REDELAY = """
+UPDATE messages SET state = CASE WHEN enqueued + ?2 > ?3 THEN 2 ELSE 0 END, due = enqueued + ?2
+WHERE id >= ?1 AND id < ?4 AND state <> 1 AND receives = 0
+"""
+_COUNT_DELAYED = "SELECT count(*) FROM messages INDEXED BY hidden WHERE lane = ? AND state > 0 AND state = 2"
+_LANE_GROUPS = "SELECT id FROM groups WHERE lane = ?"
+_COUNTS: Final = {
+    "ApproximateNumberOfMessages": READY,
+    "ApproximateNumberOfMessagesNotVisible": IN_FLIGHT,
+    "ApproximateNumberOfMessagesDelayed": DELAYED,
+}
+_ACTIONS: Final = frozenset(
+    {
+        "*", "SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes",
+        "GetQueueUrl", "ListDeadLetterSourceQueues", "PurgeQueue", "ListQueues", "CreateQueue", "DeleteQueue",
+        "SetQueueAttributes", "AddPermission", "RemovePermission", "ListQueueTags", "TagQueue", "UntagQueue",
+        "StartMessageMoveTask", "CancelMessageMoveTask", "ListMessageMoveTasks",
+    }
+)  # fmt: skip
+
+
+def find(store: Store, params: dict[str, Any]) -> Queue:
+    """The queue that a QueueUrl names. The host does not matter: a broker has many names."""
+    url: str = params["QueueUrl"]
+    path, _, name = url.rpartition("/")
+    if not path or not name:
+        raise ServiceError(INVALID_ADDRESS, f"The address {url} is not valid for this endpoint.")
+    queue = store.queues.get(name)
+    if queue is None:
+        raise no_such_queue()
+    account = path.rpartition("/")[2]
+    if account != store.account and len(account) == 12 and account.isdecimal():
+        raise no_such_queue()
+    return queue
+
+
+def url_of(store: Store, queue: Queue, caller: Caller) -> str:
+    return f"{caller.origin}/{store.account}/{queue.name}"
+
+
+# Create and delete.
+
+
+def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: bool) -> dict[str, Any]:
+    name: str = params["QueueName"]
+    given: dict[str, str] = params.get("Attributes") or {}
+    fifo = _checked_name(name, given)
+    existing = store.queues.get(name)
+    if existing is not None:
+        _check_same(existing, given)
+        return {"QueueUrl": url_of(store, existing, caller)}
+    attributes = checked(given, {}, fifo=fifo)
+    _check_redrive(store, store.arn(name), attributes)
+    tags = _checked_tags(params.get("tags") or {})
+    _check_recreation(store, name, caller.now, cooldowns)
+    (number,) = store.db.execute(_NEXT_QUEUE_ID).fetchone()
+    store.db.execute(_SAVE_QUEUE_ID, (number,))
+    group_dedup = attributes.get("DeduplicationScope") == "messageGroup"
+    queue = Queue(
+        number, name, store.arn(name), store.new_lane(1), attributes, tags, group_dedup, caller.now, caller.now, 0
+    )
+    store.save_queue(queue)
+    return {"QueueUrl": url_of(store, queue, caller)}
+
+
+def _checked_name(name: str, given: dict[str, str]) -> bool:
+    """Whether it names a FIFO queue; name and FifoQueue must agree."""
+    fifo = name.endswith(".fifo")
+    if not limits.QUEUE_NAME.match(name):
+        raise ServiceError(
+            INVALID_PARAMETER_VALUE,
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+        )
+    if fifo and given.get("FifoQueue") != "true":
+        raise ServiceError(
+            INVALID_PARAMETER_VALUE,
+            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
+            "must end with .fifo suffix and be 1 to 80 in length; set FifoQueue to true to create one.",
+        )
+    if not fifo and given.get("FifoQueue") == "true":
+        raise ServiceError(
+            INVALID_PARAMETER_VALUE,
+            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
+            "must end with .fifo suffix and be 1 to 80 in length.",
+        )
+    return fifo
+
+
+def _check_same(queue: Queue, given: dict[str, str]) -> None:
+    wanted = checked(given, {}, fifo=queue.fifo)
+    for attribute in given:
+        if not same_value(attribute, wanted.get(attribute, ""), queue.effective.get(attribute, "")):
+            raise ServiceError(
+                QUEUE_NAME_EXISTS,
+                f"A queue already exists with the same name and a different value for attribute {attribute}",
+            )
+
+
+def _check_recreation(store: Store, name: str, now: int, cooldowns: bool) -> None:
+    row = store.db.execute(_DELETED_AT, (name,)).fetchone()
+    if row is None:
+        return
+    if cooldowns and now - row[0] < limits.RECREATE_PAUSE * 1000:
+        raise ServiceError(
+            QUEUE_DELETED_RECENTLY,
+            "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
+        )
+    store.db.execute(_FORGET_DELETED, (name,))
+
+
+def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
+    store.db.execute(_DELETE_QUEUE, (queue.id,))
+    store.db.execute(_REMEMBER_DELETED, (queue.name, caller.now))
+    store.retire_lane(queue.lane)
+    del store.queues[queue.name]
+    # Whoever waits for a message of this queue must be told that it is gone.
+    store.woken.add(queue.name)
+    return {}
+
+
+def purge(store: Store, queue: Queue, caller: Caller, *, cooldowns: bool) -> dict[str, Any]:
+    """A purged queue starts on a new lane: nothing of the old one is visible, in flight, delayed or remembered."""
+    if cooldowns and queue.purged and caller.now - queue.purged < limits.PURGE_PAUSE * 1000:
+        raise ServiceError(
+            PURGE_QUEUE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
+        )
+    old = queue.lane
+    queue.lane = store.new_lane(old.next_n)
+    queue.purged = caller.now
+    store.retire_lane(old)
+    store.save_queue(queue)
+    return {}
+
+
+# Attributes.
+
+
+def get_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    asked = params.get("AttributeNames") or []
+    known = enum_values("QueueAttributeName")
+    for name in asked:
+        if name not in known:
+            raise ServiceError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+    if not asked:
+        return {}
+    settle_wholly(store, queue, caller.now)
+    values = {
+        **queue.effective,
+        **{name: str(queue.lane.counts[state]) for name, state in _COUNTS.items()},
+        "QueueArn": str(queue.arn),
+        "CreatedTimestamp": str(queue.created // 1000),
+        "LastModifiedTimestamp": str(queue.modified // 1000),
+    }
+    if values.get("KmsDataKeyReusePeriodSeconds") == "300":
+        del values["KmsDataKeyReusePeriodSeconds"]
+    chosen = values if "All" in asked else {name: values[name] for name in asked if name in values}
+    return {"Attributes": chosen} if chosen else {}
+
+
+def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    given = params["Attributes"]
+    attributes = checked(given, queue.attributes, fifo=queue.fifo)
+    if given.get("RedrivePolicy"):
+        _check_redrive(store, queue.arn, attributes)
+    settle_wholly(store, queue, caller.now)
+    delay = queue.delay
+    queue.apply(attributes)
+    queue.modified = caller.now
+    queue.lane.expiry_floor = 0
+    store.save_queue(queue)
+    if queue.fifo and queue.delay != delay:
+        _redelay(store, queue, caller.now)
+    store.woken.add(queue.name)
+    return {}
+
+
+def _redelay(store: Store, queue: Queue, now: int) -> None:
+    from semel.broker.engine.groups import refresh
+
+    lane = queue.lane
+    store.db.execute(_REDELAY, (lane.low, queue.delay, now, lane.high))
+    (delayed,) = store.db.execute(_COUNT_DELAYED, (lane.id,)).fetchone()
+    total = lane.counts[READY] + lane.counts[DELAYED]
+    lane.counts[READY], lane.counts[DELAYED] = total - delayed, delayed
+    store.touched.add(lane)
+    lane.due_floor = 0
+    for (group,) in store.db.execute(_LANE_GROUPS, (lane.id,)).fetchall():
+        refresh(store, queue, group)
+
+
+def _check_redrive(store: Store, source: Arn, attributes: dict[str, str]) -> None:
+    """A dead-letter queue must exist here, be of the same type, and allow this source."""
+    text = attributes.get("RedrivePolicy")
+    if text is None:
+        return
+    target = parse_redrive(text).target
+    found = store.queues.get(target.name)
+    if found is None or found.arn != target:
+        raise invalid_value(text, "RedrivePolicy", "Dead letter target does not exist.")
+    if found.fifo != source.name.endswith(".fifo"):
+        raise invalid_value(text, "RedrivePolicy", "Dead-letter queue must be same type of queue as the source.")
+    allow = found.attributes.get("RedriveAllowPolicy")
+    if allow is not None and not parse_redrive_allow(allow)(source):
+        reason = f"Queue {source} is not allowed to use {target} as its dead-letter queue by its RedriveAllowPolicy."
+        raise invalid_value(text, "RedrivePolicy", reason)
+
+
+# Lists, tags, permissions.
+
+
+def list_queues(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    prefix = params.get("QueueNamePrefix") or ""
+    names = sorted(name for name in store.queues if name.startswith(prefix))
+    return _page(store, names, "QueueUrls", params, caller, always=False)
+
+
+def list_sources(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    names = sorted(
+        other.name for other in store.queues.values() if other.redrive is not None and other.redrive.target == queue.arn
+    )
+    return _page(store, names, "queueUrls", params, caller, always=True)
+
+
+def _page(
+    store: Store, names: list[str], key: str, params: dict[str, Any], caller: Caller, *, always: bool
+) -> dict[str, Any]:
+    limit = params.get("MaxResults")
+    if limit is not None and not 1 <= limit <= limits.MAX_LISTED:
+        raise invalid_value(limit, "MaxResults", "MaxResults must be an integer between 1 and 1000.")
+    token = params.get("NextToken")
+    if token:
+        if limit is None:
+            raise ServiceError(INVALID_PARAMETER_VALUE, "The NextToken parameter needs MaxResults to be given as well.")
+        try:
+            last = urlsafe_b64decode(token.encode()).decode()
+        except ValueError:
+            raise ServiceError(INVALID_PARAMETER_VALUE, "Invalid or expired next token.") from None
+        names = [name for name in names if name > last]
+    page = names[: limit or limits.MAX_LISTED]
+    answer: dict[str, Any] = {}
+    if page or always:
+        answer[key] = [url_of(store, store.queues[name], caller) for name in page]
+    if limit is not None and len(names) > len(page):
+        answer["NextToken"] = urlsafe_b64encode(page[-1].encode()).decode()
+    return answer
+
+
+def _checked_tags(tags: dict[str, str]) -> dict[str, str]:
+    if "" in tags:
+        raise ServiceError(INVALID_PARAMETER_VALUE, "Tag keys must be 1 to 128 characters long.")
+    return tags
+
+
+def tag(store: Store, queue: Queue, params: dict[str, Any]) -> dict[str, Any]:
+    if not params["Tags"]:
+        raise missing("Tags")
+    queue.tags = {**queue.tags, **_checked_tags(params["Tags"])}
+    store.save_queue(queue)
+    return {}
+
+
+def untag(store: Store, queue: Queue, params: dict[str, Any]) -> dict[str, Any]:
+    if not params["TagKeys"]:
+        raise missing("TagKeys")
+    queue.tags = {key: value for key, value in queue.tags.items() if key not in params["TagKeys"]}
+    store.save_queue(queue)
+    return {}
+
+
+def add_permission(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    label, accounts, actions = params["Label"], params["AWSAccountIds"], params["Actions"]
+    if not limits.LABEL.match(label):
+        reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+        raise invalid_value(label, "Label", reason)
+    if not accounts or not actions:
+        raise missing("PrincipalId" if not accounts else "Actions")
+    if len(actions) > 7:
+        raise ServiceError(OVER_LIMIT, f"{len(actions)} Actions were found, maximum allowed is 7.")
+    for action in actions:
+        if action not in _ACTIONS:
+            raise invalid_value(
+                action, "ActionName", "Please refer to the appropriate WSDL for a list of valid actions."
+            )
+    policy = _policy(queue)
+    if any(statement.get("Sid") == label for statement in policy["Statement"]):
+        raise invalid_value(label, "Label", "Already exists.")
+    if len(policy["Statement"]) >= 20:
+        raise ServiceError(OVER_LIMIT, "A policy can have 20 statements at most.")
+    principals = [f"arn:aws:iam::{account}:root" for account in accounts]
+    named = [f"SQS:{action}" for action in actions]
+    policy["Statement"].append(
+        {
+            "Sid": label,
+            "Effect": "Allow",
+            "Principal": {"AWS": principals[0] if len(principals) == 1 else principals},
+            "Action": named[0] if len(named) == 1 else named,
+            "Resource": str(queue.arn),
+        }
+    )
+    return _set_policy(store, queue, policy, caller)
+
+
+def remove_permission(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    policy, label = _policy(queue), params["Label"]
+    kept = [statement for statement in policy["Statement"] if statement.get("Sid") != label]
+    if len(kept) == len(policy["Statement"]):
+        raise invalid_value(label, "Label", "can't find label.")
+    return _set_policy(store, queue, {**policy, "Statement": kept}, caller)
+
+
+def _policy(queue: Queue) -> dict[str, Any]:
+    text = queue.attributes.get("Policy")
+    if text is None:
+        return {"Version": "2008-10-17", "Id": f"{queue.arn}/SQSDefaultPolicy", "Statement": []}
+    policy: dict[str, Any] = json.loads(text)
+    statements = policy.get("Statement", [])
+    policy["Statement"] = list(statements) if isinstance(statements, list) else [statements]
+    return policy
+
+
+def _set_policy(store: Store, queue: Queue, policy: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    text = json.dumps(policy, separators=(",", ":")) if policy["Statement"] else ""
+    queue.apply(checked({"Policy": text}, queue.attributes, fifo=queue.fifo))
+    queue.modified = caller.now
+    store.save_queue(queue)
+    return {}

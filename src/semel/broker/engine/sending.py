@@ -1,0 +1,236 @@
+"""SendMessage and SendMessageBatch: checks, deduplication, and the row that a message becomes."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b, sha256
+from typing import Any, Final, NamedTuple
+
+from semel.broker.engine import groups
+from semel.broker.engine.schema import DELAYED, READY
+from semel.broker.engine.settling import hide_until
+from semel.broker.engine.state import Caller, Queue, Store, sequence_number
+from semel.broker.engine.validation import (
+    byte_length,
+    check_batch,
+    check_body,
+    check_token,
+    checked_attributes,
+    checked_trace_header,
+)
+from semel.sqs import limits
+from semel.sqs.checksums import md5_of_attributes, md5_of_body
+from semel.sqs.errors import (
+    BATCH_REQUEST_TOO_LONG,
+    INVALID_PARAMETER_VALUE,
+    ServiceError,
+    invalid_value,
+    missing,
+)
+
+INSERT: Final = """
+INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
+    message_id, body, md5, sender, extra)
+VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+# Takes the place of a row whose window has passed; changes nothing while it is open.
+_REMEMBER = """
+INSERT INTO dedup (digest, expires, message_id, n) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (digest) DO UPDATE SET expires = ?2, message_id = ?3, n = ?4 WHERE expires <= ?5
+"""
+_RECALL = "SELECT message_id, n FROM dedup WHERE digest = ?"
+_WRONG_QUEUE_TYPE: Final = "The request include parameter that is not valid for this queue type."
+_NO_DEDUP_ID: Final = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
+
+
+class Draft(NamedTuple):
+    """A message that passed all checks."""
+
+    body: str
+    size: int
+    delay: int  # milliseconds
+    attributes: dict[str, dict[str, Any]] | None
+    trace: dict[str, dict[str, Any]] | None
+    group: str | None
+    dedup: str | None
+
+
+def send(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    draft = _draft(queue, params)
+    if draft.size > queue.max_bytes:
+        raise _too_long(queue, "are invalid")
+    (result,) = _enqueue(store, queue, [draft], caller)
+    return result
+
+
+def send_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    entries = params["Entries"]
+    check_batch(entries, "SendMessageBatchRequestEntry")
+    if queue.fifo:
+        _check_fifo_batch(entries)
+    drafts, ids, failed, total = [], [], [], 0
+    for entry in entries:
+        try:
+            draft = _draft(queue, entry)
+        except ServiceError as error:
+            failed.append(error.as_batch_entry(entry["Id"]))
+            continue
+        total += draft.size
+        if draft.size > queue.max_bytes:
+            failed.append(_too_long(queue, "cannot be validated").as_batch_entry(entry["Id"]))
+            continue
+        drafts.append(draft)
+        ids.append(entry["Id"])
+    if total > limits.MAX_BATCH_BYTES:
+        raise ServiceError(
+            BATCH_REQUEST_TOO_LONG,
+            f"Batch requests cannot be longer than {limits.MAX_BATCH_BYTES} bytes. You have sent {total} bytes.",
+        )
+    results = _enqueue(store, queue, drafts, caller)
+    for entry_id, result in zip(ids, results, strict=True):
+        result["Id"] = entry_id
+    answer: dict[str, Any] = {}
+    if results:
+        answer["Successful"] = results
+    if failed:
+        answer["Failed"] = failed
+    return answer
+
+
+def _too_long(queue: Queue, verdict: str) -> ServiceError:
+    reason = f"Message must be shorter than {queue.max_bytes} bytes."
+    return ServiceError(INVALID_PARAMETER_VALUE, f"One or more parameters {verdict}. Reason: {reason}")
+
+
+def _check_fifo_batch(entries: list[dict[str, Any]]) -> None:
+    """A missing group fails a whole batch, and as another error than it does for one message."""
+    for entry in entries:
+        if "MessageGroupId" not in entry:
+            raise ServiceError(INVALID_PARAMETER_VALUE, missing("MessageGroupId").message)
+
+
+def _draft(queue: Queue, params: dict[str, Any]) -> Draft:
+    """One message's parameters, checked against the queue."""
+    body: str = params["MessageBody"]
+    check_body(body)
+    size = byte_length(body)
+    if len(params) <= 3 and not queue.fifo and "MessageBody" in params and params.keys() <= _PLAIN:
+        return Draft(body, size, queue.delay, None, None, None, None)
+    attributes = trace = None
+    if params.get("MessageAttributes"):
+        attributes, extra = checked_attributes(params["MessageAttributes"])
+        size += extra
+    if params.get("MessageSystemAttributes"):
+        header = checked_trace_header(params["MessageSystemAttributes"])
+        trace = {"AWSTraceHeader": {"StringValue": header, "DataType": "String"}}
+    group = params.get("MessageGroupId")
+    if group is None and queue.fifo:
+        raise missing("MessageGroupId")
+    if group is not None:
+        check_token(group, "MessageGroupId")
+    return Draft(body, size, _delay(queue, params), attributes, trace, group, _dedup_id(queue, params))
+
+
+_PLAIN: Final = frozenset({"QueueUrl", "Id", "MessageBody"})
+
+
+def _delay(queue: Queue, params: dict[str, Any]) -> int:
+    seconds = params.get("DelaySeconds")
+    if seconds is None or (queue.fifo and seconds == 0):
+        return queue.delay
+    if queue.fifo:
+        raise invalid_value(seconds, "DelaySeconds", _WRONG_QUEUE_TYPE)
+    if not 0 <= seconds <= limits.MAX_DELAY:
+        raise invalid_value(seconds, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900.")
+    return int(seconds) * 1000
+
+
+def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
+    given: str | None = params.get("MessageDeduplicationId")
+    if given is not None:
+        if not queue.fifo:
+            raise invalid_value(given, "MessageDeduplicationId", _WRONG_QUEUE_TYPE)
+        check_token(given, "MessageDeduplicationId")
+        return given
+    if not queue.fifo:
+        return None
+    if not queue.content_dedup:
+        raise ServiceError(INVALID_PARAMETER_VALUE, _NO_DEDUP_ID)
+    return sha256(params["MessageBody"].encode()).hexdigest()
+
+
+def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) -> list[dict[str, Any]]:
+    lane, now, sender = queue.lane, caller.now, caller.sender
+    results, rows, size = [], [], 0
+    counts = [0, 0, 0]
+    for draft in drafts:
+        body, _, delay, attributes, trace, group, dedup = draft
+        size += draft.size
+        md5 = md5_of_body(body)
+        result: dict[str, Any] = {"MD5OfMessageBody": md5}
+        if attributes:
+            result["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
+        if trace:
+            result["MD5OfMessageSystemAttributes"] = md5_of_attributes(trace)
+        message_id = store.new_id()
+        if dedup is not None:
+            assert group is not None
+            first = _first_of(store, queue, group, dedup, message_id, now)
+            if first is not None:
+                result["MessageId"], result["SequenceNumber"] = first
+                results.append(result)
+                continue
+        row = store.next_row(lane)
+        result["MessageId"] = message_id
+        if queue.fifo:
+            result["SequenceNumber"] = sequence_number(row)
+        state, due = (DELAYED, now + delay) if delay else (READY, 0)
+        if delay:
+            hide_until(lane, due)
+        counts[state] += 1
+        header = trace["AWSTraceHeader"]["StringValue"] if trace else caller.trace
+        extra = _extra(attributes, header, group, dedup) if group or attributes or header else None
+        group_id = groups.enter(store, queue, group, None if delay else row, now) if group else None
+        rows.append((row, lane.id, state, due, row, group_id, 0, 0, now, now, 0, message_id, body, md5, sender, extra))
+        results.append(result)
+    if rows:
+        store.db.executemany(INSERT, rows)
+        for state in (READY, DELAYED):
+            if counts[state]:
+                store.shift(lane, state, counts[state])
+        store.woken.add(queue.name)
+    if len(rows) < len(drafts):
+        store.count(queue, "deduplicated", len(drafts) - len(rows))
+    store.count(queue, "sent", len(drafts))
+    store.count(queue, "sent_bytes", size)
+    return results
+
+
+def _extra(
+    attributes: dict[str, dict[str, Any]] | None, trace: str | None, group: str | None, dedup: str | None
+) -> str:
+    extra: dict[str, Any] = {}
+    if attributes:
+        extra["attributes"] = attributes
+    if trace:
+        extra["trace"] = trace
+    if group:
+        extra["group"] = group
+    if dedup:
+        extra["dedup"] = dedup
+    return json.dumps(extra, ensure_ascii=False, separators=(",", ":"))
+
+
+def _first_of(store: Store, queue: Queue, group: str, dedup: str, message_id: str, now: int) -> tuple[str, str] | None:
+    """The message id and sequence number of the first send with this dedup id, or None if this one is the first."""
+    lane = queue.lane
+    scope = f"{lane.id}\0{group if queue.group_dedup else ''}\0{dedup}"
+    digest = blake2b(scope.encode(), digest_size=16).digest()
+    row = lane.low | lane.next_n
+    expires = now + limits.DEDUP_WINDOW * 1000
+    if store.db.execute(_REMEMBER, (digest, expires, message_id, row, now)).rowcount:
+        return None
+    first_id, first_row = store.db.execute(_RECALL, (digest,)).fetchone()
+    return first_id, sequence_number(first_row)

@@ -1,0 +1,216 @@
+"""Queues and lanes as the engine works with them, and the store that keeps them in step with the database.
+
+Rules: what is in memory is a copy of committed or about-to-be-committed rows; a rollback throws all of it away and
+reads it again; lane counters are written back once per transaction, however many messages moved.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
+from semel.broker.engine.receipts import Receipts
+from semel.broker.engine.schema import LANE_BITS
+
+NEVER: Final = 1 << 62
+
+_LOAD_QUEUES = "SELECT id, name, lane, attributes, tags, group_dedup, created, modified, purged FROM queues"
+_LOAD_LANES = "SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM lanes WHERE live = 1"
+_INSERT_LANE = "INSERT INTO lanes (live, next_n, ready, in_flight, delayed, busy_groups) VALUES (1, ?, 0, 0, 0, 0)"
+_SAVE_LANE = "UPDATE lanes SET next_n = ?, ready = ?, in_flight = ?, delayed = ?, busy_groups = ? WHERE id = ?"
+_RETIRE_LANE = "UPDATE lanes SET live = 0 WHERE id = ?"
+_SAVE_QUEUE = """
+INSERT INTO queues (id, name, lane, attributes, tags, group_dedup, created, modified, purged)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET lane = excluded.lane, attributes = excluded.attributes, tags = excluded.tags,
+    modified = excluded.modified, purged = excluded.purged
+"""
+
+
+class Caller(NamedTuple):
+    """Who calls, and when: all that the rules may know of the world. `now` is in milliseconds."""
+
+    now: int
+    origin: str = "http://localhost"
+    sender: str = "anonymous"
+    trace: str | None = None
+
+
+class Lane:
+    """Counters of one lane. `due_floor` and `expiry_floor` are times before which nothing falls due or expires."""
+
+    __slots__ = ("busy", "busy_at", "busy_groups", "counts", "due_floor", "expiry_floor", "high", "id", "low", "next_n")
+
+    def __init__(self, number: int, next_n: int, ready: int, in_flight: int, delayed: int, busy_groups: int) -> None:
+        self.id = number
+        self.low, self.high = number << LANE_BITS, (number + 1) << LANE_BITS
+        self.next_n = next_n
+        self.counts = [ready, in_flight, delayed]
+        self.busy_groups = busy_groups
+        self.due_floor = self.expiry_floor = 0
+        # Recent working time, fading. A hint, not state: it starts at nothing when the broker starts.
+        self.busy, self.busy_at = 0.0, 0
+
+
+@dataclass(eq=False, slots=True)
+class Queue:
+    """One queue, its attributes parsed. Times are in milliseconds."""
+
+    id: int
+    name: str
+    arn: Arn
+    lane: Lane
+    attributes: dict[str, str]
+    tags: dict[str, str]
+    group_dedup: bool
+    created: int
+    modified: int
+    purged: int
+    fifo: bool = False
+    visibility: int = 0
+    delay: int = 0
+    retention: int = 0
+    wait: int = 0
+    max_bytes: int = 0
+    content_dedup: bool = False
+    redrive: Redrive | None = None
+    effective: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fifo = self.name.endswith(".fifo")
+        self.apply(self.attributes)
+
+    def apply(self, attributes: dict[str, str]) -> None:
+        self.attributes = attributes
+        self.effective = values = {**defaults(self.fifo), **attributes}
+        self.visibility = int(values["VisibilityTimeout"]) * 1000
+        self.delay = int(values["DelaySeconds"]) * 1000
+        self.retention = int(values["MessageRetentionPeriod"]) * 1000
+        self.wait = int(values["ReceiveMessageWaitTimeSeconds"])
+        self.max_bytes = int(values["MaximumMessageSize"])
+        self.content_dedup = values.get("ContentBasedDeduplication") == "true"
+        self.redrive = parse_redrive(values["RedrivePolicy"]) if "RedrivePolicy" in values else None
+
+
+class Store:
+    """The database and the copies of its small tables. One transaction is open at a time, opened by `begin`."""
+
+    def __init__(self, db: sqlite3.Connection, rng: Random, *, account: str, region: str) -> None:
+        self.db = db
+        self.rng = rng
+        self.account, self.region = account, region
+        self.queues: dict[str, Queue] = {}
+        self.tally: Counter[tuple[str, str]] = Counter()
+        self.totals: Counter[tuple[str, str]] = Counter()
+        self.woken: set[str] = set()
+        self.touched: set[Lane] = set()
+        self._lanes: dict[int, Lane] = {}
+        self.receipts = Receipts(self._secret())
+        self.load()
+
+    def _secret(self) -> int:
+        row = self.db.execute("SELECT value FROM meta WHERE key = 'receipt-secret'").fetchone()
+        if row is None:
+            row = (self.rng.getrandbits(32),)
+            self.db.execute("INSERT INTO meta VALUES ('receipt-secret', ?)", row)
+        return int(row[0])
+
+    def load(self) -> None:
+        self._lanes = {row[0]: Lane(*row) for row in self.db.execute(_LOAD_LANES)}
+        self.queues = {}
+        for number, name, lane, attributes, tags, group_dedup, created, modified, purged in self.db.execute(
+            _LOAD_QUEUES
+        ):
+            self.queues[name] = Queue(
+                number,
+                name,
+                self.arn(name),
+                self._lanes[lane],
+                json.loads(attributes),
+                json.loads(tags),
+                bool(group_dedup),
+                created,
+                modified,
+                purged,
+            )
+
+    def arn(self, name: str) -> Arn:
+        return Arn(self.region, self.account, name)
+
+    # Transactions.
+
+    def begin(self) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def flush(self) -> None:
+        """Writes the counters back; the transaction is then ready to commit."""
+        for lane in self.touched:
+            self.db.execute(_SAVE_LANE, (lane.next_n, *lane.counts, lane.busy_groups, lane.id))
+        self.touched.clear()
+
+    def committed(self) -> None:
+        if self.tally:
+            self.totals.update(self.tally)
+            self.tally.clear()
+
+    def rollback(self) -> None:
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+        self.tally.clear()
+        self.touched.clear()
+        self.load()
+
+    # Small tables.
+
+    def new_lane(self, next_n: int) -> Lane:
+        number = self.db.execute(_INSERT_LANE, (next_n,)).lastrowid
+        assert number is not None
+        lane = self._lanes[number] = Lane(number, next_n, 0, 0, 0, 0)
+        return lane
+
+    def retire_lane(self, lane: Lane) -> None:
+        self.db.execute(_RETIRE_LANE, (lane.id,))
+        del self._lanes[lane.id]
+        self.touched.discard(lane)
+
+    def save_queue(self, queue: Queue) -> None:
+        attributes, tags = json.dumps(queue.attributes), json.dumps(queue.tags)
+        times = (queue.created, queue.modified, queue.purged)
+        self.db.execute(
+            _SAVE_QUEUE, (queue.id, queue.name, queue.lane.id, attributes, tags, int(queue.group_dedup), *times)
+        )
+        self.queues[queue.name] = queue
+
+    def new_id(self) -> str:
+        """A random UUID, version 4, from the engine's own random source."""
+        bits = self.rng.getrandbits(128) & ~(0xF000 << 64) & ~(0xC000 << 48) | (0x4000 << 64) | (0x8000 << 48)
+        text = f"{bits:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def count(self, queue: Queue, name: str, amount: int = 1) -> None:
+        self.tally[queue.name, name] += amount
+
+    def next_row(self, lane: Lane) -> int:
+        """The next free row id of a lane, which is also its last place."""
+        row = lane.low | lane.next_n
+        lane.next_n += 1
+        self.touched.add(lane)
+        return row
+
+    def shift(self, lane: Lane, state: int, amount: int) -> None:
+        """`amount` more messages are in `state`."""
+        lane.counts[state] += amount
+        self.touched.add(lane)
+
+
+def sequence_number(row: int) -> str:
+    """20 digits, growing with the row's number within its queue, never consecutive."""
+    return str(18_850_000_000_000_000_000 + (row & ((1 << LANE_BITS) - 1)) * 256)
+
+
+Row = tuple[Any, ...]

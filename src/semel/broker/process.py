@@ -1,0 +1,36 @@
+"""A broker as a process of its own: the ready line, the signals, the exit."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+
+from semel.broker.embedded import event_loop
+from semel.broker.serving import Options, start
+
+
+def serve(options: Options) -> int:
+    """Serves until SIGTERM or SIGINT. Raises StartError if it can't start."""
+    logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
+    # The thread that waits for the disk must get the interpreter back soon after the disk is done.
+    sys.setswitchinterval(0.0005)
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(_main(options))
+    return 0
+
+
+async def _main(options: Options) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running = await start(options)
+    # What is loaded by now stays for good; the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    print(f"semel: SQS listening on {running.url}", flush=True)
+    await stop.wait()
+    await running.stop()

@@ -1,0 +1,467 @@
+"""The broker at work: requests that arrive together share one transaction and one sync to disk.
+
+Rules: an answer leaves only after its change is durable; nothing touches the engine while a commit is under way; a
+message goes to a waiting client only if that client is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from random import Random
+from time import monotonic, time
+from typing import Any, Final
+
+from semel.broker import wire
+from semel.broker.admin import Admin
+from semel.broker.auth import HttpRequest, Verifier
+from semel.broker.clock import Clock
+from semel.broker.engine import NEVER, Caller, Engine
+from semel.broker.faults import Fault, Faults
+from semel.broker.http import Connection, Exchange, Request, render
+from semel.sqs.errors import (
+    INTERNAL_FAILURE,
+    REQUEST_THROTTLED,
+    SERVICE_UNAVAILABLE,
+    ServiceError,
+)
+
+log = logging.getLogger("semel.broker")
+
+_TICK_SECONDS: Final = 10.0
+_DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One call on its way through the broker."""
+
+    exchange: Exchange
+    request_id: str
+    protocol: wire.Protocol
+    call: wire.Call | None = None
+    work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
+    origin: str = ""
+    sender: str = ""
+    trace: str | None = None
+    queue: str = ""
+    deadline: int = 0  # of a parked poll, by the broker's clock
+    timer: asyncio.TimerHandle | None = None
+    result: dict[str, Any] | None = None
+    error: ServiceError | None = None
+    answer: bytes = b""
+
+    @property
+    def is_receive(self) -> bool:
+        return self.call is not None and self.call.operation.name == "ReceiveMessage"
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one transaction did; it takes effect outside only when the transaction is durable."""
+
+    jobs: list[Job]
+    done: list[Job] = field(default_factory=list)
+    parked: list[Job] = field(default_factory=list)
+    unparked: list[Job] = field(default_factory=list)
+
+
+class Broker:
+    """Owns the engine and is owned by one event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        faults: Faults,
+        *,
+        durable: bool,
+        verifier: Verifier | None = None,
+        rng: Random | None = None,
+        max_connections: int = 4096,
+    ) -> None:
+        self.engine, self.clock, self.faults = engine, clock, faults
+        self.connections: set[Connection] = set()
+        self._max_connections = max_connections
+        self._verifier = verifier
+        self._admin = Admin(engine, clock, faults, self.time_passed)
+        self._rng = rng or Random()
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[Job] = []
+        self._parked: dict[str, dict[Job, None]] = {}
+        self._lost: list[tuple[str, list[str]]] = []  # received by a client that hung up before its answer
+        self._scheduled = self._committing = self._stopping = False
+        self._sweep_due = self._look_again = True
+        self._moves_due: int | None = 0
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._committer = _Committer(engine, self._loop) if durable else None
+        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._schedule()
+
+    def connect(self) -> Connection:
+        return Connection(self.accept, self.connections, self._max_connections)
+
+    # In: from a request to a job.
+
+    def accept(self, exchange: Exchange) -> None:
+        request = exchange.request
+        job = Job(exchange, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers))
+        try:
+            sender = self._authenticate(request)
+            if self._admin.serves(request.target):
+                job.work = self._admin.work(request)
+            else:
+                job.origin = _origin(request)
+                job.sender = sender
+                job.trace = request.headers.get("x-amzn-trace-id")
+                job.call = wire.parse(request.method, request.target, request.headers, request.body, job.origin)
+                job.queue = _queue_name(job.call.params)
+                delay = self._disturb(job.queue)
+                if delay:
+                    self._loop.call_later(delay, self._submit, job)
+                    return
+        except ServiceError as error:
+            job.error = error
+            exchange.reply(self._render(job))
+            return
+        except Exception:
+            log.exception("a request could not be read")
+            job.error = ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")
+            exchange.reply(self._render(job))
+            return
+        self._submit(job)
+
+    def _submit(self, job: Job) -> None:
+        self._pending.append(job)
+        self._schedule()
+
+    def _authenticate(self, request: Request) -> str:
+        if self._verifier is not None:
+            signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
+            return self._verifier.verify(signed, time())
+        _, found, rest = request.headers.get("authorization", "").partition("Credential=")
+        return rest.partition("/")[0] if found else "anonymous"
+
+    def _disturb(self, queue: str) -> float:
+        """Faults that strike before a call is carried out; the seconds by which it is held up."""
+        if self.faults.strikes(Fault.THROTTLE, queue):
+            raise ServiceError(REQUEST_THROTTLED, "The request was denied due to request throttling.")
+        if self.faults.strikes(Fault.SERVER_ERROR, queue):
+            if self.faults.chance(Fault.SERVER_ERROR) < 0.5:
+                raise ServiceError(INTERNAL_FAILURE, "We encountered an internal error. Please try again.")
+            raise ServiceError(SERVICE_UNAVAILABLE, "The service is temporarily unavailable. Please try again.")
+        slow = self.faults.strikes(Fault.LATENCY, queue)
+        return slow.milliseconds / 1000 if slow else 0.0
+
+    # The transaction.
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._committing:
+            self._scheduled = True
+            self._idle.clear()
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        """Carries out everything that is waiting, in one transaction."""
+        self._scheduled = False
+        if self._committing:
+            return
+        now = self.clock.now()
+        batch = Batch(self._pending)
+        self._pending = []
+        changes = self.engine.changes
+        try:
+            self.engine.begin()
+            for job in batch.jobs:
+                self._perform(job, batch, now)
+            now = self.clock.now()  # one of the jobs may have moved a manual clock
+            self._chores(now)
+            self._serve_parked(batch, now)
+            self.engine.flush()
+        except Exception as error:  # noqa: BLE001 - whatever it is, each call must get its own answer
+            self._salvage(batch, error)
+            return
+        if self._committer is not None and self.engine.changes != changes:
+            self._committing = True
+            self._committer.commit(lambda error: self._committed(batch, error))
+            # The disk is busy for a while: the time to write the answers.
+            self._render_all(batch)
+            return
+        try:
+            self.engine.commit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, each call must get its own answer
+            self._salvage(batch, error)
+            return
+        self._render_all(batch)
+        self._finish(batch)
+
+    def _perform(self, job: Job, batch: Batch, now: int) -> None:
+        if job.work is not None:
+            job.answer = job.work(now)
+            batch.done.append(job)
+            return
+        assert job.call is not None
+        caller = Caller(now, job.origin, job.sender, job.trace)
+        job.error = None
+        try:
+            job.result = self.engine.perform(job.call.operation.name, job.call.params, caller)
+            if not job.result and job.is_receive and not self._stopping and not job.deadline:
+                wait = self.engine.wait_seconds(job.call.params)
+                if wait:
+                    job.deadline = now + wait * 1000
+                    batch.parked.append(job)
+                    return
+        except ServiceError as error:
+            job.error = error
+        batch.done.append(job)
+        if job.call.operation.name == "StartMessageMoveTask" and job.error is None:
+            self._moves_due = now
+
+    def _chores(self, now: int) -> None:
+        for queue, handles in self._lost:
+            self.engine.give_back(queue, handles, now)
+        self._lost.clear()
+        while self._moves_due is not None and self._moves_due <= now:
+            self._moves_due = self.engine.step_moves(now)
+            if not self.clock.manual:
+                break
+        if self._sweep_due:
+            self._sweep_due = self.engine.sweep(now)
+
+    def _serve_parked(self, batch: Batch, now: int) -> None:
+        """Gives what has become visible to the polls that wait for it, first come, first served."""
+        woken = self.engine.woken()
+        if not self._parked:
+            return
+        names = [
+            name for name in self._parked if name in woken or self._look_again or self.engine.next_look(name) <= now
+        ]
+        self._look_again = False
+        for name in names:
+            for job in self._parked[name]:
+                if job.exchange.hung_up:
+                    batch.unparked.append(job)
+                    continue
+                self._perform(job, batch, now)
+                if job.error is None and not job.result:
+                    batch.done.pop()
+                    break
+                batch.unparked.append(job)
+
+    def _committed(self, batch: Batch, error: BaseException | None) -> None:
+        self._committing = False
+        if isinstance(error, Exception):
+            self._salvage(batch, error)
+        else:
+            self._finish(batch)
+
+    def _salvage(self, batch: Batch, error: Exception) -> None:
+        """The shared transaction failed: each call is carried out again in one of its own, and answers for itself."""
+        if not isinstance(error, sqlite3.Error):
+            log.error("a call failed; the calls of its batch are repeated one by one", exc_info=error)
+        alone = Batch(batch.jobs)
+        self.engine.rollback()
+        self.engine.make_room(error)
+        for job in batch.jobs:
+            job.deadline, job.result = 0, None
+            try:
+                self.engine.begin()
+                self._perform(job, alone, self.clock.now())
+                self.engine.flush()
+                self.engine.commit()
+                self.engine.committed()
+            except Exception as cause:  # noqa: BLE001 - this call failed; the others must not
+                self.engine.rollback()
+                job.error = _failure(cause)
+                alone.done = [done for done in alone.done if done is not job]
+                alone.parked = [parked for parked in alone.parked if parked is not job]
+                job.work = None
+                alone.done.append(job)
+        self._look_again = True
+        self._render_all(alone)
+        self._finish(alone)
+
+    # Out: from a job to its answer.
+
+    def _render_all(self, batch: Batch) -> None:
+        for job in batch.done:
+            if job.work is None:
+                job.answer = self._render(job)
+
+    def _render(self, job: Job) -> bytes:
+        headers = {"x-amzn-RequestId": job.request_id}
+        keep_alive = job.exchange.request.keep_alive
+        if job.error is not None:
+            if job.protocol is wire.Protocol.JSON:
+                headers["x-amzn-query-error"] = wire.query_error_header(job.error)
+            content_type, body = wire.error_answer(job.protocol, job.error, job.request_id)
+            return render(job.error.kind.status, content_type, body, keep_alive=keep_alive, headers=headers)
+        assert job.call is not None
+        content_type, body = wire.answer(job.call, job.result or {}, job.request_id)
+        return render(200, content_type, body, keep_alive=keep_alive, headers=headers)
+
+    def _finish(self, batch: Batch) -> None:
+        """The transaction is durable: everybody may know."""
+        self.engine.committed()
+        for job in batch.parked:
+            self._park(job)
+        for job in batch.unparked:
+            self._unpark(job)
+        for job in batch.done:
+            self._reply(job)
+        self._plan()
+
+    def _reply(self, job: Job) -> None:
+        if job.is_receive and job.error is None:
+            if not job.result:
+                self.engine.count_empty_receive(job.queue)
+            elif job.exchange.hung_up:
+                handles = [message["ReceiptHandle"] for message in job.result["Messages"]]
+                self._lost.append((job.queue, handles))
+                return
+        if job.call is not None and self.faults.strikes(Fault.LOST_ANSWER, job.queue):
+            job.exchange.abort()
+            return
+        job.exchange.reply(job.answer)
+
+    def _plan(self) -> None:
+        """When to run next: now if something waits, else when something falls due."""
+        if self._pending or self._lost or (self._look_again and self._parked):
+            self._schedule()
+            return
+        now = self.clock.now()
+        if self._moves_due is not None and self._moves_due <= now:
+            self._schedule()
+            return
+        if self._sweep_due:
+            self._loop.call_later(0.005, self._schedule)
+        due = min((self.engine.next_look(name) for name in self._parked), default=NEVER)
+        if self._moves_due is not None:
+            due = min(due, self._moves_due)
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        if due < NEVER and not self.clock.manual:
+            self._look_timer = self._loop.call_later(max(0.001, (due - now) / 1000), self._schedule)
+        self._idle.set()
+
+    # Long polls.
+
+    def _park(self, job: Job) -> None:
+        if self._stopping:
+            self._end_poll(job)
+            return
+        seconds = max(0.0, (job.deadline - self.clock.now()) / 1000)
+        job.timer = self._loop.call_later(seconds, self._end_poll, job)
+        self._parked.setdefault(job.queue, {})[job] = None
+        # Something may have become visible between its look and now.
+        self._look_again = self._look_again or self.engine.next_look(job.queue) <= self.clock.now()
+
+    def _unpark(self, job: Job) -> None:
+        if job.timer is not None:
+            job.timer.cancel()
+        waiting = self._parked.get(job.queue)
+        if waiting is not None:
+            waiting.pop(job, None)
+            if not waiting:
+                del self._parked[job.queue]
+
+    def _end_poll(self, job: Job) -> None:
+        if self._committing:
+            # It may just be getting a message: ask again when that is known.
+            job.timer = self._loop.call_later(0.001, self._end_poll, job)
+            return
+        self._unpark(job)
+        job.result = {}
+        self.engine.count_empty_receive(job.queue)
+        job.exchange.reply(self._render(job))
+
+    # Time and the end.
+
+    def time_passed(self) -> None:
+        """The manual clock was moved: ends the polls whose wait is over and does all that has fallen due."""
+        now = self.clock.now()
+        self._look_again = self._sweep_due = True
+        for job in [job for jobs in self._parked.values() for job in jobs if job.deadline <= now]:
+            if job.timer is not None:
+                job.timer.cancel()
+            job.timer = self._loop.call_later(0.001, self._end_poll, job)
+
+    def _tick(self) -> None:
+        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        now = monotonic()
+        for connection in [connection for connection in self.connections if connection.overdue(now)]:
+            connection.abort()
+        self._sweep_due = True
+        self._schedule()
+
+    async def stop(self) -> None:
+        """Finishes what is under way, answers the polls that wait, and closes the database."""
+        self._stopping = True
+        self._tick_timer.cancel()
+        while self._scheduled or self._committing or self._pending:
+            self._idle.clear()
+            self._schedule()
+            await self._idle.wait()
+        for job in [job for jobs in self._parked.values() for job in jobs]:
+            self._end_poll(job)
+        for connection in list(self.connections):
+            connection.finish()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        if self._committer is not None:
+            self._committer.stop()
+        self.engine.close()
+
+
+class _Committer:
+    """A thread that does nothing but wait for the disk, so that the event loop need not."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine, self._loop = engine, loop
+        self._work: SimpleQueue[Callable[[BaseException | None], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._main, name="semel-commit", daemon=True)
+        self._thread.start()
+
+    def commit(self, done: Callable[[BaseException | None], None]) -> None:
+        self._work.put(done)
+
+    def stop(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def _main(self) -> None:
+        while (done := self._work.get()) is not None:
+            failure: BaseException | None = None
+            try:
+                self._engine.commit()
+            except Exception as error:  # noqa: BLE001 - it is handed to the loop, which deals with it
+                failure = error
+            self._loop.call_soon_threadsafe(done, failure)
+
+
+def _origin(request: Request) -> str:
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{request.headers.get('host', 'localhost')}"
+
+
+def _queue_name(params: dict[str, Any]) -> str:
+    """The queue that a call is about, for faults and metrics; empty if it is about none."""
+    url = params.get("QueueUrl")
+    return str(url.rpartition("/")[2] if url else params.get("QueueName", ""))
+
+
+def _failure(cause: Exception) -> ServiceError:
+    if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorname", "").startswith(_DISK_TROUBLE):
+        return ServiceError(
+            SERVICE_UNAVAILABLE,
+            f"The broker's disk does not take this change ({cause}); nothing was stored. Make room and try again.",
+        )
+    log.error("a call failed", exc_info=cause)
+    return ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")

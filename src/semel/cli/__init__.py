@@ -1,0 +1,38 @@
+"""The command `semel`: thin; each subcommand is one call into a room of the house.
+
+Exit codes: 0 done, 1 the thing itself failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from semel import __version__
+from semel.cli import serve
+from semel.errors import SemelError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="semel",
+        description="Process every SQS message exactly once, in effect.",
+        epilog="Example: semel serve --port 9324",
+    )
+    parser.add_argument("--version", action="version", version=f"semel {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    serve.add_to(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = build_parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except SemelError as error:
+        print(f"semel: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code

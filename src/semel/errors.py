@@ -1,0 +1,9 @@
+"""The errors that Semel raises: each says what happened, to what, and what to do next."""
+
+
+class SemelError(Exception):
+    """Any error that Semel raises on purpose; its text is meant for the person who reads it."""
+
+
+class StartError(SemelError):
+    """The broker cannot start: a bad option, data folder, port or schema."""

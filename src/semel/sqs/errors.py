@@ -1,0 +1,88 @@
+"""The errors that SQS answers with: the shape that SDKs build a class from, its older query code, its HTTP status."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from semel.errors import SemelError
+
+
+class Kind(NamedTuple):
+    """How one error travels: `shape` in JSON's `__type`, `code` in XML and in `x-amzn-query-error`."""
+
+    shape: str
+    code: str
+    status: int = 400
+    fault: str = "Sender"
+
+
+def _legacy(shape: str, status: int = 400) -> Kind:
+    return Kind(shape, f"AWS.SimpleQueueService.{shape}", status)
+
+
+QUEUE_DOES_NOT_EXIST: Final = Kind("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue")
+QUEUE_NAME_EXISTS: Final = Kind("QueueNameExists", "QueueAlreadyExists")
+QUEUE_DELETED_RECENTLY: Final = _legacy("QueueDeletedRecently")
+PURGE_QUEUE_IN_PROGRESS: Final = _legacy("PurgeQueueInProgress", 403)
+BATCH_ENTRY_IDS_NOT_DISTINCT: Final = _legacy("BatchEntryIdsNotDistinct")
+BATCH_REQUEST_TOO_LONG: Final = _legacy("BatchRequestTooLong")
+EMPTY_BATCH_REQUEST: Final = _legacy("EmptyBatchRequest")
+INVALID_BATCH_ENTRY_ID: Final = _legacy("InvalidBatchEntryId")
+TOO_MANY_ENTRIES: Final = _legacy("TooManyEntriesInBatchRequest")
+MESSAGE_NOT_INFLIGHT: Final = _legacy("MessageNotInflight")
+UNSUPPORTED_OPERATION: Final = _legacy("UnsupportedOperation")
+OVER_LIMIT: Final = Kind("OverLimit", "OverLimit", 403)
+REQUEST_THROTTLED: Final = Kind("RequestThrottled", "RequestThrottled", 403)
+INVALID_SECURITY: Final = Kind("InvalidSecurity", "InvalidSecurity", 403)
+RECEIPT_HANDLE_IS_INVALID: Final = Kind("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404)
+INVALID_ADDRESS: Final = Kind("InvalidAddress", "InvalidAddress", 404)
+RESOURCE_NOT_FOUND: Final = Kind("ResourceNotFoundException", "ResourceNotFoundException", 404)
+INVALID_ATTRIBUTE_NAME: Final = Kind("InvalidAttributeName", "InvalidAttributeName")
+INVALID_ATTRIBUTE_VALUE: Final = Kind("InvalidAttributeValue", "InvalidAttributeValue")
+INVALID_MESSAGE_CONTENTS: Final = Kind("InvalidMessageContents", "InvalidMessageContents")
+# Not in the service model, but what the service sends.
+INVALID_PARAMETER_VALUE: Final = Kind("InvalidParameterValueException", "InvalidParameterValue")
+MISSING_PARAMETER: Final = Kind("MissingRequiredParameterException", "MissingParameter")
+INVALID_ACTION: Final = Kind("InvalidAction", "InvalidAction")
+UNKNOWN_OPERATION: Final = Kind("UnknownOperationException", "InvalidAction")
+SERIALIZATION: Final = Kind("SerializationException", "MalformedInput")
+INTERNAL_FAILURE: Final = Kind("InternalFailure", "InternalFailure", 500, "Receiver")
+SERVICE_UNAVAILABLE: Final = Kind("ServiceUnavailable", "ServiceUnavailable", 503, "Receiver")
+# Signature V4.
+ACCESS_DENIED: Final = Kind("AccessDeniedException", "AccessDenied", 403)
+INCOMPLETE_SIGNATURE: Final = Kind("IncompleteSignature", "IncompleteSignature", 400)
+INVALID_CLIENT_TOKEN: Final = Kind("InvalidClientTokenId", "InvalidClientTokenId", 403)
+MISSING_AUTHENTICATION_TOKEN: Final = Kind("MissingAuthenticationToken", "MissingAuthenticationToken", 403)
+REQUEST_EXPIRED: Final = Kind("RequestExpired", "RequestExpired", 400)
+SIGNATURE_DOES_NOT_MATCH: Final = Kind("SignatureDoesNotMatch", "SignatureDoesNotMatch", 403)
+
+
+class ServiceError(SemelError):
+    """One error answer of SQS. `kind` says how it travels, `message` is the text that clients match on."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    def as_batch_entry(self, entry_id: str) -> dict[str, Any]:
+        return {
+            "Id": entry_id,
+            "SenderFault": self.kind.fault == "Sender",
+            "Code": self.kind.code,
+            "Message": self.message,
+        }
+
+
+def invalid_value(value: object, parameter: str, reason: str) -> ServiceError:
+    return ServiceError(
+        INVALID_PARAMETER_VALUE, f"Value {value} for parameter {parameter} is invalid. Reason: {reason}"
+    )
+
+
+def missing(parameter: str) -> ServiceError:
+    return ServiceError(MISSING_PARAMETER, f"The request must contain the parameter {parameter}.")
+
+
+def no_such_queue() -> ServiceError:
+    return ServiceError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")

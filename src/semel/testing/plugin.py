@@ -1,0 +1,21 @@
+"""pytest plugin: the fixture `sqs_broker` is a fresh SQS for each test, with a manual clock and faults at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from semel.broker import EmbeddedBroker
+
+
+@pytest.fixture
+def sqs_broker() -> Iterator[EmbeddedBroker]:
+    """An empty broker in memory, ready in milliseconds; its clock stands still until `clock.advance(seconds)`."""
+    # Imported here so that test runs that don't use it don't pay for it.
+    from semel.broker import running
+
+    with running(clock="manual") as broker:
+        yield broker
