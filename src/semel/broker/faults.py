@@ -121,6 +121,10 @@ class Faults:
 
     # Deciding.
 
+    @property
+    def active(self) -> bool:
+        return bool(self._settings)
+
     def strikes(self, kind: Fault, queue: str) -> Setting | None:
         """The setting if the fault happens now, None if all goes well."""
         if not self._settings:

@@ -23,19 +23,29 @@ _HANG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLL
 
 
 class Request:
-    """One whole request. `headers` has lower-case names; `raw_headers` is as received."""
+    """One whole request. `headers` is as received, but for names in lower case."""
 
     __slots__ = ("body", "headers", "keep_alive", "method", "raw_headers", "target")
 
     def __init__(
-        self, method: str, target: str, raw_headers: list[tuple[bytes, bytes]], body: bytes, keep_alive: bool
+        self,
+        method: str,
+        target: str,
+        headers: dict[bytes, bytes],
+        raw_headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        keep_alive: bool,
     ) -> None:
         self.method = method
         self.target = target
+        self.headers = headers
         self.raw_headers = raw_headers
-        self.headers = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}
         self.body = body
         self.keep_alive = keep_alive
+
+    def header(self, name: bytes, default: str = "") -> str:
+        value = self.headers.get(name)
+        return default if value is None else value.decode("latin-1")
 
 
 class Exchange:
@@ -109,6 +119,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._named: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._body_bytes = 0
 
@@ -163,12 +174,11 @@ class Connection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        for name, value in self._headers:
-            if len(name) == 14 and name.lower() == b"content-length":
-                if int(value) > MAX_BODY:
-                    self._refuse(413, f"a body of more than {MAX_BODY} bytes")
-            elif len(name) == 6 and name.lower() == b"expect" and self._transport is not None:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._named = named = {name.lower(): value for name, value in self._headers}
+        if int(named.get(b"content-length", 0)) > MAX_BODY:
+            self._refuse(413, f"a body of more than {MAX_BODY} bytes")
+        elif b"expect" in named and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -182,6 +192,7 @@ class Connection(asyncio.Protocol):
         request = Request(
             self._parser.get_method().decode("latin-1"),
             self._url.decode("latin-1"),
+            self._named,
             self._headers,
             self._body[0] if len(self._body) == 1 else b"".join(self._body),
             self._parser.should_keep_alive(),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 import orjson
@@ -26,7 +26,7 @@ from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map
 
 JSON_TYPE: Final = "application/x-amz-json-1.0"
 XML_TYPE: Final = "text/xml"
-_TARGET_PREFIX: Final = "AmazonSQS."
+_TARGETS: Final = {f"AmazonSQS.{name}": operation for name, operation in operations().items()}
 _NAMESPACE: Final = f"http://queue.amazonaws.com/doc/{API_VERSION}/"
 # More parameters than the largest legal batch can have: ten entries of ten attributes of a few fields each.
 _MAX_QUERY_PARAMETERS: Final = 2_000
@@ -46,21 +46,21 @@ class Call:
     protocol: Protocol
 
 
-def protocol_of(headers: Mapping[str, str]) -> Protocol:
-    return Protocol.JSON if "x-amz-target" in headers else Protocol.QUERY
+def protocol_of(headers: Mapping[bytes, bytes]) -> Protocol:
+    return Protocol.JSON if b"x-amz-target" in headers else Protocol.QUERY
 
 
-def parse(method: str, target: str, headers: Mapping[str, str], body: bytes, origin: str) -> Call:
+def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes, origin: str) -> Call:
     """The call that a request makes; `headers` has lower-case names. Raises ServiceError on anything malformed."""
-    name = headers.get("x-amz-target")
+    name = headers.get(b"x-amz-target")
     if name is not None:
-        return _parse_json(name, body)
+        return _parse_json(name.decode("latin-1"), body)
     return _parse_query(method, target, body, origin)
 
 
 def _parse_json(target: str, body: bytes) -> Call:
-    operation = operations().get(target.removeprefix(_TARGET_PREFIX))
-    if operation is None or not target.startswith(_TARGET_PREFIX):
+    operation = _TARGETS.get(target)
+    if operation is None:
         raise ServiceError(UNKNOWN_OPERATION, f"The operation {target} is not one of SQS.")
     try:
         decoded = orjson.loads(body) if body else {}
@@ -70,9 +70,9 @@ def _parse_json(target: str, body: bytes) -> Call:
 
 
 def _parse_query(method: str, target: str, body: bytes, origin: str) -> Call:
-    url = urlsplit(target)
+    path, _, query = target.partition("?")
     try:
-        pairs = parse_qsl(url.query, keep_blank_values=True, max_num_fields=_MAX_QUERY_PARAMETERS, errors="strict")
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_QUERY_PARAMETERS, errors="strict")
         if method == "POST":
             form = body.decode("utf-8")
             pairs += parse_qsl(form, keep_blank_values=True, max_num_fields=_MAX_QUERY_PARAMETERS, errors="strict")
@@ -85,8 +85,8 @@ def _parse_query(method: str, target: str, body: bytes, origin: str) -> Call:
     operation = operations().get(action)
     if operation is None:
         raise ServiceError(INVALID_ACTION, f"The action {action} is not valid for this endpoint.")
-    if "QueueUrl" in operation.input.members and "QueueUrl" not in given and url.path.strip("/"):
-        given["QueueUrl"] = origin + url.path
+    if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
+        given["QueueUrl"] = origin + path
     params = _read_structure(_Tree.of(given), operation.input)
     return Call(operation, operation.input.check(params, "request"), Protocol.QUERY)
 

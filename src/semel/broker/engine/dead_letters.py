@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import orjson
 
 from semel.broker.engine import groups
 from semel.broker.engine.messages import Stored
@@ -18,7 +18,7 @@ def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
     target = store.queues.get(queue.redrive.target.name)
     if target is None:
         return False
-    extra = json.loads(message.extra) if message.extra else {}
+    extra = orjson.loads(message.extra) if message.extra else {}
     extra["source"] = str(queue.arn)
     if target.fifo:
         # Its own id as dedup id: no window of the dead-letter queue can swallow it.
@@ -26,7 +26,7 @@ def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
     _insert(
         store,
         target,
-        message._replace(prior=message.prior + message.receives, extra=json.dumps(extra, ensure_ascii=False)),
+        message._replace(prior=message.prior + message.receives, extra=orjson.dumps(extra)),
         group=extra.get("group"),
         enqueued=now if target.fifo else message.enqueued,
         delay=0,
@@ -39,7 +39,7 @@ def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
 
 def redrive(store: Store, source: Queue, target: Queue, message: Stored, now: int) -> None:
     """Moves a ready message out of a dead-letter queue as if it were sent anew: new id, new times, no receives."""
-    extra = json.loads(message.extra) if message.extra else {}
+    extra = orjson.loads(message.extra) if message.extra else {}
     extra.pop("source", None)
     message_id = store.new_id()
     if target.fifo:
@@ -54,7 +54,7 @@ def redrive(store: Store, source: Queue, target: Queue, message: Stored, now: in
             prior=0,
             first=0,
             sent=now,
-            extra=json.dumps(extra, ensure_ascii=False) if extra else None,
+            extra=orjson.dumps(extra) if extra else None,
         ),
         group=extra.get("group"),
         enqueued=now,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semel.broker.engine.faulty import Faulty
+from semel.broker.engine.receipts import Receipt
 from semel.broker.engine.schema import IN_FLIGHT
 from semel.broker.engine.settling import hide_until, make_ready, remove, settle
 from semel.broker.engine.state import Caller, Queue, Row, Store
@@ -14,6 +15,7 @@ from semel.sqs import limits
 from semel.sqs.errors import ServiceError, invalid_value, missing
 
 _FIND = "SELECT id, state, grp, pos, receives, received, due FROM messages WHERE id = ?"
+_FIND_TEN = _FIND.replace("= ?", f"IN ({', '.join('?' * limits.MAX_BATCH_ENTRIES)})")
 _HIDE = "UPDATE messages SET due = ? WHERE id = ?"
 _UNRECEIVE = """
 UPDATE messages SET receives = receives - 1, first = CASE receives WHEN 1 THEN 0 ELSE first END WHERE id = ?
@@ -22,9 +24,11 @@ UPDATE messages SET receives = receives - 1, first = CASE receives WHEN 1 THEN 0
 
 def delete(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: Faulty) -> dict[str, Any]:
     settle(store, queue, caller.now)
-    row = _doomed(store, queue, params["ReceiptHandle"])
-    if row is not None and not faulty.loses_delete(queue):
-        remove(store, queue, [row], caller.now)
+    handle = params["ReceiptHandle"]
+    receipt = store.receipts.decode(handle, queue.id)
+    row = store.db.execute(_FIND, (receipt.row,)).fetchone()
+    if _is_doomed(queue, handle, receipt, row) and not faulty.loses_delete(queue):
+        remove(store, queue, [_leaving(row)], caller.now)
     store.count(queue, "deleted")
     return {}
 
@@ -33,32 +37,48 @@ def delete_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Cal
     entries = params["Entries"]
     check_batch(entries, "DeleteMessageBatchRequestEntry")
     settle(store, queue, caller.now)
+    decode, number = store.receipts.decode, queue.id
+    receipts: dict[str, Receipt] = {}
+
+    def read(entry: dict[str, Any]) -> None:
+        receipts[entry["Id"]] = decode(entry["ReceiptHandle"], number)
+
+    failed = _each(entries, read).get("Failed", [])
+    wanted = [receipt.row for receipt in receipts.values()]
+    wanted += [-1] * (limits.MAX_BATCH_ENTRIES - len(wanted))
+    found: dict[int, Row] = {row[0]: row for row in store.db.execute(_FIND_TEN, wanted)}
     doomed: dict[int, Row] = {}
 
-    def one(entry: dict[str, Any]) -> None:
-        row = _doomed(store, queue, entry["ReceiptHandle"])
-        if row is not None and not faulty.loses_delete(queue):
-            doomed[row[0]] = row
+    def mark(entry: dict[str, Any]) -> None:
+        receipt = receipts[entry["Id"]]
+        row = found.get(receipt.row)
+        if _is_doomed(queue, entry["ReceiptHandle"], receipt, row) and not faulty.loses_delete(queue):
+            assert row is not None
+            doomed[receipt.row] = _leaving(row)
 
-    answer = _each(entries, one)
+    answer = _each([entry for entry in entries if entry["Id"] in receipts], mark)
+    if failed:
+        answer["Failed"] = failed + answer.get("Failed", [])
     if doomed:
         remove(store, queue, list(doomed.values()), caller.now)
     store.count(queue, "deleted", len(answer.get("Successful", ())))
     return answer
 
 
-def _doomed(store: Store, queue: Queue, handle: str) -> Row | None:
-    """The (id, state, grp, received) that a handle may delete; None if it is gone already, which is fine.
+def _is_doomed(queue: Queue, handle: str, receipt: Receipt, row: Row | None) -> bool:
+    """Whether a handle deletes what it stands for; False if that is gone already, which is fine.
 
     Standard: any handle that ever was the message's. FIFO: only the newest, and only while it hides the message."""
-    receipt = store.receipts.decode(handle, queue.id)
-    row = store.db.execute(_FIND, (receipt.row,)).fetchone()
     if row is None:
-        return None
-    number, state, group, _place, receives, received, _due = row
-    if queue.fifo and (state != IN_FLIGHT or receives != receipt.receive):
+        return False
+    if queue.fifo and (row[1] != IN_FLIGHT or row[4] != receipt.receive):
         raise invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
-    return number, state, group, received
+    return True
+
+
+def _leaving(row: Row) -> Row:
+    """What `remove` needs of a row of _FIND: (id, state, grp, received)."""
+    return row[0], row[1], row[2], row[5]
 
 
 def change_visibility(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:

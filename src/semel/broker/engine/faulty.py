@@ -10,6 +10,11 @@ from semel.broker.engine.state import Queue
 class Faulty(Protocol):
     """What may go wrong inside the service; answers are per question, as often as it is asked."""
 
+    @property
+    def active(self) -> bool:
+        """Whether there is any point in asking."""
+        ...
+
     def short_poll(self, queue: str, want: int) -> int:
         """How many of the `want` messages a short poll gets to see."""
         ...
@@ -25,6 +30,8 @@ class Faulty(Protocol):
 
 class Faithful:
     """No faults at all."""
+
+    active = False
 
     def short_poll(self, queue: str, want: int) -> int:  # noqa: ARG002
         return want

@@ -12,16 +12,16 @@ from math import exp
 from typing import Final, NamedTuple
 
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, READY
-from semel.broker.engine.state import Lane, Queue, Row, Store
+from semel.broker.engine.state import Group, Lane, Queue, Row, Store
 
-_FIND = "SELECT id, head, in_flight FROM groups WHERE lane = ? AND name = ?"
+_FIND = "SELECT id, head, in_flight, sent FROM groups WHERE lane = ? AND name = ?"
 _INSERT = """
 INSERT INTO groups (lane, name, head, in_flight, sent, busy, busy_at) VALUES (?, ?, ?, 0, ?, 0, ?)
 """
 _SET_HEAD = "UPDATE groups SET head = ? WHERE id = ?"
-_SENT = "UPDATE groups SET head = coalesce(head, ?), sent = ? WHERE id = ?"
+_SET_SENT = "UPDATE groups SET sent = ? WHERE id = ?"
 _LOOK = f"""
-SELECT in_flight,
+SELECT name, in_flight, sent,
     (SELECT min(pos) FROM messages WHERE grp = ?1 AND state = {READY}),
     (SELECT min(pos) FROM messages WHERE grp = ?1 AND state = {IN_FLIGHT}),
     EXISTS (SELECT 1 FROM messages WHERE grp = ?1 AND state = {DELAYED})
@@ -43,6 +43,8 @@ NOISY_IN_FLIGHT: Final = 30
 _RECENT_MS: Final = 60_000.0
 _EVIDENCE_MS: Final = 10_000.0
 _QUIET_AFTER_MS: Final = 300_000
+# How exact the time of a tenant's last send is kept.
+_SENT_STEP_MS: Final = 1_000
 
 
 class Head(NamedTuple):
@@ -58,35 +60,51 @@ class Head(NamedTuple):
 
 def enter(store: Store, queue: Queue, name: str, place: int | None, now: int) -> int:
     """The group's id, after a message was added at its end; `place` is None if that message is delayed."""
-    row = store.db.execute(_FIND, (queue.lane.id, name)).fetchone()
-    if row is None:
+    group = _find(store, queue.lane, name)
+    if group is None:
         number = store.db.execute(_INSERT, (queue.lane.id, name, place, now, now)).lastrowid
         assert number is not None
+        store.remember_group(Group(number, queue.lane.id, name, place, 0, now))
         return number
-    number, head, in_flight = row
-    if not queue.fifo:
-        store.db.execute(_SENT, (place, now, number))
-    elif head is None and place is not None and in_flight == 0:
-        # Any message in flight stands before the new one and holds it back.
-        store.db.execute(_SET_HEAD, (place, number))
-    return int(number)
+    # On FIFO, any message in flight stands before the new one and holds it back.
+    if group.head is None and place is not None and not (queue.fifo and group.in_flight):
+        store.db.execute(_SET_HEAD, (place, group.id))
+        group.head = place
+    if not queue.fifo and now - group.sent >= _SENT_STEP_MS:
+        store.db.execute(_SET_SENT, (now, group.id))
+        group.sent = now
+    return group.id
 
 
-def refresh(store: Store, queue: Queue, group: int, in_flight_change: int = 0) -> None:
-    """Finds the group's head again after messages left it or changed state."""
-    row = store.db.execute(_LOOK, (group,)).fetchone()
+def _find(store: Store, lane: Lane, name: str) -> Group | None:
+    group = store.groups.get((lane.id, name))
+    if group is None:
+        row = store.db.execute(_FIND, (lane.id, name)).fetchone()
+        if row is None:
+            return None
+        number, head, in_flight, sent = row
+        group = Group(number, lane.id, name, head, in_flight, sent)
+        store.remember_group(group)
+    return group
+
+
+def refresh(store: Store, queue: Queue, number: int, in_flight_change: int = 0) -> None:
+    """Finds a group's head again after messages left it or changed state."""
+    row = store.db.execute(_LOOK, (number,)).fetchone()
     if row is None:
         return
-    before, ready, locked, delayed = row
+    name, before, sent, ready, locked, delayed = row
     after = before + in_flight_change
     if (before > 0) != (after > 0):
         queue.lane.busy_groups += 1 if after > 0 else -1
         store.touched.add(queue.lane)
     if ready is None and locked is None and not delayed:
-        store.db.execute(_DELETE, (group,))
+        store.db.execute(_DELETE, (number,))
+        store.groups.pop((queue.lane.id, name), None)
         return
-    blocked = queue.fifo and ready is not None and locked is not None and locked < ready
-    store.db.execute(_UPDATE, (None if blocked else ready, after, group))
+    head = None if queue.fifo and ready is not None and locked is not None and locked < ready else ready
+    store.db.execute(_UPDATE, (head, after, number))
+    store.remember_group(Group(number, queue.lane.id, name, head, after, sent))
 
 
 def heads(store: Store, lane: Lane, after: int, limit: int) -> Iterator[Head]:

@@ -20,7 +20,7 @@ class Stored(NamedTuple):
     body: str
     md5: str
     sender: str
-    extra: str | None
+    extra: bytes | None
 
 
 COLUMNS: Final = ", ".join(Stored._fields)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import orjson
+
 from semel.broker.engine.attributes import Arn
 from semel.broker.engine.dead_letters import redrive
 from semel.broker.engine.messages import COLUMNS, Stored
@@ -224,7 +226,7 @@ def _target(store: Store, task: Task, message: Stored) -> tuple[Queue | None, st
     """Where a message goes, or why it can't."""
     text = task.destination
     if text is None:
-        extra = json.loads(message.extra) if message.extra else {}
+        extra = orjson.loads(message.extra) if message.extra else {}
         text = extra.get("source")
         if text is None:
             return None, "CouldNotDetermineMessageSource"

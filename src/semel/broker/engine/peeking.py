@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import orjson
 
 from semel.broker.engine.messages import COLUMNS, Stored
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, LANE_BITS, READY
@@ -66,7 +67,7 @@ def _shown(queue: Queue, row: tuple[Any, ...], now: int) -> dict[str, Any]:
     state, due, message = row[0], row[1], Stored._make(row[2:])
     if state != READY and due <= now:
         state = READY
-    extra = json.loads(message.extra) if message.extra else {}
+    extra = orjson.loads(message.extra) if message.extra else {}
     attributes = {
         "SenderId": message.sender,
         "SentTimestamp": str(message.sent),

@@ -39,6 +39,7 @@ WHERE id >= ?1 AND id < ?4 AND state <> 1 AND receives = 0
 """
 _COUNT_DELAYED = "SELECT count(*) FROM messages INDEXED BY hidden WHERE lane = ? AND state > 0 AND state = 2"
 _LANE_GROUPS = "SELECT id FROM groups WHERE lane = ?"
+_URLS_KEPT: Final = 10_000
 _COUNTS: Final = {
     "ApproximateNumberOfMessages": READY,
     "ApproximateNumberOfMessagesNotVisible": IN_FLIGHT,
@@ -56,7 +57,11 @@ _ACTIONS: Final = frozenset(
 
 def find(store: Store, params: dict[str, Any]) -> Queue:
     """The queue that a QueueUrl names. The host does not matter: a broker has many names."""
-    url: str = params["QueueUrl"]
+    queue = store.by_url.get(params["QueueUrl"])
+    return _find(store, params["QueueUrl"]) if queue is None else queue
+
+
+def _find(store: Store, url: str) -> Queue:
     path, _, name = url.rpartition("/")
     if not path or not name:
         raise ServiceError(INVALID_ADDRESS, f"The address {url} is not valid for this endpoint.")
@@ -66,6 +71,8 @@ def find(store: Store, params: dict[str, Any]) -> Queue:
     account = path.rpartition("/")[2]
     if account != store.account and len(account) == 12 and account.isdecimal():
         raise no_such_queue()
+    if len(store.by_url) < _URLS_KEPT:
+        store.by_url[url] = queue
     return queue
 
 
@@ -148,6 +155,7 @@ def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
     store.db.execute(_REMEMBER_DELETED, (queue.name, caller.now))
     store.retire_lane(queue.lane)
     del store.queues[queue.name]
+    store.by_url.clear()
     # Whoever waits for a message of this queue must be told that it is gone.
     store.woken.add(queue.name)
     return {}

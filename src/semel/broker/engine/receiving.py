@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import orjson
+
 from semel.broker.engine import fair, groups
 from semel.broker.engine.dead_letters import dead_letter
 from semel.broker.engine.faulty import Faulty
 from semel.broker.engine.messages import COLUMNS, Handed, Stored
 from semel.broker.engine.schema import IN_FLIGHT, READY
 from semel.broker.engine.settling import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle
-from semel.broker.engine.state import Caller, Lane, Queue, Store, sequence_number
+from semel.broker.engine.state import NEVER, Caller, Lane, Queue, Store, sequence_number
 from semel.broker.engine.validation import check_token
 from semel.sqs import limits
 from semel.sqs.checksums import md5_of_attributes
@@ -172,24 +174,25 @@ def _deliverable(store: Store, head: groups.Head, batch: int) -> Iterator[Stored
 def _hand_out(
     store: Store, queue: Queue, chosen: list[Stored], visibility: int, now: int, faulty: Faulty
 ) -> list[Handed]:
-    lane = queue.lane
-    updates, handed, hidden = [], [], 0
+    lane, encode = queue.lane, store.receipts.encode
+    updates, handed, hidden, soonest = [], [], 0, NEVER
     by_group: dict[int, int] = {}
     for message in chosen:
         row, place, group, receives, _prior, first = message[:6]
-        timeout = faulty.visibility(queue, visibility)
+        timeout = faulty.visibility(queue, visibility) if faulty.active else visibility
         state = IN_FLIGHT if timeout > 0 else READY
         if state == IN_FLIGHT:
             hidden += 1
-            hide_until(lane, now + timeout)
+            soonest = min(soonest, timeout)
         elif not queue.fifo and receives + 1 >= BACK_OF_QUEUE_RECEIVES:
             place = store.next_row(lane)
         updates.append((state, now + timeout, place, first or now, now, row))
         if group is not None:
             by_group[group] = by_group.get(group, 0) + (state == IN_FLIGHT)
-        handed.append(Handed(message, store.receipts.encode(queue.id, row, receives + 1), receives + 1, first or now))
+        handed.append(Handed(message, encode(queue.id, row, receives + 1), receives + 1, first or now))
     store.db.executemany(_HAND_OUT, updates)
     if hidden:
+        hide_until(lane, now + soonest)
         store.shift(lane, READY, -hidden)
         store.shift(lane, IN_FLIGHT, hidden)
     for group, change in by_group.items():
@@ -249,7 +252,7 @@ def _view(params: dict[str, Any]) -> View:
         }
         if not system and chosen is None:
             return shown
-        extra = json.loads(message.extra) if message.extra else {}
+        extra = orjson.loads(message.extra) if message.extra else {}
         if system:
             attributes = {k: v for k, v in _system_attributes(queue, handed, extra).items() if k in system}
             if attributes:

@@ -70,7 +70,7 @@ CREATE TABLE messages (
     body       TEXT NOT NULL,
     md5        TEXT NOT NULL,
     sender     TEXT NOT NULL,
-    extra      TEXT                     -- JSON: what most messages don't have (attributes, group, dedup id, …)
+    extra      BLOB                     -- JSON: what most messages don't have (attributes, group, dedup id, …)
 );
 CREATE INDEX ready ON messages (pos) WHERE state = 0 AND grp IS NULL;
 CREATE INDEX hidden ON messages (lane, due) WHERE state > 0;

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from hashlib import blake2b, sha256
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from semel.broker.engine import groups
 from semel.broker.engine.schema import DELAYED, READY
@@ -33,12 +34,12 @@ INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, re
     message_id, body, md5, sender, extra)
 VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-# Takes the place of a row whose window has passed; changes nothing while it is open.
-_REMEMBER = """
-INSERT INTO dedup (digest, expires, message_id, n) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (digest) DO UPDATE SET expires = ?2, message_id = ?3, n = ?4 WHERE expires <= ?5
+# Takes the place of a row whose window has passed.
+_REMEMBER = "INSERT OR REPLACE INTO dedup (digest, expires, message_id, n) VALUES (?, ?, ?, ?)"
+_RECALL = f"""
+SELECT digest, message_id, n FROM dedup
+WHERE digest IN ({", ".join("?" * limits.MAX_BATCH_ENTRIES)}) AND expires > ?
 """
-_RECALL = "SELECT message_id, n FROM dedup WHERE digest = ?"
 _WRONG_QUEUE_TYPE: Final = "The request include parameter that is not valid for this queue type."
 _NO_DEDUP_ID: Final = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
@@ -163,46 +164,45 @@ def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
 
 def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) -> list[dict[str, Any]]:
     lane, now, sender = queue.lane, caller.now, caller.sender
-    results, rows, size = [], [], 0
-    counts = [0, 0, 0]
+    results, rows, size, delayed = [], [], 0, 0
+    window = _Window(store, queue, drafts, now) if queue.fifo else None
     for draft in drafts:
-        body, _, delay, attributes, trace, group, dedup = draft
-        size += draft.size
+        body, length, delay, attributes, trace, group, dedup = draft
+        size += length
         md5 = md5_of_body(body)
-        result: dict[str, Any] = {"MD5OfMessageBody": md5}
+        message_id = store.new_id()
+        result: dict[str, Any] = {"MD5OfMessageBody": md5, "MessageId": message_id}
         if attributes:
             result["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
         if trace:
             result["MD5OfMessageSystemAttributes"] = md5_of_attributes(trace)
-        message_id = store.new_id()
-        if dedup is not None:
-            assert group is not None
-            first = _first_of(store, queue, group, dedup, message_id, now)
+        results.append(result)
+        if window is not None:
+            first = window.first(draft, message_id)
             if first is not None:
                 result["MessageId"], result["SequenceNumber"] = first
-                results.append(result)
                 continue
         row = store.next_row(lane)
-        result["MessageId"] = message_id
-        if queue.fifo:
+        if window is not None:
             result["SequenceNumber"] = sequence_number(row)
-        state, due = (DELAYED, now + delay) if delay else (READY, 0)
+        state, due = READY, 0
         if delay:
+            state, due = DELAYED, now + delay
+            delayed += 1
             hide_until(lane, due)
-        counts[state] += 1
         header = trace["AWSTraceHeader"]["StringValue"] if trace else caller.trace
         extra = _extra(attributes, header, group, dedup) if group or attributes or header else None
         group_id = groups.enter(store, queue, group, None if delay else row, now) if group else None
         rows.append((row, lane.id, state, due, row, group_id, 0, 0, now, now, 0, message_id, body, md5, sender, extra))
-        results.append(result)
     if rows:
         store.db.executemany(INSERT, rows)
-        for state in (READY, DELAYED):
-            if counts[state]:
-                store.shift(lane, state, counts[state])
+        lane.counts[READY] += len(rows) - delayed
+        lane.counts[DELAYED] += delayed
         store.woken.add(queue.name)
-    if len(rows) < len(drafts):
-        store.count(queue, "deduplicated", len(drafts) - len(rows))
+    if window is not None:
+        window.save()
+        if len(rows) < len(drafts):
+            store.count(queue, "deduplicated", len(drafts) - len(rows))
     store.count(queue, "sent", len(drafts))
     store.count(queue, "sent_bytes", size)
     return results
@@ -210,7 +210,7 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
 
 def _extra(
     attributes: dict[str, dict[str, Any]] | None, trace: str | None, group: str | None, dedup: str | None
-) -> str:
+) -> bytes:
     extra: dict[str, Any] = {}
     if attributes:
         extra["attributes"] = attributes
@@ -220,17 +220,37 @@ def _extra(
         extra["group"] = group
     if dedup:
         extra["dedup"] = dedup
-    return json.dumps(extra, ensure_ascii=False, separators=(",", ":"))
+    return orjson.dumps(extra)
 
 
-def _first_of(store: Store, queue: Queue, group: str, dedup: str, message_id: str, now: int) -> tuple[str, str] | None:
-    """The message id and sequence number of the first send with this dedup id, or None if this one is the first."""
-    lane = queue.lane
-    scope = f"{lane.id}\0{group if queue.group_dedup else ''}\0{dedup}"
-    digest = blake2b(scope.encode(), digest_size=16).digest()
-    row = lane.low | lane.next_n
-    expires = now + limits.DEDUP_WINDOW * 1000
-    if store.db.execute(_REMEMBER, (digest, expires, message_id, row, now)).rowcount:
+class _Window:
+    """The deduplication window of a FIFO queue, as far as one batch is concerned: one look and one write for all."""
+
+    def __init__(self, store: Store, queue: Queue, drafts: list[Draft], now: int) -> None:
+        self._store, self._queue = store, queue
+        self._expires = now + limits.DEDUP_WINDOW * 1000
+        self._digests = {id(draft): self._digest(draft) for draft in drafts}
+        wanted = list(self._digests.values())
+        wanted += [b""] * (limits.MAX_BATCH_ENTRIES - len(wanted))
+        self._known: dict[bytes, tuple[str, int]] = {
+            digest: (message_id, row) for digest, message_id, row in store.db.execute(_RECALL, (*wanted, now))
+        }
+        self._new: list[tuple[bytes, int, str, int]] = []
+
+    def _digest(self, draft: Draft) -> bytes:
+        scope = draft.group if self._queue.group_dedup else ""
+        return blake2b(f"{self._queue.lane.id}\0{scope}\0{draft.dedup}".encode(), digest_size=16).digest()
+
+    def first(self, draft: Draft, message_id: str) -> tuple[str, str] | None:
+        """Message id and sequence number of the first send with this dedup id, or None if this one is the first."""
+        digest = self._digests[id(draft)]
+        known = self._known.get(digest)
+        if known is not None:
+            return known[0], sequence_number(known[1])
+        row = self._queue.lane.low | self._queue.lane.next_n
+        self._known[digest] = message_id, row
+        self._new.append((digest, self._expires, message_id, row))
         return None
-    first_id, first_row = store.db.execute(_RECALL, (digest,)).fetchone()
-    return first_id, sequence_number(first_row)
+
+    def save(self) -> None:
+        self._store.db.executemany(_REMEMBER, self._new)

@@ -112,13 +112,19 @@ def remove(store: Store, queue: Queue, rows: Sequence[Row], now: int) -> None:
     """Takes messages out of the queue for good. A row is (id, state, grp, received)."""
     lane = queue.lane
     store.db.executemany(_DELETE, [(row[0],) for row in rows])
+    store.touched.add(lane)
     touched: dict[int, int] = {}
+    ungrouped = 0
     for _row, state, group, received in rows:
-        store.shift(lane, state, -1)
-        if state == IN_FLIGHT and not queue.fifo:
-            groups.worked(store, lane, group, now - received, now)
+        lane.counts[state] -= 1
         if group is not None:
             touched[group] = touched.get(group, 0) - (state == IN_FLIGHT)
+            if state == IN_FLIGHT and not queue.fifo:
+                groups.worked(store, lane, group, now - received, now)
+        elif state == IN_FLIGHT:
+            ungrouped += now - received
+    if ungrouped:
+        groups.worked(store, lane, None, ungrouped, now)
     for group, change in touched.items():
         groups.refresh(store, queue, group, change)
         store.woken.add(queue.name)

@@ -18,6 +18,7 @@ from semel.broker.engine.receipts import Receipts
 from semel.broker.engine.schema import LANE_BITS
 
 NEVER: Final = 1 << 62
+_GROUPS_KEPT: Final = 20_000
 
 _LOAD_QUEUES = "SELECT id, name, lane, attributes, tags, group_dedup, created, modified, purged FROM queues"
 _LOAD_LANES = "SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM lanes WHERE live = 1"
@@ -55,6 +56,18 @@ class Lane:
         self.due_floor = self.expiry_floor = 0
         # Recent working time, fading. A hint, not state: it starts at nothing when the broker starts.
         self.busy, self.busy_at = 0.0, 0
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """A copy of a group's row, kept for the groups that are sent to."""
+
+    id: int
+    lane: int
+    name: str
+    head: int | None
+    in_flight: int
+    sent: int
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +118,9 @@ class Store:
         self.rng = rng
         self.account, self.region = account, region
         self.queues: dict[str, Queue] = {}
-        self.tally: Counter[tuple[str, str]] = Counter()
+        self.groups: dict[tuple[int, str], Group] = {}
+        self.by_url: dict[str, Queue] = {}
+        self.tally: dict[tuple[str, str], int] = {}
         self.totals: Counter[tuple[str, str]] = Counter()
         self.woken: set[str] = set()
         self.touched: set[Lane] = set()
@@ -123,6 +138,8 @@ class Store:
     def load(self) -> None:
         self._lanes = {row[0]: Lane(*row) for row in self.db.execute(_LOAD_LANES)}
         self.queues = {}
+        self.groups.clear()
+        self.by_url.clear()
         for number, name, lane, attributes, tags, group_dedup, created, modified, purged in self.db.execute(
             _LOAD_QUEUES
         ):
@@ -185,6 +202,7 @@ class Store:
             _SAVE_QUEUE, (queue.id, queue.name, queue.lane.id, attributes, tags, int(queue.group_dedup), *times)
         )
         self.queues[queue.name] = queue
+        self.by_url.clear()
 
     def new_id(self) -> str:
         """A random UUID, version 4, from the engine's own random source."""
@@ -193,7 +211,13 @@ class Store:
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def count(self, queue: Queue, name: str, amount: int = 1) -> None:
-        self.tally[queue.name, name] += amount
+        key = (queue.name, name)
+        self.tally[key] = self.tally.get(key, 0) + amount
+
+    def remember_group(self, group: Group) -> None:
+        if len(self.groups) >= _GROUPS_KEPT:
+            self.groups.clear()
+        self.groups[group.lane, group.name] = group
 
     def next_row(self, lane: Lane) -> int:
         """The next free row id of a lane, which is also its last place."""
