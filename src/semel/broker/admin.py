@@ -19,6 +19,7 @@ from semel.sqs.errors import ServiceError
 
 PREFIX: Final = "/_semel/"
 _MAX_PEEKED: Final = 1_000
+_METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 # Each piece of work takes the time and returns (status, content) for JSON, or a text.
 Work = Callable[[int], Any]
@@ -55,9 +56,7 @@ class Admin:
             except ServiceError as error:
                 return _json(404, {"error": error.message}, request)
             if isinstance(content, str):
-                return render(
-                    200, "text/plain; version=0.0.4; charset=utf-8", content.encode(), keep_alive=request.keep_alive
-                )
+                return render(200, _METRICS_TYPE, content.encode(), keep_alive=request.keep_alive)
             return _json(200, content, request)
 
         return answer
@@ -166,4 +165,4 @@ def _number(query: dict[str, str], name: str, default: int, most: int) -> int:
 
 
 def _json(status: int, content: Any, request: Request) -> bytes:
-    return render(status, "application/json", orjson.dumps(content) + b"\n", keep_alive=request.keep_alive)
+    return render(status, b"application/json", orjson.dumps(content) + b"\n", keep_alive=request.keep_alive)

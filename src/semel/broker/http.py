@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from time import monotonic, time
@@ -18,17 +18,20 @@ MAX_HEAD: Final = 64 * 1024
 MAX_PIPELINED: Final = 32
 REQUEST_SECONDS: Final = 60.0
 IDLE_SECONDS: Final = 600.0
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _HANG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Request:
-    """One whole request. `headers` is as received, but for names in lower case."""
+    """One whole request, and the place of its answer: answers leave a connection in the order of its requests.
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "raw_headers", "target")
+    `headers` has lower-case names, the last of equal ones; `raw_headers` is as received, if it was asked for."""
+
+    __slots__ = ("_connection", "answer", "body", "headers", "keep_alive", "method", "raw_headers", "target")
 
     def __init__(
         self,
+        connection: Connection,
         method: str,
         target: str,
         headers: dict[bytes, bytes],
@@ -36,6 +39,8 @@ class Request:
         body: bytes,
         keep_alive: bool,
     ) -> None:
+        self._connection = connection
+        self.answer: bytes | None = None
         self.method = method
         self.target = target
         self.headers = headers
@@ -47,68 +52,64 @@ class Request:
         value = self.headers.get(name)
         return default if value is None else value.decode("latin-1")
 
-
-class Exchange:
-    """A request and the place of its answer: answers leave a connection in the order in which requests came."""
-
-    __slots__ = ("answer", "connection", "request")
-
-    def __init__(self, connection: Connection, request: Request) -> None:
-        self.connection = connection
-        self.request = request
-        self.answer: bytes | None = None
-
     @property
     def hung_up(self) -> bool:
-        return self.connection.hung_up()
+        """Whether the client has gone, also if the event loop has not heard of it yet."""
+        return self._connection.hung_up()
 
     def reply(self, answer: bytes) -> None:
         self.answer = answer
-        self.connection.flush()
+        self._connection.flush()
 
     def abort(self) -> None:
         """Ends the connection without an answer."""
-        self.connection.abort()
+        self._connection.abort()
 
 
 class _Date:
     """The Date header's value, made once a second."""
 
     def __init__(self) -> None:
-        self._second, self._text = 0, ""
+        self._second, self._text = 0, b""
 
-    def __call__(self) -> str:
+    def __call__(self) -> bytes:
         second = int(time())
         if second != self._second:
-            self._second, self._text = second, formatdate(second, usegmt=True)
+            self._second, self._text = second, formatdate(second, usegmt=True).encode()
         return self._text
 
 
 _date = _Date()
 
 
-def render(
-    status: int, content_type: str, body: bytes, *, keep_alive: bool = True, headers: Mapping[str, str] | None = None
-) -> bytes:
-    """A whole answer."""
-    extra = "".join(f"{name}: {value}\r\n" for name, value in headers.items()) if headers else ""
-    close = "" if keep_alive else "Connection: close\r\n"
-    return (
-        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\n{extra}{close}"
-        f"Content-Length: {len(body)}\r\nDate: {_date()}\r\n\r\n"
-    ).encode("latin-1", "replace") + body
+def render(status: int, content_type: bytes, body: bytes, *, keep_alive: bool = True, headers: bytes = b"") -> bytes:
+    """A whole answer; `headers` are whole lines."""
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (
+        status,
+        _REASONS.get(status, b""),
+        content_type,
+        headers,
+        b"" if keep_alive else b"Connection: close\r\n",
+        len(body),
+        _date(),
+        body,
+    )
 
 
 class Connection(asyncio.Protocol):
     """One client. Bounded: head and body size, requests in the pipe, and time to send a request."""
 
-    def __init__(self, accept: Callable[[Exchange], None], connections: set[Connection], limit: int) -> None:
+    def __init__(
+        self, accept: Callable[[Request], None], connections: set[Connection], limit: int, *, raw_headers: bool
+    ) -> None:
         self._accept = accept
         self._connections = connections
         self._limit = limit
+        if raw_headers:
+            self.on_header = self._on_header_keeping_raw  # type: ignore[method-assign]
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._exchanges: deque[Exchange] = deque()
+        self._requests: deque[Request] = deque()
         self._poll: select.poll | None = None
         self._busy_since: float | None = None
         self.quiet_since = monotonic()
@@ -118,8 +119,8 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._named: dict[bytes, bytes] = {}
+        self._headers: dict[bytes, bytes] = {}
+        self._raw_headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
 
@@ -171,13 +172,16 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        self._headers[name.lower()] = value
+
+    def _on_header_keeping_raw(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+        self._raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self._named = named = {name.lower(): value for name, value in self._headers}
-        if int(named.get(b"content-length", 0)) > MAX_BODY:
+        if int(self._headers.get(b"content-length", 0)) > MAX_BODY:
             self._refuse(413, f"a body of more than {MAX_BODY} bytes")
-        elif b"expect" in named and self._transport is not None:
+        elif b"expect" in self._headers and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -189,35 +193,36 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._closing:
             return
+        body = self._body
         request = Request(
+            self,
             self._parser.get_method().decode("latin-1"),
             self._url.decode("latin-1"),
-            self._named,
             self._headers,
-            self._body[0] if len(self._body) == 1 else b"".join(self._body),
+            self._raw_headers,
+            body[0] if len(body) == 1 else b"".join(body),
             self._parser.should_keep_alive(),
         )
         self._reset()
         self._busy_since, self._head_bytes = None, 0
-        exchange = Exchange(self, request)
-        self._exchanges.append(exchange)
-        if len(self._exchanges) >= MAX_PIPELINED and self._transport is not None:
+        self._requests.append(request)
+        if len(self._requests) >= MAX_PIPELINED and self._transport is not None:
             self._transport.pause_reading()
-        self._accept(exchange)
+        self._accept(request)
 
     # Answers.
 
     def flush(self) -> None:
         """Writes the answers that are next in order."""
-        while self._exchanges and self._exchanges[0].answer is not None:
-            exchange = self._exchanges.popleft()
-            assert exchange.answer is not None
-            if self._transport is not None:
-                self._transport.write(exchange.answer)
-                if not exchange.request.keep_alive or (self._closing and not self._exchanges):
+        requests = self._requests
+        while requests and requests[0].answer is not None:
+            request = requests.popleft()
+            if self._transport is not None and request.answer is not None:
+                self._transport.write(request.answer)
+                if not request.keep_alive or (self._closing and not requests):
                     self._closing = True
                     self._transport.close()
-                elif len(self._exchanges) == MAX_PIPELINED - 1:
+                elif len(requests) == MAX_PIPELINED - 1:
                     self._transport.resume_reading()
         self.quiet_since = monotonic()
 
@@ -241,19 +246,19 @@ class Connection(asyncio.Protocol):
     def finish(self) -> None:
         """Closes as soon as every request so far is answered."""
         self._closing = True
-        if not self._exchanges and self._transport is not None:
+        if not self._requests and self._transport is not None:
             self._transport.close()
 
     def overdue(self, now: float) -> bool:
         """Whether the client takes too long to send its request, or has been silent for too long."""
         if self._busy_since is not None:
             return now - self._busy_since > REQUEST_SECONDS
-        return not self._exchanges and now - self.quiet_since > IDLE_SECONDS
+        return not self._requests and now - self.quiet_since > IDLE_SECONDS
 
     def _refuse(self, status: int, why: str) -> None:
         if self._closing:
             return
         self._closing = True
         if self._transport is not None:
-            self._transport.write(render(status, "text/plain", f"{why}\n".encode(), keep_alive=False))
+            self._transport.write(render(status, b"text/plain", f"{why}\n".encode(), keep_alive=False))
             self._transport.close()

@@ -23,7 +23,7 @@ from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.clock import Clock
 from semel.broker.engine import NEVER, Caller, Engine
 from semel.broker.faults import Fault, Faults
-from semel.broker.http import Connection, Exchange, Request, render
+from semel.broker.http import Connection, Request, render
 from semel.sqs.errors import (
     INTERNAL_FAILURE,
     REQUEST_THROTTLED,
@@ -37,13 +37,10 @@ _TICK_SECONDS: Final = 10.0
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 
 
-@dataclass(eq=False, slots=True)
 class Job:
     """One call on its way through the broker."""
 
-    exchange: Exchange
-    request_id: str
-    protocol: wire.Protocol
+    # Most jobs need few of these, and there are many jobs: what is not set is shared.
     call: wire.Call | None = None
     work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
     origin: str = ""
@@ -54,6 +51,11 @@ class Job:
     result: dict[str, Any] | None = None
     error: ServiceError | None = None
     answer: bytes = b""
+
+    def __init__(self, request: Request, request_id: str, protocol: wire.Protocol) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.protocol = protocol
 
     @property
     def is_receive(self) -> bool:
@@ -111,13 +113,12 @@ class Broker:
         self._schedule()
 
     def connect(self) -> Connection:
-        return Connection(self.accept, self.connections, self._max_connections)
+        return Connection(self.accept, self.connections, self._max_connections, raw_headers=self._verifier is not None)
 
     # In: from a request to a job.
 
-    def accept(self, exchange: Exchange) -> None:
-        request = exchange.request
-        job = Job(exchange, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers))
+    def accept(self, request: Request) -> None:
+        job = Job(request, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers))
         try:
             sender = self._authenticate(request)
             if self._admin.serves(request.target):
@@ -133,12 +134,12 @@ class Broker:
                     return
         except ServiceError as error:
             job.error = error
-            exchange.reply(self._render(job))
+            request.reply(self._render(job))
             return
         except Exception:
             log.exception("a request could not be read")
             job.error = ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")
-            exchange.reply(self._render(job))
+            request.reply(self._render(job))
             return
         self._submit(job)
 
@@ -151,8 +152,8 @@ class Broker:
             signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
             return self._verifier.verify(signed, time())
         # Nobody's signature is checked, but a message still says whose it is.
-        _, found, rest = request.header(b"authorization").partition("Credential=")
-        return rest.partition("/")[0] if found else "anonymous"
+        _, found, rest = request.headers.get(b"authorization", b"").partition(b"Credential=")
+        return rest[: rest.find(b"/")].decode("latin-1") if found else "anonymous"
 
     def _disturb(self, queue: str) -> float:
         """Faults that strike before a call is carried out; the seconds by which it is held up."""
@@ -237,7 +238,7 @@ class Broker:
             self._moves_due = self.engine.step_moves(now)
             if not self.clock.manual:
                 break
-        if self._sweep_due:
+        if self._sweep_due or self.engine.sweep_is_due:
             self._sweep_due = self.engine.sweep(now)
 
     def _serve_parked(self, batch: Batch, now: int) -> None:
@@ -251,7 +252,7 @@ class Broker:
         self._look_again = False
         for name in names:
             for job in self._parked[name]:
-                if job.exchange.hung_up:
+                if job.request.hung_up:
                     batch.unparked.append(job)
                     continue
                 self._perform(job, batch, now)
@@ -301,11 +302,11 @@ class Broker:
                 job.answer = self._render(job)
 
     def _render(self, job: Job) -> bytes:
-        headers = {"x-amzn-RequestId": job.request_id}
-        keep_alive = job.exchange.request.keep_alive
+        headers = b"x-amzn-RequestId: %b\r\n" % job.request_id.encode()
+        keep_alive = job.request.keep_alive
         if job.error is not None:
             if job.protocol is wire.Protocol.JSON:
-                headers["x-amzn-query-error"] = wire.query_error_header(job.error)
+                headers += b"x-amzn-query-error: %b\r\n" % wire.query_error_header(job.error).encode()
             content_type, body = wire.error_answer(job.protocol, job.error, job.request_id)
             return render(job.error.kind.status, content_type, body, keep_alive=keep_alive, headers=headers)
         assert job.call is not None
@@ -327,14 +328,14 @@ class Broker:
         if job.is_receive and job.error is None:
             if not job.result:
                 self.engine.count_empty_receive(job.queue)
-            elif job.exchange.hung_up:
+            elif job.request.hung_up:
                 handles = [message["ReceiptHandle"] for message in job.result["Messages"]]
                 self._lost.append((job.queue, handles))
                 return
         if self.faults.active and job.call is not None and self.faults.strikes(Fault.LOST_ANSWER, job.queue):
-            job.exchange.abort()
+            job.request.abort()
             return
-        job.exchange.reply(job.answer)
+        job.request.reply(job.answer)
 
     def _plan(self) -> None:
         """When to run next: now if something waits, else when something falls due."""
@@ -386,7 +387,7 @@ class Broker:
         self._unpark(job)
         job.result = {}
         self.engine.count_empty_receive(job.queue)
-        job.exchange.reply(self._render(job))
+        job.request.reply(self._render(job))
 
     # Time and the end.
 

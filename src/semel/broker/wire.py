@@ -6,9 +6,8 @@ Knows no rule of SQS and does no I/O; what a request may contain comes from boto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
@@ -24,8 +23,8 @@ from semel.sqs.errors import (
 )
 from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
 
-JSON_TYPE: Final = "application/x-amz-json-1.0"
-XML_TYPE: Final = "text/xml"
+JSON_TYPE: Final = b"application/x-amz-json-1.0"
+XML_TYPE: Final = b"text/xml"
 _TARGETS: Final = {f"AmazonSQS.{name}": operation for name, operation in operations().items()}
 _NAMESPACE: Final = f"http://queue.amazonaws.com/doc/{API_VERSION}/"
 # More parameters than the largest legal batch can have: ten entries of ten attributes of a few fields each.
@@ -37,8 +36,7 @@ class Protocol(Enum):
     QUERY = "query"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request, decoded and checked against the service model."""
 
     operation: Operation
@@ -150,10 +148,10 @@ def _read_structure(tree: _Tree, shape: Shape) -> dict[str, Any]:
     }
 
 
-# Answers: (content type, extra headers, body).
+# Answers.
 
 
-def answer(call: Call, result: dict[str, Any], request_id: str) -> tuple[str, bytes]:
+def answer(call: Call, result: dict[str, Any], request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of a success."""
     if call.protocol is Protocol.JSON:
         return JSON_TYPE, orjson.dumps(result) if call.operation.output.members else b""
@@ -166,7 +164,7 @@ def answer(call: Call, result: dict[str, Any], request_id: str) -> tuple[str, by
     ).encode()
 
 
-def error_answer(protocol: Protocol, error: ServiceError, request_id: str) -> tuple[str, bytes]:
+def error_answer(protocol: Protocol, error: ServiceError, request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of an error; the JSON protocol also needs `query_error_header`."""
     kind, message = error.kind, error.message
     if protocol is Protocol.JSON:

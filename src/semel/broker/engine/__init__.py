@@ -31,6 +31,7 @@ from semel.sqs.errors import no_such_queue
 __all__ = ["NEVER", "Caller", "Engine", "Queue", "Wanted"]
 
 Params = dict[str, Any]
+_SENDS = frozenset({"SendMessage", "SendMessageBatch"})
 # The first of the queue's oldest messages, and not of all of them: an age is worth no long search.
 _OLDEST = """
 SELECT CASE WHEN late > 0 THEN late ELSE enqueued END FROM
@@ -69,6 +70,8 @@ class Engine:
 
     def perform(self, operation: str, params: Params, caller: Caller) -> Params:
         """The answer to a call whose parameters have been checked against the service model."""
+        if operation not in _SENDS:
+            self.store.write_out()
         return self._operations[operation](params, caller)
 
     def _on_queues(self) -> dict[str, Callable[[Params, Caller], Params]]:
@@ -177,25 +180,35 @@ class Engine:
 
     def give_back(self, name: str, handles: list[str], now: int) -> None:
         """Makes messages visible again whose receiver hung up before it got them."""
+        self.store.write_out()
         queue = self.store.queues.get(name)
         if queue is not None:
             deleting.give_back(self.store, queue, handles, now)
 
     def step_moves(self, now: int) -> int | None:
+        self.store.write_out()
         return moves.step(self.store, now)
 
     def sweep(self, now: int) -> bool:
+        self.store.write_out()
         return housekeeping.sweep(self.store, now)
+
+    @property
+    def sweep_is_due(self) -> bool:
+        """Whether something should be swept now rather than at the next regular time."""
+        return self.store.dedup.is_long
 
     def peek(self, name: str, wanted: Wanted, *, after: int = 0, limit: int = 100, now: int = 0) -> Params:
         queue = self.store.queues.get(name)
         if queue is None:
             raise no_such_queue()
+        self.store.write_out()
         return peeking.peek(self.store, queue, wanted, after=after, limit=limit, now=now)
 
     def measure(self, name: str, now: int) -> Measures:
         """How full a queue is; the age skips messages that were received three times or more, as SQS does."""
         queue = self.store.queues[name]
+        self.store.write_out()
         settle_wholly(self.store, queue, now)
         lane = queue.lane
         row = self.store.db.execute(_OLDEST, (lane.low, lane.high)).fetchone()

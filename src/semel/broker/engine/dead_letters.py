@@ -7,7 +7,6 @@ import orjson
 from semel.broker.engine import groups
 from semel.broker.engine.messages import Stored
 from semel.broker.engine.schema import DELAYED, READY
-from semel.broker.engine.sending import INSERT
 from semel.broker.engine.settling import hide_until, remove
 from semel.broker.engine.state import Queue, Store
 
@@ -78,6 +77,7 @@ def _insert(
         lane.expiry_floor = min(lane.expiry_floor, enqueued + target.retention)
     content = (message.message_id, message.body, message.md5, message.sender, message.extra)
     times = (message.prior, message.first, enqueued, message.sent, late)
-    store.db.execute(INSERT, (row, lane.id, state, due, row, grp, *times, *content))
+    store.unwritten.append((row, lane.id, state, due, row, grp, *times, *content))
+    store.write_out()
     store.shift(lane, state, 1)
     store.woken.add(target.name)

@@ -14,7 +14,6 @@ _DEAD_LANE = "SELECT id FROM lanes WHERE live = 0 LIMIT 1"
 _SWEEP_MESSAGES = "DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE id >= ? AND id < ? LIMIT ?)"
 _SWEEP_GROUPS = "DELETE FROM groups WHERE id IN (SELECT id FROM groups WHERE lane = ? LIMIT ?)"
 _DROP_LANE = "DELETE FROM lanes WHERE id = ?"
-_SWEEP_DEDUP = "DELETE FROM dedup WHERE digest IN (SELECT digest FROM dedup WHERE expires <= ? LIMIT ?)"
 _SWEEP_ATTEMPTS = """
 DELETE FROM attempts WHERE (lane, attempt) IN (SELECT lane, attempt FROM attempts WHERE expires <= ? LIMIT ?)
 """
@@ -24,8 +23,8 @@ _SWEEP_NAMES = "DELETE FROM deleted_queues WHERE at <= ?"
 def sweep(store: Store, now: int) -> bool:
     """Deletes a chunk of everything that is over. True if there is more to sweep."""
     more = _sweep_lane(store)
-    for statement in (_SWEEP_DEDUP, _SWEEP_ATTEMPTS):
-        more = store.db.execute(statement, (now, _CHUNK)).rowcount == _CHUNK or more
+    more = store.dedup.sweep(now, _CHUNK) or more
+    more = store.db.execute(_SWEEP_ATTEMPTS, (now, _CHUNK)).rowcount == _CHUNK or more
     store.db.execute(_SWEEP_NAMES, (now - limits.RECREATE_PAUSE * 1000,))
     for queue in store.queues.values():
         more = settle(store, queue, now) or more

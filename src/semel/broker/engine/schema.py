@@ -85,8 +85,13 @@ CREATE TABLE groups (
 CREATE UNIQUE INDEX group_names ON groups (lane, name);
 CREATE INDEX group_heads ON groups (lane, head) WHERE head IS NOT NULL;
 
+-- Dedup ids in the order in which they came, and those that were merged from there; see dedup.py.
+CREATE TABLE dedup_log (
+    id INTEGER PRIMARY KEY, digest BLOB NOT NULL, message_id TEXT NOT NULL, row INTEGER NOT NULL,
+    expires INTEGER NOT NULL
+);
 CREATE TABLE dedup (
-    digest BLOB PRIMARY KEY, expires INTEGER NOT NULL, message_id TEXT NOT NULL, n INTEGER NOT NULL
+    digest BLOB PRIMARY KEY, message_id TEXT NOT NULL, row INTEGER NOT NULL, expires INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX dedup_expiry ON dedup (expires);
 

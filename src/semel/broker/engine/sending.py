@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from semel.broker.engine import groups
+from semel.broker.engine.dedup import digest
 from semel.broker.engine.schema import DELAYED, READY
 from semel.broker.engine.settling import hide_until
 from semel.broker.engine.state import Caller, Queue, Store, sequence_number
@@ -29,17 +30,6 @@ from semel.sqs.errors import (
     missing,
 )
 
-INSERT: Final = """
-INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
-    message_id, body, md5, sender, extra)
-VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-# Takes the place of a row whose window has passed.
-_REMEMBER = "INSERT OR REPLACE INTO dedup (digest, expires, message_id, n) VALUES (?, ?, ?, ?)"
-_RECALL = f"""
-SELECT digest, message_id, n FROM dedup
-WHERE digest IN ({", ".join("?" * limits.MAX_BATCH_ENTRIES)}) AND expires > ?
-"""
 _WRONG_QUEUE_TYPE: Final = "The request include parameter that is not valid for this queue type."
 _NO_DEDUP_ID: Final = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
@@ -117,7 +107,7 @@ def _draft(queue: Queue, params: dict[str, Any]) -> Draft:
     body: str = params["MessageBody"]
     check_body(body)
     size = byte_length(body)
-    if len(params) <= 3 and not queue.fifo and "MessageBody" in params and params.keys() <= _PLAIN:
+    if not queue.fifo and params.keys() <= _PLAIN:
         return Draft(body, size, queue.delay, None, None, None, None)
     attributes = trace = None
     if params.get("MessageAttributes"):
@@ -163,11 +153,11 @@ def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
 
 
 def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) -> list[dict[str, Any]]:
-    lane, now, sender = queue.lane, caller.now, caller.sender
-    results, rows, size, delayed = [], [], 0, 0
-    window = _Window(store, queue, drafts, now) if queue.fifo else None
-    for draft in drafts:
-        body, length, delay, attributes, trace, group, dedup = draft
+    lane, now = queue.lane, caller.now
+    results, delayed, size, firsts, dropped = [], 0, 0, [], 0
+    digests = [digest(lane.id, d.group or "" if queue.group_dedup else "", d.dedup or "") for d in drafts if queue.fifo]
+    known = store.dedup.known(digests, now) if digests else {}
+    for number, (body, length, delay, attributes, trace, group, dedup) in enumerate(drafts):
         size += length
         md5 = md5_of_body(body)
         message_id = store.new_id()
@@ -177,13 +167,15 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
         if trace:
             result["MD5OfMessageSystemAttributes"] = md5_of_attributes(trace)
         results.append(result)
-        if window is not None:
-            first = window.first(draft, message_id)
-            if first is not None:
-                result["MessageId"], result["SequenceNumber"] = first
-                continue
+        if digests and digests[number] in known:
+            result["MessageId"], first_row = known[digests[number]]
+            result["SequenceNumber"] = sequence_number(first_row)
+            dropped += 1
+            continue
         row = store.next_row(lane)
-        if window is not None:
+        if digests:
+            known[digests[number]] = message_id, row
+            firsts.append((digests[number], message_id, row))
             result["SequenceNumber"] = sequence_number(row)
         state, due = READY, 0
         if delay:
@@ -193,16 +185,15 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
         header = trace["AWSTraceHeader"]["StringValue"] if trace else caller.trace
         extra = _extra(attributes, header, group, dedup) if group or attributes or header else None
         group_id = groups.enter(store, queue, group, None if delay else row, now) if group else None
-        rows.append((row, lane.id, state, due, row, group_id, 0, 0, now, now, 0, message_id, body, md5, sender, extra))
-    if rows:
-        store.db.executemany(INSERT, rows)
-        lane.counts[READY] += len(rows) - delayed
-        lane.counts[DELAYED] += delayed
-        store.woken.add(queue.name)
-    if window is not None:
-        window.save()
-        if len(rows) < len(drafts):
-            store.count(queue, "deduplicated", len(drafts) - len(rows))
+        content = (message_id, body, md5, caller.sender, extra)
+        store.unwritten.append((row, lane.id, state, due, row, group_id, 0, 0, now, now, 0, *content))
+    if firsts:
+        store.dedup.remember(firsts, now)
+    if dropped:
+        store.count(queue, "deduplicated", dropped)
+    lane.counts[READY] += len(drafts) - dropped - delayed
+    lane.counts[DELAYED] += delayed
+    store.woken.add(queue.name)
     store.count(queue, "sent", len(drafts))
     store.count(queue, "sent_bytes", size)
     return results
@@ -221,36 +212,3 @@ def _extra(
     if dedup:
         extra["dedup"] = dedup
     return orjson.dumps(extra)
-
-
-class _Window:
-    """The deduplication window of a FIFO queue, as far as one batch is concerned: one look and one write for all."""
-
-    def __init__(self, store: Store, queue: Queue, drafts: list[Draft], now: int) -> None:
-        self._store, self._queue = store, queue
-        self._expires = now + limits.DEDUP_WINDOW * 1000
-        self._digests = {id(draft): self._digest(draft) for draft in drafts}
-        wanted = list(self._digests.values())
-        wanted += [b""] * (limits.MAX_BATCH_ENTRIES - len(wanted))
-        self._known: dict[bytes, tuple[str, int]] = {
-            digest: (message_id, row) for digest, message_id, row in store.db.execute(_RECALL, (*wanted, now))
-        }
-        self._new: list[tuple[bytes, int, str, int]] = []
-
-    def _digest(self, draft: Draft) -> bytes:
-        scope = draft.group if self._queue.group_dedup else ""
-        return blake2b(f"{self._queue.lane.id}\0{scope}\0{draft.dedup}".encode(), digest_size=16).digest()
-
-    def first(self, draft: Draft, message_id: str) -> tuple[str, str] | None:
-        """Message id and sequence number of the first send with this dedup id, or None if this one is the first."""
-        digest = self._digests[id(draft)]
-        known = self._known.get(digest)
-        if known is not None:
-            return known[0], sequence_number(known[1])
-        row = self._queue.lane.low | self._queue.lane.next_n
-        self._known[digest] = message_id, row
-        self._new.append((digest, self._expires, message_id, row))
-        return None
-
-    def save(self) -> None:
-        self._store.db.executemany(_REMEMBER, self._new)

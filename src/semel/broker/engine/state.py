@@ -14,8 +14,11 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
+from semel.broker.engine.dedup import DedupWindow
 from semel.broker.engine.receipts import Receipts
 from semel.broker.engine.schema import LANE_BITS
+
+Row = tuple[Any, ...]
 
 NEVER: Final = 1 << 62
 _GROUPS_KEPT: Final = 20_000
@@ -25,6 +28,11 @@ _LOAD_LANES = "SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM la
 _INSERT_LANE = "INSERT INTO lanes (live, next_n, ready, in_flight, delayed, busy_groups) VALUES (1, ?, 0, 0, 0, 0)"
 _SAVE_LANE = "UPDATE lanes SET next_n = ?, ready = ?, in_flight = ?, delayed = ?, busy_groups = ? WHERE id = ?"
 _RETIRE_LANE = "UPDATE lanes SET live = 0 WHERE id = ?"
+_INSERT_MESSAGES = """
+INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
+    message_id, body, md5, sender, extra)
+VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 _SAVE_QUEUE = """
 INSERT INTO queues (id, name, lane, attributes, tags, group_dedup, created, modified, purged)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -118,11 +126,15 @@ class Store:
         self.rng = rng
         self.account, self.region = account, region
         self.queues: dict[str, Queue] = {}
+        self.dedup = DedupWindow(db)
+        # Rows of messages that were sent in this transaction; written together, before anybody looks at the table.
+        self.unwritten: list[Row] = []
         self.groups: dict[tuple[int, str], Group] = {}
         self.by_url: dict[str, Queue] = {}
         self.tally: dict[tuple[str, str], int] = {}
         self.totals: Counter[tuple[str, str]] = Counter()
         self.woken: set[str] = set()
+        self._id_pool, self._ids_used = "", 0
         self.touched: set[Lane] = set()
         self._lanes: dict[int, Lane] = {}
         self.receipts = Receipts(self._secret())
@@ -138,6 +150,7 @@ class Store:
     def load(self) -> None:
         self._lanes = {row[0]: Lane(*row) for row in self.db.execute(_LOAD_LANES)}
         self.queues = {}
+        self.dedup.load()
         self.groups.clear()
         self.by_url.clear()
         for number, name, lane, attributes, tags, group_dedup, created, modified, purged in self.db.execute(
@@ -164,8 +177,15 @@ class Store:
     def begin(self) -> None:
         self.db.execute("BEGIN IMMEDIATE")
 
+    def write_out(self) -> None:
+        """Writes the rows of messages that were sent."""
+        if self.unwritten:
+            self.db.executemany(_INSERT_MESSAGES, self.unwritten)
+            self.unwritten = []
+
     def flush(self) -> None:
-        """Writes the counters back; the transaction is then ready to commit."""
+        """Writes everything that is left to write; the transaction is then ready to commit."""
+        self.write_out()
         for lane in self.touched:
             self.db.execute(_SAVE_LANE, (lane.next_n, *lane.counts, lane.busy_groups, lane.id))
         self.touched.clear()
@@ -180,6 +200,7 @@ class Store:
             self.db.execute("ROLLBACK")
         self.tally.clear()
         self.touched.clear()
+        self.unwritten = []
         self.load()
 
     # Small tables.
@@ -206,9 +227,12 @@ class Store:
 
     def new_id(self) -> str:
         """A random UUID, version 4, from the engine's own random source."""
-        bits = self.rng.getrandbits(128) & ~(0xF000 << 64) & ~(0xC000 << 48) | (0x4000 << 64) | (0x8000 << 48)
-        text = f"{bits:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        at = self._ids_used
+        if at == len(self._id_pool):
+            at, self._id_pool = 0, self.rng.randbytes(16 * 256).hex()
+        self._ids_used = at + 32
+        text = self._id_pool[at : at + 32]
+        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
     def count(self, queue: Queue, name: str, amount: int = 1) -> None:
         key = (queue.name, name)
@@ -235,6 +259,3 @@ class Store:
 def sequence_number(row: int) -> str:
     """20 digits, growing with the row's number within its queue, never consecutive."""
     return str(18_850_000_000_000_000_000 + (row & ((1 << LANE_BITS) - 1)) * 256)
-
-
-Row = tuple[Any, ...]

@@ -1,0 +1,98 @@
+"""The five-minute window of FIFO deduplication.
+
+Every send of the last minutes must be found by its dedup id, and durably so. Ids are random, so writing each into a
+search tree would dirty a page of its own; instead they are appended to a log in the order in which they came, and the
+newest of them are also kept in memory. When the log grows long, what has not expired by then is merged into the tree
+in one sorted sweep. Log and tree are the truth; memory holds a copy of the log and nothing else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+from semel.sqs import limits
+
+_LOAD = "SELECT digest, message_id, row, expires FROM dedup_log ORDER BY id"
+_APPEND = "INSERT INTO dedup_log (digest, message_id, row, expires) VALUES (?, ?, ?, ?)"
+_IN_TREE = f"""
+SELECT digest, message_id, row FROM dedup
+WHERE digest IN ({", ".join("?" * limits.MAX_BATCH_ENTRIES)}) AND expires > ?
+"""
+_TREE_IS_USED = "SELECT EXISTS (SELECT 1 FROM dedup)"
+_DROP_EXPIRED_LOG = "DELETE FROM dedup_log WHERE expires <= ?"
+_DROP_EXPIRED_TREE = "DELETE FROM dedup WHERE digest IN (SELECT digest FROM dedup WHERE expires <= ? LIMIT ?)"
+_MERGE = """
+INSERT OR REPLACE INTO dedup (digest, message_id, row, expires)
+SELECT digest, message_id, row, expires FROM dedup_log ORDER BY digest, id
+"""
+_EMPTY_LOG = "DELETE FROM dedup_log"
+_LONGEST_LOG: Final = 20_000
+
+# The message id and the row of the first send.
+First = tuple[str, int]
+
+
+def digest(lane: int, scope: str, dedup_id: str) -> bytes:
+    """What a dedup id is looked up by; a purged queue has a new lane and so an empty window."""
+    return blake2b(f"{lane}\0{scope}\0{dedup_id}".encode(), digest_size=16).digest()
+
+
+class DedupWindow:
+    """Which dedup ids were used of late, over all queues."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._recent: dict[bytes, tuple[str, int, int]] = {}
+        self._tree_is_used = False
+
+    def load(self) -> None:
+        """Reads the log again, after a start or a rollback."""
+        self._recent = {row[0]: row[1:] for row in self._db.execute(_LOAD)}
+        (used,) = self._db.execute(_TREE_IS_USED).fetchone()
+        self._tree_is_used = bool(used)
+
+    def known(self, digests: Sequence[bytes], now: int) -> dict[bytes, First]:
+        """Those of at most ten digests that were used within the window."""
+        found: dict[bytes, First] = {}
+        for one in digests:
+            recent = self._recent.get(one)
+            if recent is not None and recent[2] > now:
+                found[one] = recent[0], recent[1]
+        if self._tree_is_used and len(found) < len(digests):
+            padding = [b""] * (limits.MAX_BATCH_ENTRIES - len(digests))
+            for one, message_id, row in self._db.execute(_IN_TREE, (*digests, *padding, now)):
+                found.setdefault(one, (message_id, row))
+        return found
+
+    def remember(self, firsts: Sequence[tuple[bytes, str, int]], now: int) -> None:
+        """(digest, message id, row) of sends that were the first with their dedup id."""
+        expires = now + limits.DEDUP_WINDOW * 1000
+        self._db.executemany(_APPEND, [(*first, expires) for first in firsts])
+        for one, message_id, row in firsts:
+            # An expired entry must not lend its place near the front to the new one.
+            self._recent.pop(one, None)
+            self._recent[one] = message_id, row, expires
+
+    def sweep(self, now: int, chunk: int) -> bool:
+        """Forgets what has expired and keeps the log short. True if there is more to do."""
+        if self._recent and next(iter(self._recent.values()))[2] <= now:
+            self._db.execute(_DROP_EXPIRED_LOG, (now,))
+            self.load()
+        if len(self._recent) > _LONGEST_LOG:
+            self._db.execute(_MERGE)
+            self._db.execute(_EMPTY_LOG)
+            self.load()
+        if not self._tree_is_used:
+            return False
+        dropped = self._db.execute(_DROP_EXPIRED_TREE, (now, chunk)).rowcount
+        if dropped < chunk:
+            (used,) = self._db.execute(_TREE_IS_USED).fetchone()
+            self._tree_is_used = bool(used)
+        return dropped == chunk
+
+    @property
+    def is_long(self) -> bool:
+        return len(self._recent) > _LONGEST_LOG
