@@ -31,6 +31,7 @@ async def _main(options: Options) -> None:
     # What is loaded by now stays for good; the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     print(f"semel: SQS listening on {running.url}", flush=True)
     await stop.wait()
     await running.stop()

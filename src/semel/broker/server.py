@@ -172,7 +172,8 @@ class Broker:
         if not self._scheduled and not self._committing:
             self._scheduled = True
             self._idle.clear()
-            self._loop.call_soon(self._run)
+            # Not in this turn of the loop but in the next: what has already arrived is read first and joins in.
+            self._loop.call_soon(self._loop.call_soon, self._run)
 
     def _run(self) -> None:
         """Carries out everything that is waiting, in one transaction."""
