@@ -43,6 +43,10 @@ class Admin:
     def serves(self, target: str) -> bool:
         return target.startswith((PREFIX, "/metrics"))
 
+    def is_public(self, target: str) -> bool:
+        """Health says nothing that a stranger may not know, and those who ask for it can seldom sign."""
+        return target == f"{PREFIX}health"
+
     def work(self, request: Request) -> Callable[[int], bytes]:
         """What to do for a request; whatever is wrong with it becomes a JSON answer that says so."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import configparser
 import hmac
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -122,6 +123,16 @@ class Verifier:
         self._service = service.encode()
         self._region = None if region is None else region.encode()
         self._signing_key = lru_cache(maxsize=_SIGNING_KEYS_KEPT)(_signing_key)
+
+    def allows(self, authorization: str) -> bool:
+        """Whether an HTTP Basic header names a key pair: for monitoring, which cannot sign."""
+        scheme, _, encoded = authorization.partition(" ")
+        try:
+            access_key, _, secret = b64decode(encoded, validate=True).decode().partition(":")
+        except ValueError:
+            return False
+        known = self._secrets.get(access_key)
+        return scheme.lower() == "basic" and known is not None and hmac.compare_digest(known.encode(), secret.encode())
 
     def verify(self, request: HttpRequest, now: float) -> str:
         """The access key id that signed `request`, or the ServiceError that AWS would answer with."""

@@ -120,10 +120,12 @@ class Broker:
     def accept(self, request: Request) -> None:
         job = Job(request, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers))
         try:
-            sender = self._authenticate(request)
             if self._admin.serves(request.target):
+                if not self._admin.is_public(request.target):
+                    self._authenticate_operator(request)
                 job.work = self._admin.work(request)
             else:
+                sender = self._authenticate(request)
                 job.origin = _origin(request)
                 job.sender = sender
                 job.trace = request.header(b"x-amzn-trace-id") or None
@@ -154,6 +156,11 @@ class Broker:
         # Nobody's signature is checked, but a message still says whose it is.
         _, found, rest = request.headers.get(b"authorization", b"").partition(b"Credential=")
         return rest[: rest.find(b"/")].decode("latin-1") if found else "anonymous"
+
+    def _authenticate_operator(self, request: Request) -> None:
+        """Admin requests may also be let in by a key pair as user and password."""
+        if self._verifier is not None and not self._verifier.allows(request.header(b"authorization")):
+            self._authenticate(request)
 
     def _disturb(self, queue: str) -> float:
         """Faults that strike before a call is carried out; the seconds by which it is held up."""

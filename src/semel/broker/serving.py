@@ -125,7 +125,7 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
     except sqlite3.Error as error:
         db.close()
         raise StartError(f"data folder {options.data}: {error}; move it away, or choose another with --data") from None
-    verifier = Verifier(credentials) if credentials is not None else None
+    verifier = Verifier(credentials, region=options.region) if credentials is not None else None
     clock = ManualClock() if options.manual_clock else SystemClock()
     broker = Broker(
         engine,

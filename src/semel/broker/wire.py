@@ -21,6 +21,7 @@ from semel.sqs.errors import (
     UNKNOWN_OPERATION,
     ServiceError,
 )
+from semel.sqs.limits import FORBIDDEN_CHARACTER
 from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
 
 JSON_TYPE: Final = b"application/x-amz-json-1.0"
@@ -86,6 +87,10 @@ def _parse_query(method: str, target: str, body: bytes, origin: str) -> Call:
     if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
         given["QueueUrl"] = origin + path
     params = _read_structure(_Tree.of(given), operation.input)
+    for member in operation.input.required:
+        # A form cannot say "an empty list"; what an empty one means is for the rules to say.
+        if operation.input.members[member].type == "list":
+            params.setdefault(member, [])
     return Call(operation, operation.input.check(params, "request"), Protocol.QUERY)
 
 
@@ -114,6 +119,10 @@ class _Tree:
         return [self.branches[str(number)] for number in numbers] or [self]
 
 
+_NOTHING: Final = _Tree()
+_NOTHING.value = ""
+
+
 def _read(tree: _Tree, shape: Shape, member: str) -> Any:
     match shape.type:
         case "structure":
@@ -125,9 +134,9 @@ def _read(tree: _Tree, shape: Shape, member: str) -> Any:
             assert shape.member is not None
             key, value = query_map_fields(member)
             return {
-                item.branches[key].value or "": _read(item.branches[value], shape.member, member)
+                item.branches[key].value or "": _read(item.branches.get(value, _NOTHING), shape.member, member)
                 for item in tree.numbered()
-                if key in item.branches and value in item.branches
+                if key in item.branches
             }
         case "integer" | "long":
             try:
@@ -185,8 +194,9 @@ def query_error_header(error: ServiceError) -> str:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # A bare carriage return would be read back as a line feed.
-    return escape(str(value), {"\r": "&#xD;", '"': "&quot;"})
+    # A bare carriage return would be read back as a line feed; what XML cannot carry must not break the answer.
+    text = FORBIDDEN_CHARACTER.sub("\ufffd", str(value))
+    return escape(text, {"\r": "&#xD;", '"': "&quot;"})
 
 
 def _write_structure(value: Mapping[str, Any], shape: Shape) -> str:

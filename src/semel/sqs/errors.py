@@ -50,11 +50,10 @@ INTERNAL_FAILURE: Final = Kind("InternalFailure", "InternalFailure", 500, "Recei
 SERVICE_UNAVAILABLE: Final = Kind("ServiceUnavailable", "ServiceUnavailable", 503, "Receiver")
 # Signature V4.
 ACCESS_DENIED: Final = Kind("AccessDeniedException", "AccessDenied", 403)
-INCOMPLETE_SIGNATURE: Final = Kind("IncompleteSignature", "IncompleteSignature", 400)
-INVALID_CLIENT_TOKEN: Final = Kind("InvalidClientTokenId", "InvalidClientTokenId", 403)
-MISSING_AUTHENTICATION_TOKEN: Final = Kind("MissingAuthenticationToken", "MissingAuthenticationToken", 403)
-REQUEST_EXPIRED: Final = Kind("RequestExpired", "RequestExpired", 400)
-SIGNATURE_DOES_NOT_MATCH: Final = Kind("SignatureDoesNotMatch", "SignatureDoesNotMatch", 403)
+INCOMPLETE_SIGNATURE: Final = Kind("IncompleteSignatureException", "IncompleteSignature", 400)
+INVALID_CLIENT_TOKEN: Final = Kind("UnrecognizedClientException", "InvalidClientTokenId", 403)
+MISSING_AUTHENTICATION_TOKEN: Final = Kind("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
+SIGNATURE_DOES_NOT_MATCH: Final = Kind("InvalidSignatureException", "SignatureDoesNotMatch", 403)
 
 
 class ServiceError(SemelError):

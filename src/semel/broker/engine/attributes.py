@@ -144,10 +144,24 @@ def _check_policy(value: str) -> None:
         policy = None
     if not isinstance(policy, dict):
         raise _bad_value("Policy")
-    statements = policy.get("Statement", [])
-    statements = statements if isinstance(statements, list) else [statements]
+    statements = _listed(policy.get("Statement", []))
     if len(value.encode()) > limits.MAX_POLICY_BYTES or len(statements) > 20:
-        raise ServiceError(OVER_LIMIT, "The policy is beyond the limit of 8192 bytes and 20 statements.")
+        raise ServiceError(OVER_LIMIT, "A policy can have 8192 bytes and 20 statements at most.")
+    for statement in statements:
+        if not isinstance(statement, dict):
+            raise _bad_value("Policy")
+        principal, condition = statement.get("Principal", []), statement.get("Condition", {})
+        principals = _listed(principal.get("AWS", [])) if isinstance(principal, dict) else _listed(principal)
+        tests = [
+            key for group in _listed(condition) if isinstance(group, dict) for keys in group.values() for key in keys
+        ]
+        if len(principals) > 50 or len(tests) > 10 or len(_listed(statement.get("Action", []))) > 7:
+            raise ServiceError(OVER_LIMIT, "A policy statement can have 50 principals, 10 conditions and 7 actions.")
+
+
+def _listed(value: Any) -> list[Any]:
+    """JSON policies write a list of one as that one."""
+    return value if isinstance(value, list) else [value]
 
 
 def _check_encryption(given: Mapping[str, str], merged: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ import orjson
 from semel.broker.engine import fair, groups
 from semel.broker.engine.dead_letters import dead_letter
 from semel.broker.engine.faulty import Faulty
+from semel.broker.engine.horizon import horizon
 from semel.broker.engine.messages import COLUMNS, Handed, Stored
 from semel.broker.engine.schema import IN_FLIGHT, READY
 from semel.broker.engine.settling import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle
@@ -142,10 +143,11 @@ def plain_candidates(store: Store, lane: Lane, batch: int) -> Iterator[Stored]:
 def _fifo_candidates(store: Store, queue: Queue, want: int) -> Iterator[Stored]:
     """Group after group by the age of their first message; all that a group can give before the next one."""
     after, met = -1, set()
+    end = horizon(store, queue.lane)
     while True:
         found = list(groups.heads(store, queue.lane, after, want))
         for head in found:
-            if head.id not in met:
+            if head.id not in met and head.place < end:
                 met.add(head.id)
                 yield from _deliverable(store, head, want)
         if len(found) < want:

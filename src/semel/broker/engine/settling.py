@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from semel.broker.engine import groups
+from semel.broker.engine import groups, horizon
 from semel.broker.engine.schema import IN_FLIGHT, READY
 from semel.broker.engine.state import NEVER, Lane, Queue, Row, Store
 
@@ -115,8 +115,10 @@ def remove(store: Store, queue: Queue, rows: Sequence[Row], now: int) -> None:
     store.touched.add(lane)
     touched: dict[int, int] = {}
     ungrouped = 0
-    for _row, state, group, received in rows:
+    for row, state, group, received in rows:
         lane.counts[state] -= 1
+        if lane.horizon is not None:
+            horizon.left(store, lane, row)
         if group is not None:
             touched[group] = touched.get(group, 0) - (state == IN_FLIGHT)
             if state == IN_FLIGHT and not queue.fifo:

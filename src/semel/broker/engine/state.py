@@ -53,7 +53,19 @@ class Caller(NamedTuple):
 class Lane:
     """Counters of one lane. `due_floor` and `expiry_floor` are times before which nothing falls due or expires."""
 
-    __slots__ = ("busy", "busy_at", "busy_groups", "counts", "due_floor", "expiry_floor", "high", "id", "low", "next_n")
+    __slots__ = (
+        "busy",
+        "busy_at",
+        "busy_groups",
+        "counts",
+        "due_floor",
+        "expiry_floor",
+        "high",
+        "horizon",
+        "id",
+        "low",
+        "next_n",
+    )
 
     def __init__(self, number: int, next_n: int, ready: int, in_flight: int, delayed: int, busy_groups: int) -> None:
         self.id = number
@@ -62,6 +74,7 @@ class Lane:
         self.counts = [ready, in_flight, delayed]
         self.busy_groups = busy_groups
         self.due_floor = self.expiry_floor = 0
+        self.horizon: int | None = None  # see horizon.py
         # Recent working time, fading. A hint, not state: it starts at nothing when the broker starts.
         self.busy, self.busy_at = 0.0, 0
 

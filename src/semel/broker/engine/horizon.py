@@ -1,0 +1,32 @@
+"""How far a FIFO queue looks for groups: among its first 120,000 messages, in flight or not, and no further.
+
+The first message beyond that is found once and then moved along as messages before it leave, so that a receive never
+has to count. In a queue with fewer messages there is none.
+"""
+
+from __future__ import annotations
+
+from semel.broker.engine.state import NEVER, Lane, Store
+from semel.sqs import limits
+
+_NTH = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
+_NEXT = "SELECT id FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
+
+
+def horizon(store: Store, lane: Lane) -> int:
+    """The row of the first message that is too far away; NEVER if all are near enough."""
+    if sum(lane.counts) <= limits.FIFO_LOOK_AHEAD:
+        lane.horizon = None
+        return NEVER
+    if lane.horizon is None:
+        row = store.db.execute(_NTH, (lane.low, lane.high, limits.FIFO_LOOK_AHEAD)).fetchone()
+        lane.horizon = NEVER if row is None else row[0]
+    return lane.horizon
+
+
+def left(store: Store, lane: Lane, row: int) -> None:
+    """A message left the lane, and its row is gone from the table."""
+    if lane.horizon is None or row > lane.horizon:
+        return
+    following = store.db.execute(_NEXT, (lane.horizon, lane.high)).fetchone()
+    lane.horizon = None if following is None else following[0]
