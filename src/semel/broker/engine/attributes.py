@@ -152,10 +152,9 @@ def _check_policy(value: str) -> None:
             raise _bad_value("Policy")
         principal, condition = statement.get("Principal", []), statement.get("Condition", {})
         principals = _listed(principal.get("AWS", [])) if isinstance(principal, dict) else _listed(principal)
-        tests = [
-            key for group in _listed(condition) if isinstance(group, dict) for keys in group.values() for key in keys
-        ]
-        if len(principals) > 50 or len(tests) > 10 or len(_listed(statement.get("Action", []))) > 7:
+        operators = condition.values() if isinstance(condition, dict) else ()
+        conditions = sum(len(keys) if isinstance(keys, dict) else 1 for keys in operators)
+        if len(principals) > 50 or conditions > 10 or len(_listed(statement.get("Action", []))) > 7:
             raise ServiceError(OVER_LIMIT, "A policy statement can have 50 principals, 10 conditions and 7 actions.")
 
 

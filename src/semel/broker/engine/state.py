@@ -54,17 +54,8 @@ class Lane:
     """Counters of one lane. `due_floor` and `expiry_floor` are times before which nothing falls due or expires."""
 
     __slots__ = (
-        "busy",
-        "busy_at",
-        "busy_groups",
-        "counts",
-        "due_floor",
-        "expiry_floor",
-        "high",
-        "horizon",
-        "id",
-        "low",
-        "next_n",
+        *("id", "low", "high", "next_n", "counts", "busy_groups"),
+        *("due_floor", "expiry_floor", "horizon", "busy", "busy_at"),
     )
 
     def __init__(self, number: int, next_n: int, ready: int, in_flight: int, delayed: int, busy_groups: int) -> None:
