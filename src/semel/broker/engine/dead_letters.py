@@ -10,6 +10,12 @@ from semel.broker.engine.schema import DELAYED, READY
 from semel.broker.engine.settling import hide_until, remove
 from semel.broker.engine.state import Queue, Store
 
+_INSERT_MOVED = """
+INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
+    message_id, body, md5, sender, extra)
+VALUES (?1, ?2, ?3, ?4, ?1, ?5, 0, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+"""
+
 
 def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
     """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then it stays."""
@@ -77,7 +83,6 @@ def _insert(
         lane.expiry_floor = min(lane.expiry_floor, enqueued + target.retention)
     content = (message.message_id, message.body, message.md5, message.sender, message.extra)
     times = (message.prior, message.first, enqueued, message.sent, late)
-    store.unwritten.append((row, lane.id, state, due, row, grp, *times, *content))
-    store.write_out()
+    store.db.execute(_INSERT_MOVED, (row, lane.id, state, due, grp, *times, *content))
     store.shift(lane, state, 1)
     store.woken.add(target.name)

@@ -46,12 +46,16 @@ class Draft(NamedTuple):
     trace: dict[str, dict[str, Any]] | None
     group: str | None
     dedup: str | None
+    is_plain: bool = False  # a body and nothing else, to be had at once
 
 
 def send(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     draft = _draft(queue, params)
     if draft.size > queue.max_bytes:
         raise _too_long(queue, "are invalid")
+    if draft.is_plain and caller.trace is None:
+        _count_sent(store, queue, 1, draft.size)
+        return _enqueue_plain(store, queue, draft.body, caller)
     (result,) = _enqueue(store, queue, [draft], caller)
     return result
 
@@ -108,7 +112,7 @@ def _draft(queue: Queue, params: dict[str, Any]) -> Draft:
     check_body(body)
     size = byte_length(body)
     if not queue.fifo and params.keys() <= _PLAIN:
-        return Draft(body, size, queue.delay, None, None, None, None)
+        return Draft(body, size, queue.delay, None, None, None, None, queue.delay == 0)
     attributes = trace = None
     if params.get("MessageAttributes"):
         attributes, extra = checked_attributes(params["MessageAttributes"])
@@ -152,15 +156,32 @@ def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
     return sha256(params["MessageBody"].encode()).hexdigest()
 
 
+def _count_sent(store: Store, queue: Queue, number: int, size: int) -> None:
+    store.woken.add(queue.name)
+    store.count(queue, "sent", number)
+    store.count(queue, "sent_bytes", size)
+
+
+def _enqueue_plain(store: Store, queue: Queue, body: str, caller: Caller) -> dict[str, Any]:
+    """The short way for most messages: no attributes, no group, no delay."""
+    lane = queue.lane
+    row, message_id, md5 = store.next_row(lane), store.new_id(), md5_of_body(body)
+    store.unwritten.append((row, lane.id, READY, 0, None, caller.now, message_id, body, md5, caller.sender, None))
+    lane.counts[READY] += 1
+    return {"MD5OfMessageBody": md5, "MessageId": message_id}
+
+
 def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) -> list[dict[str, Any]]:
     lane, now = queue.lane, caller.now
-    results, delayed, size, firsts, dropped = [], 0, 0, [], 0
+    results, firsts, dropped = [], [], 0
+    _count_sent(store, queue, len(drafts), sum([draft.size for draft in drafts]))
     digests = [digest(lane.id, d.group or "" if queue.group_dedup else "", d.dedup or "") for d in drafts if queue.fifo]
     known = store.dedup.known(digests, now) if digests else {}
-    for number, (body, length, delay, attributes, trace, group, dedup) in enumerate(drafts):
-        size += length
-        md5 = md5_of_body(body)
-        message_id = store.new_id()
+    for number, (body, _, delay, attributes, trace, group, dedup, is_plain) in enumerate(drafts):
+        if is_plain and caller.trace is None:
+            results.append(_enqueue_plain(store, queue, body, caller))
+            continue
+        md5, message_id = md5_of_body(body), store.new_id()
         result: dict[str, Any] = {"MD5OfMessageBody": md5, "MessageId": message_id}
         if attributes:
             result["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
@@ -180,22 +201,17 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
         state, due = READY, 0
         if delay:
             state, due = DELAYED, now + delay
-            delayed += 1
             hide_until(lane, due)
+        lane.counts[state] += 1
         header = trace["AWSTraceHeader"]["StringValue"] if trace else caller.trace
         extra = _extra(attributes, header, group, dedup) if group or attributes or header else None
         group_id = groups.enter(store, queue, group, None if delay else row, now) if group else None
-        content = (message_id, body, md5, caller.sender, extra)
-        store.unwritten.append((row, lane.id, state, due, row, group_id, 0, 0, now, now, 0, *content))
+        content = (now, message_id, body, md5, caller.sender, extra)
+        store.unwritten.append((row, lane.id, state, due, group_id, *content))
     if firsts:
         store.dedup.remember(firsts, now)
     if dropped:
         store.count(queue, "deduplicated", dropped)
-    lane.counts[READY] += len(drafts) - dropped - delayed
-    lane.counts[DELAYED] += delayed
-    store.woken.add(queue.name)
-    store.count(queue, "sent", len(drafts))
-    store.count(queue, "sent_bytes", size)
     return results
 
 

@@ -28,10 +28,10 @@ _LOAD_LANES = "SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM la
 _INSERT_LANE = "INSERT INTO lanes (live, next_n, ready, in_flight, delayed, busy_groups) VALUES (1, ?, 0, 0, 0, 0)"
 _SAVE_LANE = "UPDATE lanes SET next_n = ?, ready = ?, in_flight = ?, delayed = ?, busy_groups = ? WHERE id = ?"
 _RETIRE_LANE = "UPDATE lanes SET live = 0 WHERE id = ?"
-_INSERT_MESSAGES = """
+_INSERT_SENT = """
 INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
     message_id, body, md5, sender, extra)
-VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?1, ?2, ?3, ?4, ?1, ?5, 0, 0, 0, 0, ?6, ?6, 0, ?7, ?8, ?9, ?10, ?11)
 """
 _SAVE_QUEUE = """
 INSERT INTO queues (id, name, lane, attributes, tags, group_dedup, created, modified, purged)
@@ -131,7 +131,8 @@ class Store:
         self.account, self.region = account, region
         self.queues: dict[str, Queue] = {}
         self.dedup = DedupWindow(db)
-        # Rows of messages that were sent in this transaction; written together, before anybody looks at the table.
+        # Messages that were sent in this transaction, written together before anybody looks at the table:
+        # (row, lane, state, due, group, time, message id, body, md5, sender, extra).
         self.unwritten: list[Row] = []
         self.groups: dict[tuple[int, str], Group] = {}
         self.by_url: dict[str, Queue] = {}
@@ -184,7 +185,7 @@ class Store:
     def write_out(self) -> None:
         """Writes the rows of messages that were sent."""
         if self.unwritten:
-            self.db.executemany(_INSERT_MESSAGES, self.unwritten)
+            self.db.executemany(_INSERT_SENT, self.unwritten)
             self.unwritten = []
 
     def flush(self) -> None:
