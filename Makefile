@@ -32,4 +32,4 @@ bench-broker: $(READY)  ## the broker against its peers, in one run
 	$(BIN)/python bench/broker.py
 
 clean:
-	rm -rf $(VENV) bench/.envs .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .hypothesis

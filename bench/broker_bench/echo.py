@@ -1,0 +1,93 @@
+"""The ceiling: an HTTP server on the broker's own stack that parses and answers but stores nothing.
+
+uvloop and httptools on a plain asyncio protocol; every request's head is parsed, its body read as JSON, and a JSON
+answer of SQS's shape and size is built. No checksum, no random id, no state: what is left is what any broker in Python
+has to pay.
+
+    python bench/broker_bench/echo.py 9399
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import Any, cast
+
+import httptools
+import orjson
+import uvloop
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"x-amzn-RequestId: 4b1d0c52-6a4e-4c0a-9a86-0d6f3f0c7f11\r\n"
+    b"Content-Type: application/x-amz-json-1.0\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+DIGEST = "900150983cd24fb0d6963f7d28e17f72"
+MESSAGE_ID = "5fea7756-0ea4-451a-a703-a558b933e274"
+SEQUENCE = "18849496460467696128"
+
+
+def answer(target: bytes, call: dict[str, Any]) -> dict[str, Any]:
+    """What SQS would say, with made-up ids: as many entries as were asked about."""
+    if target == b"AmazonSQS.SendMessage":
+        return {"MD5OfMessageBody": DIGEST, "MessageId": MESSAGE_ID}
+    if target == b"AmazonSQS.SendMessageBatch":
+        entries = call["Entries"]
+        if "MessageGroupId" in entries[0]:
+            return {
+                "Successful": [
+                    {"Id": e["Id"], "MessageId": MESSAGE_ID, "MD5OfMessageBody": DIGEST, "SequenceNumber": SEQUENCE}
+                    for e in entries
+                ]
+            }
+        return {"Successful": [{"Id": e["Id"], "MessageId": MESSAGE_ID, "MD5OfMessageBody": DIGEST} for e in entries]}
+    if target == b"AmazonSQS.CreateQueue":
+        return {"QueueUrl": "http://127.0.0.1/000000000000/" + str(call["QueueName"])}
+    return {}
+
+
+class Echo(asyncio.Protocol):
+    """One connection. Requests are answered in the order in which they arrive, each as soon as it is complete."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.parser = httptools.HttpRequestParser(self)
+        self.target = b""
+        self.body = b""
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-amz-target":
+            self.target = value
+
+    def on_body(self, body: bytes) -> None:
+        self.body = self.body + body if self.body else body
+
+    def on_message_complete(self) -> None:
+        body = orjson.dumps(answer(self.target, orjson.loads(self.body or b"{}")))
+        self.body = b""
+        self.transport.write(HEAD % len(body) + body)
+        if not self.parser.should_keep_alive():
+            self.transport.close()
+
+
+async def serve(port: int) -> None:
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(ending, over.set)
+    server = await loop.create_server(Echo, "127.0.0.1", port)
+    print(f"echo: listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await over.wait()
+    server.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 0))

@@ -1,0 +1,220 @@
+"""The rows about states rather than streams: deep queues, parked polls, starting up, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import threading
+import time
+
+from broker_bench.bench import Bench, Cells, check_count, check_honest, counts
+from broker_bench.load import Generator
+from broker_bench.results import Figure, Row, Unit, at_most, ratio
+from broker_bench.targets import Semel, Server, Target
+from broker_bench.wire import Session, WrongAnswer, batch_entries, handles_in, message_body
+from broker_bench.work import Polls, ReceiveDelete, Receives
+
+SETTLE = 1.0  # seconds between the end of a fill and the look at the memory
+
+
+def start(bench: Bench) -> list[Row]:
+    """From the start of the process to its first successful answer; the first start is not counted (cold files)."""
+    settings = bench.settings
+    times: dict[str, Figure] = {}
+    memory: dict[str, Figure] = {}
+    cells = Cells(bench, "start")
+    for target in bench.targets:
+        ready, answered, resident = [], [], (0.0, 0.0)
+        with cells.guard(target):
+            rounds = settings.starts if isinstance(target, Semel) else settings.peer_starts
+            for round_ in range(rounds + 1):
+                bench.progress.doing(f"start {round_}/{rounds}: {target.label}")
+                with Server(target) as server:
+                    if round_:
+                        ready.append(server.ready_seconds)
+                        answered.append(server.answer_seconds)
+                    if round_ == rounds:
+                        time.sleep(SETTLE)
+                        resident = server.memory()
+            note = f"ready line after {statistics.median(ready):.3f} s" if target.says_ready else ""
+            times[target.name] = Figure(tuple(answered), note=note)
+            memory[target.name] = Figure((resident[0],), memory_mb=resident[0], peak_mb=resident[1])
+            bench.progress.step(f"start: {target.label} {statistics.median(answered):.3f} s, {resident[0]:.0f} MB")
+        cells.step_if_failed(target)
+    times |= cells.failures
+    memory |= cells.failures
+    seconds = times["semel"].value if "semel" in times else None
+    megabytes = memory["semel"].value if "semel" in memory else None
+    return [
+        Row("start", "start to ready and first answer", Unit.SECONDS, times, (at_most("≤ 0.4 s", 0.4, seconds, "s"),)),
+        Row("start", "memory, idle", Unit.MEGABYTES, memory, (at_most("≤ 60 MB", 60, megabytes, "MB"),)),
+    ]
+
+
+def idle(bench: Bench) -> list[Row]:
+    """CPU of a server on which 200 long polls wait, each renewed when it ends, for longer than one poll lasts."""
+    settings = bench.settings
+    wait = min(20, int(settings.idle * 0.9))
+    cells = Cells(bench, "idle")
+    figures = {target.name: Figure(note="stores nothing") for target in bench.targets if not target.stores}
+    for target in bench.storing:
+        bench.progress.doing(f"idle: {target.label} with {settings.polls} long polls, {settings.idle + 2:.0f} s")
+        with cells.guard(target), Server(target) as server, server.watched():
+            check_honest(bench, server)
+            session = Session(server.address)
+            polls = Polls(session.requests, bench.queue(session), wait)
+            window = Generator(server.address, polls, settings.polls, server.cpu).run(1.5, settings.idle, drain=False)
+            share = window.server_cpu / window.seconds * 100
+            note = f"a send wakes a poll in {_wake_ms(bench, server):.1f} ms"
+            if polls.messages > settings.polls * 1.5:
+                note = f"polls did not wait: {polls.messages} ended in {settings.idle:.0f} s; {note}"
+            figures[target.name] = Figure((share,), note=note, others_share=window.others_share)
+            bench.progress.step(f"idle: {target.label} {share:.2f} % of a core; {note}")
+        cells.step_if_failed(target)
+    figures |= cells.failures
+    reached = figures["semel"].value if "semel" in figures else None
+    bar = at_most("< 1 % CPU", 1.0, reached, "%")
+    return [Row("idle", f"idle with {settings.polls} parked long polls", Unit.PERCENT, figures, (bar,))]
+
+
+def _wake_ms(bench: Bench, server: Server) -> float:
+    """Median time from a send to the answer of a long poll that was waiting for it."""
+    sender, receiver = Session(server.address), Session(server.address)
+    queue_url = bench.queue(sender)
+    poll = receiver.requests.make("ReceiveMessage", {"QueueUrl": queue_url, "WaitTimeSeconds": 5})
+    took = []
+    for number in range(5):
+        woken: list[float] = []
+
+        def wait(woken: list[float] = woken) -> None:
+            with contextlib.suppress(WrongAnswer, OSError):
+                if handles_in(receiver.exchange(poll)):
+                    woken.append(time.perf_counter())
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.1)
+        sent = time.perf_counter()
+        sender.call("SendMessage", QueueUrl=queue_url, MessageBody=str(number))
+        waiting.join()
+        if not woken:
+            raise WrongAnswer("a long poll missed the message that was sent while it waited")
+        took.append((woken[0] - sent) * 1e3)
+    return statistics.median(took)
+
+
+class Depth:
+    """Time of one receive(10) in a state that stays as it is: what came is deleted and sent anew, off the clock."""
+
+    def __init__(self, bench: Bench, server: Server, queue_url: str) -> None:
+        self.session = Session(server.address)
+        self.receive = self.session.requests.make(
+            "ReceiveMessage", {"QueueUrl": queue_url, "MaxNumberOfMessages": 10}
+        )  # fmt: skip
+        bodies = [message_body(bench.settings.many_bytes, number) for number in range(10)]
+        self.send = self.session.requests.make(
+            "SendMessageBatch", {"QueueUrl": queue_url, "Entries": batch_entries(bodies)}
+        )  # fmt: skip
+        self.deletes = ReceiveDelete(self.session.requests, queue_url)
+
+    def measure(self, seconds: float) -> float:
+        """The median in microseconds, of two calls at least."""
+        exchange, clock = self.session.exchange, time.perf_counter
+        took: list[float] = []
+        end = clock() + seconds
+        while clock() < end or len(took) < 2:
+            began = clock()
+            answer = exchange(self.receive)
+            took.append(clock() - began)
+            handles = handles_in(answer)
+            if len(handles) != 10:
+                raise WrongAnswer(f"a receive of 10 gave {len(handles)}")
+            exchange(self.deletes.delete(handles))
+            exchange(self.send)
+        return statistics.median(took) * 1e6
+
+
+def depth_and_memory(bench: Bench) -> list[Row]:
+    """One server for each state, so that a small queue is measured beside a small database; the states take turns."""
+    settings = bench.settings
+    cells = Cells(bench, "depth")
+    figures: dict[str, list[Figure]] = {
+        target.name: [Figure(note="stores nothing")] * 4 for target in bench.targets if not target.stores
+    }
+    for target in bench.storing:
+        with cells.guard(target):
+            figures[target.name] = _states(bench, target)
+            few, many, flying, held = (figure.value or 0.0 for figure in figures[target.name])
+            bench.progress.step(
+                f"depth: {target.label} {few:.0f} / {many:.0f} / {flying:.0f} µs per receive, {held:.0f} MB", 3
+            )
+        cells.step_if_failed(target, 3)
+    for name, failure in cells.failures.items():
+        figures[name] = [failure] * 4
+    few_row, many_row, flying_row, memory_row = (
+        {name: figures[name][column] for name in (target.name for target in bench.targets)} for column in range(4)
+    )
+    base, many_us, flying_us, megabytes = (
+        row["semel"].value if "semel" in row else None for row in (few_row, many_row, flying_row, memory_row)
+    )
+    limit = f"≤ 1.5 × the time with {settings.few:,} queued"
+    return [
+        Row("depth", f"receive(10), {settings.few:,} queued", Unit.MICROSECONDS, few_row),
+        Row(
+            "depth", f"receive(10), {settings.many:,} queued", Unit.MICROSECONDS, many_row,
+            (at_most(limit, 1.5, ratio(many_us, base), "×"),),
+        ),
+        Row(
+            "depth", f"receive(10), {settings.in_flight:,} in flight", Unit.MICROSECONDS, flying_row,
+            (at_most(limit, 1.5, ratio(flying_us, base), "×"),),
+        ),
+        Row(
+            "memory", f"memory, {settings.many:,} messages of {settings.many_bytes:,} B", Unit.MEGABYTES, memory_row,
+            (at_most("≤ 200 MB", 200, megabytes, "MB"),),
+        ),
+    ]  # fmt: skip
+
+
+def _states(bench: Bench, target: Target) -> list[Figure]:
+    """Figures of one target: few queued, many queued, many in flight, memory with many queued."""
+    settings = bench.settings
+    most = settings.fill if isinstance(target, Semel) else settings.peer_fill
+    with contextlib.ExitStack() as stack:
+        depths: list[Depth] = []
+        checks: list[tuple[Session, str, int]] = []
+        amounts: list[int] = []
+        memory = (0.0, 0.0)
+        for state, amount in enumerate((settings.few, settings.many, settings.in_flight + settings.few)):
+            server = stack.enter_context(Server(target))
+            stack.enter_context(server.watched())
+            check_honest(bench, server)
+            session = Session(server.address)
+            queue_url = bench.queue(session)
+            bench.progress.doing(f"depth: {target.label} gets {amount:,} messages of {settings.many_bytes:,} bytes")
+            filled = bench.fill(server, session, queue_url, amount, settings.many_bytes, most)
+            if state == 1:
+                time.sleep(SETTLE)
+                memory = server.memory()
+            if state == 2:
+                work = Receives(session.requests, queue_url, filled - min(settings.few, filled // 2))
+                bench.through(server, work, most)
+                amounts.append(counts(session, queue_url)[1])
+            else:
+                amounts.append(filled)
+            depths.append(Depth(bench, server, queue_url))
+            checks.append((session, queue_url, filled))
+        medians: list[list[float]] = [[], [], []]
+        for _ in range(settings.rounds if isinstance(target, Semel) else min(2, settings.rounds)):
+            for depth, found in zip(depths, medians, strict=True):
+                found.append(depth.measure(settings.depth))
+        for session, queue_url, filled in checks:
+            session.close()
+            check_count(session, queue_url, filled)
+    asked = (settings.few, settings.many, settings.in_flight)
+    figures = [
+        Figure(tuple(found), amount=None if amount >= ask else amount)
+        for found, amount, ask in zip(medians, amounts, asked, strict=True)
+    ]
+    held = Figure((memory[0],), memory_mb=memory[0], peak_mb=memory[1])
+    return [*figures, dataclasses.replace(held, amount=figures[1].amount)]

@@ -1,0 +1,278 @@
+"""The servers under test: how each is installed, started, asked whether it is ready, and stopped again.
+
+A server is started as its users start it. Peers live in environments of their own under bench/.envs, so that their
+dependencies never meet Semel's. Every server listens on 127.0.0.1 only and dies with the benchmark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from broker_bench import machine
+from broker_bench.wire import Address, Session, WrongAnswer
+
+HERE = Path(__file__).parent.parent
+ENVIRONMENTS = HERE / ".envs"
+DATA = HERE / ".data"
+START_LIMIT = 30.0
+
+
+class Unavailable(Exception):
+    """A target cannot be installed or started here; the text says why and what to do."""
+
+
+class Target(ABC):
+    """One server to measure. `says_ready` tells whether it prints a line with its address when it is ready."""
+
+    name: str
+    label: str
+    says_ready = False
+    stores = True
+
+    @abstractmethod
+    def prepare(self, say: Callable[[str], None]) -> str:
+        """Install what is missing; returns the version. Raises Unavailable."""
+
+    @abstractmethod
+    def command(self, port: int, folder: Path) -> list[str]: ...
+
+    def environment(self, port: int, folder: Path) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
+
+class Semel(Target):
+    says_ready = True
+
+    def __init__(self, durable: bool) -> None:
+        self.durable = durable
+        self.name, self.label = ("semel", "Semel durable") if durable else ("ephemeral", "Semel ephemeral")
+        self.binary = Path(sys.executable).parent / "semel"
+
+    def prepare(self, say: Callable[[str], None]) -> str:  # noqa: ARG002
+        if not self.binary.exists():
+            raise Unavailable(f"there is no `semel` beside {sys.executable}; start this with `make bench-broker`")
+        try:
+            return metadata.version("semel")
+        except metadata.PackageNotFoundError as error:
+            raise Unavailable(f"semel is not installed beside {sys.executable}; use `make bench-broker`") from error
+
+    def command(self, port: int, folder: Path) -> list[str]:
+        kept = ["--data", str(folder / "data")] if self.durable else ["--ephemeral"]
+        return [str(self.binary), "serve", "--port", str(port), *kept]
+
+
+class Echo(Target):
+    name, label, says_ready, stores = "echo", "echo", True, False
+
+    def prepare(self, say: Callable[[str], None]) -> str:  # noqa: ARG002
+        try:
+            return ", ".join(f"{name} {metadata.version(name)}" for name in ("uvloop", "httptools", "orjson"))
+        except metadata.PackageNotFoundError as error:
+            raise Unavailable(f"{error.name} is not installed beside {sys.executable}") from error
+
+    def command(self, port: int, folder: Path) -> list[str]:  # noqa: ARG002
+        return [sys.executable, str(HERE / "broker_bench" / "echo.py"), str(port)]
+
+
+class Peer(Target):
+    """A server from PyPI, in an environment of its own."""
+
+    package: str
+    requirement: str
+
+    @property
+    def home(self) -> Path:
+        return ENVIRONMENTS / self.name
+
+    def prepare(self, say: Callable[[str], None]) -> str:
+        python = self.home / "bin" / "python"
+        done = self.home / ".ready"
+        if not done.exists():
+            say(f"installing {self.requirement} into {self.home} (once) ...")
+            shutil.rmtree(self.home, ignore_errors=True)
+            try:
+                venv.create(self.home, with_pip=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise Unavailable(f"no environment for {self.requirement}: {error}") from error
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", self.requirement]
+            run = subprocess.run(pip, capture_output=True, text=True, check=False)
+            if run.returncode:
+                reason = (run.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+                raise Unavailable(f"pip could not install {self.requirement}: {reason}")
+            done.touch()
+        asking = f"from importlib.metadata import version; print(version({self.package!r}))"
+        return subprocess.run([python, "-c", asking], capture_output=True, text=True, check=True).stdout.strip()
+
+
+class Moto(Peer):
+    name, label, package, requirement = "moto", "moto", "moto", "moto[server]"
+
+    def command(self, port: int, folder: Path) -> list[str]:  # noqa: ARG002
+        return [str(self.home / "bin" / "moto_server"), "--host", "127.0.0.1", "--port", str(port)]
+
+
+class MiniStack(Peer):
+    """Told to log errors only and to leave out its SFTP and MQTT listeners, which can only help its figures."""
+
+    name, label, package, requirement = "ministack", "MiniStack", "ministack", "ministack"
+
+    def command(self, port: int, folder: Path) -> list[str]:  # noqa: ARG002
+        return [str(self.home / "bin" / "ministack")]
+
+    def environment(self, port: int, folder: Path) -> dict[str, str]:
+        return {
+            "GATEWAY_PORT": str(port),
+            "BIND_HOST": "127.0.0.1",
+            "LOG_LEVEL": "ERROR",
+            "SFTP_ENABLED": "0",
+            "IOT_MTLS_ENABLED": "0",
+            "DOCKER_HOST": "unix://" + str(folder / "no-docker"),
+            "TMPDIR": str(folder),
+        }
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target for target in (Semel(durable=True), Semel(durable=False), MiniStack(), Moto(), Echo())
+}
+
+
+class Server:
+    """A running target with a fresh folder. Use as a context manager: leaving it ends the server and its folder.
+
+    `ready_seconds` counts from the start of the process to its ready line, or to its first successful answer when it
+    prints none; `answer_seconds` to the first successful answer.
+    """
+
+    def __init__(self, target: Target, cores: set[int] | None = None) -> None:
+        self.target = target
+        DATA.mkdir(exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=DATA))
+        self._log = (self.folder / "log").open("w+b")
+        port = 0 if target.says_ready else free_port()
+        command = target.command(port, self.folder)
+        before = os.sched_getaffinity(0)
+        try:
+            if cores:
+                os.sched_setaffinity(0, cores)  # a child inherits it, and so does every thread that it starts
+            began = time.perf_counter()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if target.says_ready else self._log,
+                stderr=self._log,
+                env={**os.environ, **target.environment(port, self.folder)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._clean()
+            raise Unavailable(f"cannot start {command[0]}: {error}") from error
+        finally:
+            os.sched_setaffinity(0, before)
+        try:
+            self.address = self._ready_line() if target.says_ready else ("127.0.0.1", port)
+            self.ready_seconds = time.perf_counter() - began
+            self._first_answer(began)
+        except BaseException:
+            self.stop()
+            raise
+        self.answer_seconds = time.perf_counter() - began
+        if not target.says_ready:
+            self.ready_seconds = self.answer_seconds
+
+    def _ready_line(self) -> Address:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], START_LIMIT)[0]:
+            raise Unavailable(
+                f"{self.target.label} printed no ready line within {START_LIMIT:.0f} s: {self.last_words()}"
+            )
+        line = self._process.stdout.readline().decode()
+        host, _, port = line.strip().rpartition("/")[2].rpartition(":")
+        if not port.isdigit():
+            raise Unavailable(f"{self.target.label} did not become ready; it said: {line.strip() or self.last_words()}")
+        return host, int(port)
+
+    def _first_answer(self, began: float) -> None:
+        while True:
+            session = Session(self.address)
+            try:
+                session.call("ListQueues")
+                return
+            except (OSError, WrongAnswer) as error:
+                if self._process.poll() is not None:
+                    raise Unavailable(f"{self.target.label} ended at its start: {self.last_words()}") from error
+                if time.perf_counter() - began > START_LIMIT:
+                    raise Unavailable(f"{self.target.label} gave no answer within {START_LIMIT:.0f} s") from error
+                time.sleep(0.005)
+            finally:
+                session.close()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Say so when what goes wrong in here goes wrong because the server has died."""
+        try:
+            yield
+        except (OSError, WrongAnswer) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(0.5)
+                raise Unavailable(f"the server ended with code {code}; its last words: {self.last_words()}") from error
+            raise
+
+    def last_words(self) -> str:
+        self._log.flush()
+        lines = (self.folder / "log").read_text(errors="replace").strip().splitlines()
+        return " / ".join(lines[-3:]) or "nothing"
+
+    def cpu(self) -> float:
+        return machine.cpu_seconds(self._process.pid)
+
+    def memory(self) -> tuple[float, float]:
+        return machine.memory_mb(self._process.pid)
+
+    def pause(self) -> None:
+        """Stand still, so that a server that waits for its turn takes no time from the one whose turn it is."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ask it to end, then see to it. Also ends what it may have started and left behind."""
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self.resume()
+            self._process.terminate()
+            self._process.wait(5.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._clean()
+
+    def _clean(self) -> None:
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

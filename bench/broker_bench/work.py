@@ -1,0 +1,151 @@
+"""What the connections of the load generator do: send, send batches, receive and delete, wait.
+
+Each work checks every answer: as many messages confirmed as were sent, none of them failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+from broker_bench.wire import Requests, WrongAnswer, batch_entries, failure_in, handles_in, message_body
+
+VARIETY = 64  # different ready-made requests that a sender cycles through
+COUNTER = "@" * 12  # stands in a ready-made request where a number unique to each call goes
+
+
+class Sends:
+    """SendMessage with one body per call, or SendMessageBatch with ten; `limit` messages at most."""
+
+    def __init__(
+        self, requests: Requests, queue_url: str, body_bytes: int, per_call: int, limit: int = sys.maxsize
+    ) -> None:
+        self.messages = 0
+        self.per_call = per_call
+        self._calls_left = limit // per_call
+        self._ready = itertools.cycle(
+            [self._make(requests, queue_url, body_bytes, i * per_call) for i in range(VARIETY)]
+        )
+
+    def _make(self, requests: Requests, queue_url: str, body_bytes: int, number: int) -> bytes:
+        bodies = [message_body(body_bytes, number + i) for i in range(self.per_call)]
+        if self.per_call == 1:
+            return requests.make("SendMessage", {"QueueUrl": queue_url, "MessageBody": bodies[0]})
+        return requests.make("SendMessageBatch", {"QueueUrl": queue_url, "Entries": batch_entries(bodies)})
+
+    def first(self, _slot: int) -> bytes | None:
+        if self._calls_left <= 0:
+            return None
+        self._calls_left -= 1
+        return next(self._ready)
+
+    def next(self, slot: int, answer: bytes) -> bytes | None:
+        confirm(answer, b'"MessageId"', self.per_call)
+        self.messages += self.per_call
+        return self.first(slot)
+
+
+class FifoSends:
+    """SendMessageBatch of ten messages of ten groups to a FIFO queue, over 1,000 groups, each with its own dedup id."""
+
+    GROUPS = 1000
+
+    def __init__(self, requests: Requests, queue_url: str, body_bytes: int) -> None:
+        self.messages = 0
+        self._number = itertools.count()
+        self._ready = itertools.cycle(
+            [self._make(requests, queue_url, body_bytes, first) for first in range(0, self.GROUPS, 10)]
+        )
+
+    @staticmethod
+    def _make(requests: Requests, queue_url: str, body_bytes: int, first_group: int) -> bytes:
+        groups = range(first_group, first_group + 10)
+        entries = [
+            entry | {"MessageGroupId": f"customer-{group:04d}", "MessageDeduplicationId": f"{group:04d}-{COUNTER}"}
+            for group, entry in zip(
+                groups, batch_entries([message_body(body_bytes, group) for group in groups]), strict=True
+            )
+        ]
+        return requests.make("SendMessageBatch", {"QueueUrl": queue_url, "Entries": entries})
+
+    def first(self, _slot: int) -> bytes:
+        return next(self._ready).replace(COUNTER.encode(), b"%012d" % next(self._number))
+
+    def next(self, slot: int, answer: bytes) -> bytes:
+        confirm(answer, b'"MessageId"', 10)
+        self.messages += 10
+        return self.first(slot)
+
+
+class ReceiveDelete:
+    """On each connection in turn: receive ten, delete what came. Ends when a receive comes back empty."""
+
+    def __init__(self, requests: Requests, queue_url: str) -> None:
+        self.messages = 0
+        self._receive = requests.make("ReceiveMessage", {"QueueUrl": queue_url, "MaxNumberOfMessages": 10})
+        self._delete_head = requests.head("DeleteMessageBatch")
+        self._delete_start = b'{"QueueUrl": "%s", "Entries": [{"Id": "' % queue_url.encode()
+        self._deleting: dict[int, int] = {}
+
+    def first(self, _slot: int) -> bytes:
+        return self._receive
+
+    def next(self, slot: int, answer: bytes) -> bytes | None:
+        deleting = self._deleting.pop(slot, 0)
+        if deleting:
+            confirm(answer, b'"Id"', deleting)
+            self.messages += deleting
+            return self._receive
+        handles = handles_in(answer)
+        if not handles:
+            return None
+        self._deleting[slot] = len(handles)
+        return self.delete(handles)
+
+    def delete(self, handles: list[bytes]) -> bytes:
+        entries = b'"}, {"Id": "'.join([b'%d", "ReceiptHandle": "%s' % pair for pair in enumerate(handles)])
+        body = b'%s%s"}]}' % (self._delete_start, entries)
+        return b"%s%d\r\n\r\n%s" % (self._delete_head, len(body), body)
+
+
+class Receives:
+    """Receive ten at a time and keep them in flight, until `limit` are or a receive comes back empty."""
+
+    def __init__(self, requests: Requests, queue_url: str, limit: int) -> None:
+        self.messages = 0
+        self._calls_left = limit // 10
+        self._receive = requests.make("ReceiveMessage", {"QueueUrl": queue_url, "MaxNumberOfMessages": 10})
+
+    def first(self, _slot: int) -> bytes | None:
+        if self._calls_left <= 0:
+            return None
+        self._calls_left -= 1
+        return self._receive
+
+    def next(self, slot: int, answer: bytes) -> bytes | None:
+        received = answer.count(b'"ReceiptHandle"')
+        self.messages += received
+        return self.first(slot) if received else None
+
+
+class Polls:
+    """Long polls on an empty queue, each renewed when it ends. `messages` counts those that ended."""
+
+    def __init__(self, requests: Requests, queue_url: str, wait: int = 20) -> None:
+        self.messages = 0
+        self._receive = requests.make("ReceiveMessage", {"QueueUrl": queue_url, "WaitTimeSeconds": wait})
+
+    def first(self, _slot: int) -> bytes:
+        return self._receive
+
+    def next(self, _slot: int, answer: bytes) -> bytes:
+        if b'"ReceiptHandle"' in answer:
+            raise WrongAnswer("a message came out of an empty queue")
+        self.messages += 1
+        return self._receive
+
+
+def confirm(answer: bytes, sign: bytes, expected: int) -> None:
+    """Raise unless the answer speaks of exactly `expected` entries, none of them failed."""
+    if answer.count(sign) != expected or (b'"Failed"' in answer and failure_in(answer)):
+        raise WrongAnswer(f"not {expected} entries confirmed: {answer[-400:]!r}")
