@@ -1,8 +1,8 @@
-"""The ceiling: an HTTP server on the broker's own stack that parses and answers but stores nothing.
+"""The ceiling: a server that parses and answers but stores nothing, in two forms.
 
-uvloop and httptools on a plain asyncio protocol; every request's head is parsed, its body read as JSON, and a JSON
-answer of SQS's shape and size is built. No checksum, no random id, no state: what is left is what any broker in Python
-has to pay.
+On the broker's own HTTP stack (the default): its connections, its reading of calls and their check against the service
+model, its answers; what is missing is the engine and the disk. And `--bare`: uvloop and httptools on the least protocol
+that works: it reads the body as JSON, checks nothing, and knows no limits, no pipelining, no clients that hang up.
 
     python bench/broker_bench/echo.py 9399
 """
@@ -12,11 +12,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
+from random import Random
 from typing import Any, cast
 
 import httptools
 import orjson
 import uvloop
+
+from semel.broker import wire
+from semel.broker.http import Connection, Request, render
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\n"
@@ -78,16 +83,36 @@ class Echo(asyncio.Protocol):
             self.transport.close()
 
 
-async def serve(port: int) -> None:
+class OnTheEdge:
+    """The same on the broker's own HTTP edge: its connections, its reading and checking of calls, its answers."""
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self.random = Random()
+
+    def connect(self) -> Connection:
+        return Connection(self.accept, self.connections, 4096, raw_headers=False)
+
+    def accept(self, request: Request) -> None:
+        request_id = f"{self.random.getrandbits(128):032x}"
+        call = wire.parse(request.method, request.target, request.headers, request.body, "http://127.0.0.1")
+        result = answer(b"AmazonSQS." + call.operation.name.encode(), call.params)
+        content_type, body = wire.answer(call, result, request_id)
+        headers = b"x-amzn-RequestId: %b\r\n" % request_id.encode()
+        request.reply(render(200, content_type, body, keep_alive=request.keep_alive, headers=headers))
+
+
+async def serve(port: int, bare: bool) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for ending in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(ending, over.set)
-    server = await loop.create_server(Echo, "127.0.0.1", port)
+    connect: Callable[[], asyncio.Protocol] = Echo if bare else OnTheEdge().connect
+    server = await loop.create_server(connect, "127.0.0.1", port)
     print(f"echo: listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await over.wait()
     server.close()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 0, bare="--bare" in sys.argv))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from broker_bench.results import Figure, Report, Row, Unit
 
-RATIOS = ("echo", "ministack", "moto")
+RATIOS = ("echo", "bare", "ministack", "moto")
 BUSY = 0.95  # of a core: beyond it the generator, not the server, may have set the pace
 NOISY = 0.25  # of a core used by others: beyond it a figure should be taken again
 FEW = 2_000  # messages in a round: below it a target's cost for a deep queue has hardly begun to show

@@ -76,7 +76,13 @@ class Semel(Target):
 
 
 class Echo(Target):
-    name, label, says_ready, stores = "echo", "echo", True, False
+    """The ceiling: on the broker's own HTTP stack, or `bare` on the libraries alone."""
+
+    says_ready, stores = True, False
+
+    def __init__(self, bare: bool) -> None:
+        self.bare = bare
+        self.name, self.label = ("bare", "bare echo") if bare else ("echo", "echo")
 
     def prepare(self, say: Callable[[str], None]) -> str:  # noqa: ARG002
         try:
@@ -85,7 +91,7 @@ class Echo(Target):
             raise Unavailable(f"{error.name} is not installed beside {sys.executable}") from error
 
     def command(self, port: int, folder: Path) -> list[str]:  # noqa: ARG002
-        return [sys.executable, str(HERE / "broker_bench" / "echo.py"), str(port)]
+        return [sys.executable, str(HERE / "broker_bench" / "echo.py"), str(port), *(["--bare"] if self.bare else [])]
 
 
 class Peer(Target):
@@ -146,7 +152,8 @@ class MiniStack(Peer):
 
 
 TARGETS: dict[str, Target] = {
-    target.name: target for target in (Semel(durable=True), Semel(durable=False), MiniStack(), Moto(), Echo())
+    target.name: target
+    for target in (Semel(durable=True), Semel(durable=False), MiniStack(), Moto(), Echo(bare=False), Echo(bare=True))
 }
 
 
