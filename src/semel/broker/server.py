@@ -9,21 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from queue import SimpleQueue
 from random import Random
 from time import monotonic, time
-from typing import Any, Final
+from typing import Final
 
 from semel.broker import wire
 from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.clock import Clock
+from semel.broker.committer import Committer
 from semel.broker.engine import NEVER, Caller, Engine
 from semel.broker.faults import Fault, Faults
 from semel.broker.http import Connection, Request, render
+from semel.broker.jobs import Batch, Job
 from semel.sqs.errors import (
     INTERNAL_FAILURE,
     REQUEST_THROTTLED,
@@ -35,48 +33,6 @@ log = logging.getLogger("semel.broker")
 
 _TICK_SECONDS: Final = 10.0
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
-
-
-class Job:
-    """One call on its way through the broker."""
-
-    # Most jobs need few of these, and there are many jobs: what is not set is shared.
-    call: wire.Call | None = None
-    work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
-    origin: str = ""
-    sender: str = ""
-    trace: str | None = None
-    deadline: int = 0  # of a parked poll, by the broker's clock
-    timer: asyncio.TimerHandle | None = None
-    result: dict[str, Any] | None = None
-    error: ServiceError | None = None
-    answer: bytes = b""
-
-    def __init__(self, request: Request, request_id: str, protocol: wire.Protocol) -> None:
-        self.request = request
-        self.request_id = request_id
-        self.protocol = protocol
-
-    @property
-    def is_receive(self) -> bool:
-        return self.call is not None and self.call.operation.name == "ReceiveMessage"
-
-    @property
-    def queue(self) -> str:
-        """The queue that a call is about; empty if it is about none."""
-        params = self.call.params if self.call is not None else {}
-        url = params.get("QueueUrl")
-        return str(url.rpartition("/")[2] if url else params.get("QueueName", ""))
-
-
-@dataclass(slots=True)
-class Batch:
-    """What one transaction did; it takes effect outside only when the transaction is durable."""
-
-    jobs: list[Job]
-    done: list[Job] = field(default_factory=list)
-    parked: list[Job] = field(default_factory=list)
-    unparked: list[Job] = field(default_factory=list)
 
 
 class Broker:
@@ -103,12 +59,12 @@ class Broker:
         self._pending: list[Job] = []
         self._parked: dict[str, dict[Job, None]] = {}
         self._lost: list[tuple[str, list[str]]] = []  # received by a client that hung up before its answer
-        self._scheduled = self._committing = self._stopping = False
+        self._scheduled = self._committing = self._stopping = self._closed = False
         self._sweep_due = self._look_again = True
         self._moves_due: int | None = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
-        self._committer = _Committer(engine, self._loop) if durable else None
+        self._committer = Committer(engine, self._loop) if durable else None
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         self._schedule()
 
@@ -176,7 +132,7 @@ class Broker:
     # The transaction.
 
     def _schedule(self) -> None:
-        if not self._scheduled and not self._committing:
+        if not (self._scheduled or self._committing or self._closed):
             self._scheduled = True
             self._idle.clear()
             # Not in this turn of the loop but in the next: what has already arrived is read first and joins in.
@@ -432,33 +388,8 @@ class Broker:
             self._look_timer.cancel()
         if self._committer is not None:
             self._committer.stop()
+        self._closed = True
         self.engine.close()
-
-
-class _Committer:
-    """A thread that does nothing but wait for the disk, so that the event loop need not."""
-
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine, self._loop = engine, loop
-        self._work: SimpleQueue[Callable[[BaseException | None], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._main, name="semel-commit", daemon=True)
-        self._thread.start()
-
-    def commit(self, done: Callable[[BaseException | None], None]) -> None:
-        self._work.put(done)
-
-    def stop(self) -> None:
-        self._work.put(None)
-        self._thread.join()
-
-    def _main(self) -> None:
-        while (done := self._work.get()) is not None:
-            failure: BaseException | None = None
-            try:
-                self._engine.commit()
-            except Exception as error:  # noqa: BLE001 - it is handed to the loop, which deals with it
-                failure = error
-            self._loop.call_soon_threadsafe(done, failure)
 
 
 def _origin(request: Request) -> str:

@@ -6,6 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final
 
+from semel.broker.engine import groups
 from semel.broker.engine.attributes import Arn, checked, parse_redrive, parse_redrive_allow, same_value
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, READY
 from semel.broker.engine.settling import settle_wholly
@@ -218,8 +219,6 @@ def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
 
 
 def _redelay(store: Store, queue: Queue, now: int) -> None:
-    from semel.broker.engine.groups import refresh
-
     lane = queue.lane
     store.db.execute(_REDELAY, (lane.low, queue.delay, now, lane.high))
     (delayed,) = store.db.execute(_COUNT_DELAYED, (lane.id,)).fetchone()
@@ -228,7 +227,7 @@ def _redelay(store: Store, queue: Queue, now: int) -> None:
     store.touched.add(lane)
     lane.due_floor = 0
     for (group,) in store.db.execute(_LANE_GROUPS, (lane.id,)).fetchall():
-        refresh(store, queue, group)
+        groups.refresh(store, queue, group)
 
 
 def _check_redrive(store: Store, source: Arn, attributes: dict[str, str]) -> None:

@@ -1,0 +1,54 @@
+"""A call on its way through the broker, and the batch of them that shares one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.broker import wire
+from semel.broker.http import Request
+from semel.sqs.errors import ServiceError
+
+
+class Job:
+    """One call on its way through the broker."""
+
+    # Most jobs need few of these, and there are many jobs: what is not set is shared.
+    call: wire.Call | None = None
+    work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
+    origin: str = ""
+    sender: str = ""
+    trace: str | None = None
+    deadline: int = 0  # of a parked poll, by the broker's clock
+    timer: asyncio.TimerHandle | None = None
+    result: dict[str, Any] | None = None
+    error: ServiceError | None = None
+    answer: bytes = b""
+
+    def __init__(self, request: Request, request_id: str, protocol: wire.Protocol) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.protocol = protocol
+
+    @property
+    def is_receive(self) -> bool:
+        return self.call is not None and self.call.operation.name == "ReceiveMessage"
+
+    @property
+    def queue(self) -> str:
+        """The queue that a call is about; empty if it is about none."""
+        params = self.call.params if self.call is not None else {}
+        url = params.get("QueueUrl")
+        return str(url.rpartition("/")[2] if url else params.get("QueueName", ""))
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one transaction did; it takes effect outside only when the transaction is durable."""
+
+    jobs: list[Job]
+    done: list[Job] = field(default_factory=list)
+    parked: list[Job] = field(default_factory=list)
+    unparked: list[Job] = field(default_factory=list)
