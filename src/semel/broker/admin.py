@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -114,15 +115,15 @@ class Admin:
             pairs,
             _number(query, "min_receives", 0, 1 << 31),
         )
-        limit = _number(query, "limit", 100, _MAX_PEEKED)
+        limit = _number(query, "limit", 100, _MAX_PEEKED, least=1)
         return self._engine.peek(name, wanted, after=_number(query, "after", 0, 1 << 40), limit=limit, now=now)
 
     def _set_fault(self, body: dict[str, Any]) -> dict[str, Any]:
         kind, rate, queue, amount = (body.get(key) for key in ("kind", "rate", "queue", "milliseconds"))
-        if not isinstance(kind, str) or not isinstance(rate, int | float):
+        if not isinstance(kind, str) or rate is None:
             raise AdminError(400, 'a fault is set with {"kind": "duplicate", "rate": 0.05}, and "queue" for only one')
-        if not isinstance(queue, str | None) or not isinstance(amount, int | float | None):
-            raise AdminError(400, "queue is a queue's name, and milliseconds is a number")
+        if not isinstance(queue, str | None):
+            raise AdminError(400, "queue is the name of a queue")
         self._faults.set(kind, rate, queue=queue, milliseconds=amount)
         return self._faults.described()
 
@@ -134,7 +135,7 @@ class Admin:
         if not isinstance(self._clock, ManualClock):
             raise AdminError(409, "the clock is the system's; start the broker with --clock manual to move it")
         seconds = body.get("seconds")
-        if not isinstance(seconds, int | float):
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
             raise AdminError(400, 'the clock is moved with {"seconds": 5}')
         try:
             self._clock.advance(seconds)
@@ -161,12 +162,13 @@ def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _number(query: dict[str, str], name: str, default: int, most: int) -> int:
+def _number(query: dict[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:
     text = query.get(name, str(default))
-    if not text.isdecimal() or int(text) > most:
-        raise AdminError(400, f"{name} is a whole number up to {most}, not {text!r}")
+    if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
+        raise AdminError(400, f"{name} is a whole number from {least} to {most}, not {text!r}")
     return int(text)
 
 
 def _json(status: int, content: Any, request: Request) -> bytes:
-    return render(status, b"application/json", orjson.dumps(content) + b"\n", keep_alive=request.keep_alive)
+    body = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
+    return render(status, b"application/json", body, keep_alive=request.keep_alive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
+from semel.broker.auth import Credentials
 from semel.broker.faults import Setting
 from semel.broker.serving import Options, Running, start
 from semel.errors import SemelError
@@ -59,14 +61,15 @@ class EmbeddedFaults:
 class EmbeddedBroker:
     """A broker that runs in a thread of this process. Everything here works from any thread."""
 
-    def __init__(self, url: str, region: str) -> None:
+    def __init__(self, url: str, region: str, key_pair: tuple[str, str] | None = None) -> None:
         self.url = url
         self.region = region
+        self._key_pair = key_pair
         self.clock = EmbeddedClock(self)
         self.faults = EmbeddedFaults(self)
 
     def client(self, **overrides: Any) -> SQSClient:
-        """A boto3 client for this broker: dummy credentials, no retries."""
+        """A boto3 client for this broker: no retries, and the first of its credentials, or dummy ones."""
         try:
             import boto3
             from botocore.config import Config
@@ -75,8 +78,8 @@ class EmbeddedBroker:
         settings: dict[str, Any] = {
             "endpoint_url": self.url,
             "region_name": self.region,
-            "aws_access_key_id": "test",
-            "aws_secret_access_key": "test",
+            "aws_access_key_id": self._key_pair[0] if self._key_pair else "test",
+            "aws_secret_access_key": self._key_pair[1] if self._key_pair else "test",
             "config": Config(retries={"total_max_attempts": 1}, max_pool_connections=64),
         }
         client: SQSClient = boto3.session.Session().client("sqs", **(settings | overrides))
@@ -100,6 +103,8 @@ class EmbeddedBroker:
     def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
+        if self._key_pair:
+            headers["Authorization"] = f"Basic {b64encode(':'.join(self._key_pair).encode()).decode()}"
         request = Request(self.url + path, data=data, headers=headers, method=method)
         try:
             with urlopen(request, timeout=60) as answer:
@@ -143,9 +148,14 @@ def running(
     ready: Future[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     thread = threading.Thread(target=_serve, args=(options, ready), name="semel-broker", daemon=True)
     thread.start()
-    started, loop, stop = ready.result()
     try:
-        yield EmbeddedBroker(started.url, region)
+        started, loop, stop = ready.result()
+    except BaseException:
+        thread.join()
+        raise
+    key_pair = next(iter(Credentials.load(options.credentials).items())) if options.credentials else None
+    try:
+        yield EmbeddedBroker(started.url, region, key_pair)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

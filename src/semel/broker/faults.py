@@ -71,12 +71,16 @@ def _kind(name: str) -> Fault:
 
 
 def _setting(rate: float, milliseconds: float | None) -> Setting:
-    if not 0 <= rate <= 1:
-        raise FaultError(f"a rate is between 0 and 1, not {rate}")
     amount = _DEFAULT_LATENCY_MS if milliseconds is None else milliseconds
-    if not 0 <= amount <= 60_000:
+    if not _is_number(rate) or not 0 <= rate <= 1:
+        raise FaultError(f"a rate is between 0 and 1, not {rate}")
+    if not _is_number(amount) or not 0 <= amount <= 60_000:
         raise FaultError(f"a latency is between 0 and 60000 milliseconds, not {amount}")
     return Setting(rate, amount)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Faults:

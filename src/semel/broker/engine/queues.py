@@ -157,6 +157,7 @@ def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
     store.retire_lane(queue.lane)
     del store.queues[queue.name]
     store.by_url.clear()
+    store.forget_counts(queue.name)
     # Whoever waits for a message of this queue must be told that it is gone.
     store.woken.add(queue.name)
     return {}

@@ -243,6 +243,12 @@ class Store:
         key = (queue.name, name)
         self.tally[key] = self.tally.get(key, 0) + amount
 
+    def forget_counts(self, name: str) -> None:
+        """A queue is gone; another of the same name starts at 0."""
+        for counts in (self.tally, self.totals):
+            for key in [key for key in counts if key[0] == name]:
+                del counts[key]
+
     def remember_group(self, group: Group) -> None:
         if len(self.groups) >= _GROUPS_KEPT:
             self.groups.clear()
