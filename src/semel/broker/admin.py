@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,6 +21,7 @@ from semel.sqs.errors import ServiceError
 
 PREFIX: Final = "/_semel/"
 _MAX_PEEKED: Final = 1_000
+_FILTERS: Final = frozenset({"state", "limit", "after", "id", "group", "body", "attribute", "min_receives"})
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 # Each piece of work takes the time and returns (status, content) for JSON, or a text.
@@ -69,9 +71,10 @@ class Admin:
     def _route(self, request: Request) -> Work:
         url = urlsplit(request.target)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        if request.method != "GET":
-            _refuse_other_sites(request)
-        match request.method, *unquote(url.path).strip("/").split("/"):
+        if request.method not in ("GET", "HEAD") and comes_from_another_site(request):
+            raise AdminError(403, f"requests from pages of {request.header(b'origin')} are refused")
+        method = "GET" if request.method == "HEAD" else request.method
+        match method, *unquote(url.path).strip("/").split("/"):
             case "GET", "metrics":
                 return lambda now: exposition(self._engine, self._faults, now)
             case "GET", "_semel", "health":
@@ -103,6 +106,11 @@ class Admin:
         }
 
     def _peek(self, name: str, query: dict[str, str], attributes: list[str], now: int) -> dict[str, Any]:
+        unknown = query.keys() - _FILTERS
+        if unknown:
+            raise AdminError(400, f"there is no filter {min(unknown)!r}; choose from {', '.join(sorted(_FILTERS))}")
+        if not all("=" in item for item in attributes):
+            raise AdminError(400, "attribute is written NAME=VALUE")
         state = query.get("state") or None
         if state is not None and state not in STATES:
             raise AdminError(400, f"state is one of {', '.join(STATES)}, not {state!r}")
@@ -145,11 +153,23 @@ class Admin:
         return {"now": self._clock.now() / 1000, "manual": True}
 
 
-def _refuse_other_sites(request: Request) -> None:
-    """A page of another site, open in somebody's browser, must not be able to switch faults on."""
+def comes_from_another_site(request: Request) -> bool:
+    """Whether a browser sent this for a page that is not ours: such a page could do harm in its reader's name.
+
+    A page whose own name was made to point here looks like ours, so only names that cannot be are trusted."""
     origin = request.header(b"origin")
-    if origin and urlsplit(origin).netloc != request.header(b"host"):
-        raise AdminError(403, f"requests from pages of {origin} are refused")
+    if not origin:
+        return False
+    host = urlsplit(f"//{request.header(b'host')}")
+    return urlsplit(origin).netloc != host.netloc or not (host.hostname == "localhost" or _is_address(host.hostname))
+
+
+def _is_address(name: str | None) -> bool:
+    try:
+        ipaddress.ip_address(name or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _body(request: Request) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.error import HTTPError
@@ -21,6 +22,7 @@ from semel.broker.serving import Options, Running, start
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
+    from boto3.session import Session
     from mypy_boto3_sqs import SQSClient
 
 
@@ -71,7 +73,7 @@ class EmbeddedBroker:
     def client(self, **overrides: Any) -> SQSClient:
         """A boto3 client for this broker: no retries, and the first of its credentials, or dummy ones."""
         try:
-            import boto3
+            import boto3  # noqa: F401
             from botocore.config import Config
         except ImportError:
             raise SemelError("client() needs boto3: pip install boto3") from None
@@ -82,7 +84,8 @@ class EmbeddedBroker:
             "aws_secret_access_key": self._key_pair[1] if self._key_pair else "test",
             "config": Config(retries={"total_max_attempts": 1}, max_pool_connections=64),
         }
-        client: SQSClient = boto3.session.Session().client("sqs", **(settings | overrides))
+        with _session_lock:
+            client: SQSClient = _session().client("sqs", **(settings | overrides))
         return client
 
     def peek(self, queue: str, state: str | None = None, limit: int = 100, **filters: str) -> list[dict[str, Any]]:
@@ -112,6 +115,17 @@ class EmbeddedBroker:
         except HTTPError as error:
             with error:
                 raise SemelError(json.loads(error.read())["error"]) from None
+
+
+_session_lock = threading.Lock()
+
+
+@cache
+def _session() -> Session:
+    """One boto3 session for all clients, as making one takes a fifth of a second."""
+    import boto3
+
+    return boto3.session.Session()
 
 
 @contextmanager

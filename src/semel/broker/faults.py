@@ -129,14 +129,16 @@ class Faults:
     def active(self) -> bool:
         return bool(self._settings)
 
-    def strikes(self, kind: Fault, queue: str) -> Setting | None:
-        """The setting if the fault happens now, None if all goes well."""
+    def strikes(self, kind: Fault, queue: str, *, known: bool = True) -> Setting | None:
+        """The setting if the fault happens now, None if all goes well.
+
+        A name that is not `known` as a queue's is not worth a counter: clients can make up as many as they like."""
         if not self._settings:
             return None
         setting = self._settings.get((kind, queue)) or self._settings.get((kind, None))
         if setting is None or self._random[kind].random() >= setting.rate:
             return None
-        self._counts[kind, queue] += 1
+        self._counts[kind, queue if known else ""] += 1
         return setting
 
     def chance(self, kind: Fault) -> float:

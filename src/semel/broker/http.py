@@ -58,7 +58,7 @@ class Request:
         return self._connection.hung_up()
 
     def reply(self, answer: bytes) -> None:
-        self.answer = answer
+        self.answer = answer if self.method != "HEAD" else answer[: answer.index(b"\r\n\r\n") + 4]
         self._connection.flush()
 
     def abort(self) -> None:

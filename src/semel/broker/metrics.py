@@ -36,7 +36,7 @@ def exposition(engine: Engine, faults: Faults, now: int) -> str:
         lines.append(f"# HELP {name} {text}")
         lines.append(f"# TYPE {name} {kind}")
         lines.extend(
-            f"{name}{labels} {value:g}" if value % 1 else f"{name}{labels} {int(value)}" for labels, value in samples
+            f"{name}{labels} {value:.3f}" if value % 1 else f"{name}{labels} {int(value)}" for labels, value in samples
         )
 
     for name, text, counter in _COUNTERS:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from functools import partial
 from random import Random
 from time import monotonic, time
 from typing import Final
 
 from semel.broker import wire
-from semel.broker.admin import Admin
+from semel.broker.admin import Admin, comes_from_another_site
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.clock import Clock
 from semel.broker.committer import Committer
@@ -23,6 +24,7 @@ from semel.broker.faults import Fault, Faults
 from semel.broker.http import Connection, Request, render
 from semel.broker.jobs import Batch, Job
 from semel.sqs.errors import (
+    ACCESS_DENIED,
     INTERNAL_FAILURE,
     REQUEST_THROTTLED,
     SERVICE_UNAVAILABLE,
@@ -82,6 +84,8 @@ class Broker:
                 job.work = self._admin.work(request)
             else:
                 sender = self._authenticate(request)
+                if self._verifier is None and comes_from_another_site(request):
+                    raise ServiceError(ACCESS_DENIED, "Requests from pages of other sites are refused.")
                 job.origin = _origin(request)
                 job.sender = sender
                 job.trace = request.header(b"x-amzn-trace-id") or None
@@ -120,13 +124,14 @@ class Broker:
 
     def _disturb(self, queue: str) -> float:
         """Faults that strike before a call is carried out; the seconds by which it is held up."""
-        if self.faults.strikes(Fault.THROTTLE, queue):
+        strikes = partial(self.faults.strikes, queue=queue, known=queue in self.engine.store.queues)
+        if strikes(Fault.THROTTLE):
             raise ServiceError(REQUEST_THROTTLED, "The request was denied due to request throttling.")
-        if self.faults.strikes(Fault.SERVER_ERROR, queue):
+        if strikes(Fault.SERVER_ERROR):
             if self.faults.chance(Fault.SERVER_ERROR) < 0.5:
                 raise ServiceError(INTERNAL_FAILURE, "We encountered an internal error. Please try again.")
             raise ServiceError(SERVICE_UNAVAILABLE, "The service is temporarily unavailable. Please try again.")
-        slow = self.faults.strikes(Fault.LATENCY, queue)
+        slow = strikes(Fault.LATENCY)
         return slow.milliseconds / 1000 if slow else 0.0
 
     # The transaction.
@@ -174,7 +179,8 @@ class Broker:
 
     def _perform(self, job: Job, batch: Batch, now: int) -> None:
         if job.work is not None:
-            job.answer = job.work(now)
+            if not job.answer:  # what was done once is not done again if the batch must be repeated
+                job.answer = job.work(now)
             batch.done.append(job)
             return
         assert job.call is not None
@@ -207,13 +213,10 @@ class Broker:
 
     def _serve_parked(self, batch: Batch, now: int) -> None:
         """Gives what has become visible to the polls that wait for it, first come, first served."""
-        woken = self.engine.woken()
-        if not self._parked:
-            return
-        names = [
-            name for name in self._parked if name in woken or self._look_again or self.engine.next_look(name) <= now
-        ]
-        self._look_again = False
+        woken, everywhere = self.engine.woken(), self._look_again
+        # A poll that came in this very batch is not parked yet; what woke its queue may have come after its look.
+        self._look_again = any(everywhere or job.queue in woken for job in batch.parked)
+        names = [name for name in self._parked if name in woken or everywhere or self.engine.next_look(name) <= now]
         for name in names:
             for job in self._parked[name]:
                 if job.request.hung_up:

@@ -6,11 +6,12 @@ has to count. In a queue with fewer messages there is none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from semel.broker.engine.state import NEVER, Lane, Store
 from semel.sqs import limits
 
 _NTH = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
-_NEXT = "SELECT id FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
 
 
 def horizon(store: Store, lane: Lane) -> int:
@@ -24,9 +25,9 @@ def horizon(store: Store, lane: Lane) -> int:
     return lane.horizon
 
 
-def left(store: Store, lane: Lane, row: int) -> None:
-    """A message left the lane, and its row is gone from the table."""
-    if lane.horizon is None or row > lane.horizon:
-        return
-    following = store.db.execute(_NEXT, (lane.horizon, lane.high)).fetchone()
-    lane.horizon = None if following is None else following[0]
+def left(store: Store, lane: Lane, rows: Iterable[int]) -> None:
+    """Messages left the lane, and their rows are gone from the table: as many others come within sight."""
+    if lane.horizon is not None:
+        nearer = sum(row < lane.horizon for row in rows)
+        found = store.db.execute(_NTH, (lane.horizon, lane.high, nearer)).fetchone()
+        lane.horizon = None if found is None else found[0]

@@ -36,8 +36,10 @@ def _sweep_lane(store: Store) -> bool:
     if row is None:
         return False
     (lane,) = row
-    swept = store.db.execute(_SWEEP_MESSAGES, (lane << LANE_BITS, (lane + 1) << LANE_BITS, _CHUNK)).rowcount
-    swept += store.db.execute(_SWEEP_GROUPS, (lane, _CHUNK)).rowcount
-    if swept == 0:
+    bounds = (lane << LANE_BITS, (lane + 1) << LANE_BITS, _CHUNK)
+    # Groups go after all messages that name them: a group's number may be given out again.
+    swept = store.db.execute(_SWEEP_MESSAGES, bounds).rowcount
+    swept = swept or store.db.execute(_SWEEP_GROUPS, (lane, _CHUNK)).rowcount
+    if not swept:
         store.db.execute(_DROP_LANE, (lane,))
     return True

@@ -27,9 +27,10 @@ COLUMNS: Final = ", ".join(Stored._fields)
 
 
 class Handed(NamedTuple):
-    """A message on its way to a client: with its new handle, the number of this receive, its first receive."""
+    """A message on its way to a client: its new handle, the number of this receive, its first receive, its due."""
 
     message: Stored
     handle: str
     receive: int
     first: int
+    due: int

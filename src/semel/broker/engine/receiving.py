@@ -64,7 +64,7 @@ def receive(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, 
         return {}
     store.count(queue, "received", len(handed))
     if attempt is not None:
-        _remember_attempt(store, lane, attempt, handed, now + visibility, now)
+        _remember_attempt(store, lane, attempt, handed, now)
     return {"Messages": [view(queue, message) for message in handed]}
 
 
@@ -191,7 +191,7 @@ def _hand_out(
         updates.append((state, now + timeout, place, first or now, now, row))
         if group is not None:
             by_group[group] = by_group.get(group, 0) + (state == IN_FLIGHT)
-        handed.append(Handed(message, encode(queue.id, row, receives + 1), receives + 1, first or now))
+        handed.append(Handed(message, encode(queue.id, row, receives + 1), receives + 1, first or now, now + timeout))
     store.db.executemany(_HAND_OUT, updates)
     if hidden:
         hide_until(lane, now + soonest)
@@ -207,8 +207,8 @@ def _hand_out(
 # ReceiveRequestAttemptId.
 
 
-def _remember_attempt(store: Store, lane: Lane, attempt: str, handed: list[Handed], due: int, now: int) -> None:
-    messages = json.dumps([(item.message.id, item.receive, due) for item in handed])
+def _remember_attempt(store: Store, lane: Lane, attempt: str, handed: list[Handed], now: int) -> None:
+    messages = json.dumps([(item.message.id, item.receive, item.due) for item in handed])
     expires = now + limits.RECEIVE_ATTEMPT_WINDOW * 1000
     store.db.execute(_SAVE_ATTEMPT, (lane.id, attempt, expires, messages))
 
@@ -225,12 +225,12 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
         if message.receives != receive or state != IN_FLIGHT or present_due != due:
             return []
         handle = store.receipts.encode(queue.id, number, receive)
-        handed.append(Handed(message, handle, receive, message.first))
+        handed.append(Handed(message, handle, receive, message.first, now + visibility))
     for item in handed:
         store.db.execute(_HIDE_AGAIN, (now + visibility, item.message.id))
     hide_until(queue.lane, now + visibility)
     if handed:
-        _remember_attempt(store, queue.lane, attempt, handed, now + visibility, now)
+        _remember_attempt(store, queue.lane, attempt, handed, now)
     return handed
 
 

@@ -48,7 +48,8 @@ CREATE TABLE deleted_queues (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT
 
 -- Counts are kept, not counted; `live` is 0 once the lane only waits to be swept.
 CREATE TABLE lanes (
-    id INTEGER PRIMARY KEY, live INTEGER NOT NULL, next_n INTEGER NOT NULL,
+    -- Never a number twice: rows, dedup ids and receive attempts of a dead lane are still about.
+    id INTEGER PRIMARY KEY AUTOINCREMENT, live INTEGER NOT NULL, next_n INTEGER NOT NULL,
     ready INTEGER NOT NULL, in_flight INTEGER NOT NULL, delayed INTEGER NOT NULL, busy_groups INTEGER NOT NULL
 );
 

@@ -115,10 +115,10 @@ def remove(store: Store, queue: Queue, rows: Sequence[Row], now: int) -> None:
     store.touched.add(lane)
     touched: dict[int, int] = {}
     ungrouped = 0
-    for row, state, group, received in rows:
+    if lane.horizon is not None:
+        horizon.left(store, lane, [row[0] for row in rows])
+    for _row, state, group, received in rows:
         lane.counts[state] -= 1
-        if lane.horizon is not None:
-            horizon.left(store, lane, row)
         if group is not None:
             touched[group] = touched.get(group, 0) - (state == IN_FLIGHT)
             if state == IN_FLIGHT and not queue.fifo:
