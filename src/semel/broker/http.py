@@ -18,6 +18,8 @@ MAX_HEAD: Final = 64 * 1024
 MAX_PIPELINED: Final = 32
 REQUEST_SECONDS: Final = 60.0
 IDLE_SECONDS: Final = 600.0
+LINGER_SECONDS: Final = 2.0
+_BITE: Final = 4096
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _HANG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
@@ -113,7 +115,9 @@ class Connection(asyncio.Protocol):
         self._poll: select.poll | None = None
         self._busy_since: float | None = None
         self.quiet_since = monotonic()
-        self._head_bytes = 0
+        self._raw_bytes = 0  # received since the end of the last request
+        self._pipe_full = self._pipe_blocked = False  # two reasons not to read
+        self._unread = bytearray()
         self._closing = False
         self._reset()
 
@@ -122,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._raw_headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body_bytes = self._raw_bytes = 0
 
     # asyncio's side.
 
@@ -144,26 +148,60 @@ class Connection(asyncio.Protocol):
             return
         if self._busy_since is None:
             self._busy_since = monotonic()
-        self._head_bytes += len(data)
+        if len(data) > _BITE or self._unread:
+            # In small bites, so that a pipeline is not read further than it may be long.
+            self._unread += data
+            self._go_on_reading()
+            return
+        self._parse(data)
+
+    def _go_on_reading(self) -> None:
+        while self._unread and not self._pipe_full and not self._closing:
+            bite = bytes(self._unread[:_BITE])
+            del self._unread[:_BITE]
+            self._parse(bite)
+
+    def _parse(self, data: bytes) -> None:
+        if self._busy_since is None:
+            self._busy_since = monotonic()
+        self._raw_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "this server speaks HTTP/1.1 only")
+        except httptools.HttpParserUpgrade as offer:
+            # The request has been accepted as any other; the offer is not taken, which needs no answer of its own.
+            self._parser = httptools.HttpRequestParser(self)
+            rest = data[offer.args[0] :]
+            if rest:
+                self._parse(rest)
         except httptools.HttpParserCallbackError:
             if not self._closing:
                 raise
         except httptools.HttpParserError as error:
             self._refuse(400, f"not an HTTP request: {error}")
         else:
-            if self._head_bytes > MAX_HEAD and not self._body_bytes and self._busy_since is not None:
+            # What is neither body nor the framing of its chunks is headers, also if they stand behind the body.
+            if self._raw_bytes > MAX_HEAD + 2 * self._body_bytes and self._busy_since is not None:
                 self._refuse(431, f"more than {MAX_HEAD} bytes of headers")
 
+    def eof_received(self) -> bool:
+        """A client that has nothing more to say may still listen: what it asked for is answered first."""
+        self._closing = True
+        return bool(self._requests)
+
     def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._pipe_blocked = True
+        self._read_or_not()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
+        self._pipe_blocked = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._pipe_blocked or self._pipe_full:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
 
     # The parser's side.
@@ -204,10 +242,11 @@ class Connection(asyncio.Protocol):
             self._parser.should_keep_alive(),
         )
         self._reset()
-        self._busy_since, self._head_bytes = None, 0
+        self._busy_since = None
         self._requests.append(request)
-        if len(self._requests) >= MAX_PIPELINED and self._transport is not None:
-            self._transport.pause_reading()
+        if len(self._requests) == MAX_PIPELINED:
+            self._pipe_full = True
+            self._read_or_not()
         self._accept(request)
 
     # Answers.
@@ -221,9 +260,14 @@ class Connection(asyncio.Protocol):
                 self._transport.write(request.answer)
                 if not request.keep_alive or (self._closing and not requests):
                     self._closing = True
-                    self._transport.close()
-                elif len(requests) == MAX_PIPELINED - 1:
-                    self._transport.resume_reading()
+                    if request.method:
+                        self._transport.close()
+                    else:
+                        self._linger()
+                elif self._pipe_full and len(requests) < MAX_PIPELINED:
+                    self._pipe_full = False
+                    self._go_on_reading()
+                    self._read_or_not()
         self.quiet_since = monotonic()
 
     def hung_up(self) -> bool:
@@ -256,9 +300,19 @@ class Connection(asyncio.Protocol):
         return not self._requests and now - self.quiet_since > IDLE_SECONDS
 
     def _refuse(self, status: int, why: str) -> None:
+        """The last answer of this connection, after those that are still owed."""
         if self._closing:
             return
         self._closing = True
-        if self._transport is not None:
-            self._transport.write(render(status, b"text/plain", f"{why}\n".encode(), keep_alive=False))
-            self._transport.close()
+        last = Request(self, "", "", {}, [], b"", keep_alive=False)
+        self._requests.append(last)
+        last.reply(render(status, b"text/plain", f"{why}\n".encode(), keep_alive=False))
+
+    def _linger(self) -> None:
+        """Ends our side and lets the client finish its own: what it is still sending would otherwise make its system
+        throw our last answer away unread."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)

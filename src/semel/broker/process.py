@@ -10,6 +10,7 @@ import sys
 
 from semel.broker.embedded import event_loop
 from semel.broker.serving import Options, start
+from semel.errors import StartError
 
 
 def serve(options: Options) -> int:
@@ -32,6 +33,10 @@ async def _main(options: Options) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
-    print(f"semel: SQS listening on {running.url}", flush=True)
-    await stop.wait()
-    await running.stop()
+    try:
+        print(f"semel: SQS listening on {running.url}", flush=True)
+        await stop.wait()
+    except OSError as error:
+        raise StartError(f"standard output takes no line: {error.strerror}") from None
+    finally:
+        await running.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from time import monotonic, time
@@ -34,6 +35,10 @@ from semel.sqs.errors import (
 log = logging.getLogger("semel.broker")
 
 _TICK_SECONDS: Final = 10.0
+_SECOND_TRY_SECONDS: Final = 0.2
+_DISK_SECONDS: Final = 0.02
+_RESERVE: Final = 32 * 1024 * 1024  # more than twice the log at its longest
+_GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 
 
@@ -50,7 +55,9 @@ class Broker:
         verifier: Verifier | None = None,
         rng: Random | None = None,
         max_connections: int = 4096,
+        free_space: Callable[[], int] | None = None,
     ) -> None:
+        self._free_space, self._disk_is_low, self._disk_seen = free_space, False, 0.0
         self.engine, self.clock, self.faults = engine, clock, faults
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
@@ -59,6 +66,7 @@ class Broker:
         self._rng = rng or Random()
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []
+        self._held: dict[Job, asyncio.TimerHandle] = {}  # by the latency fault
         self._parked: dict[str, dict[Job, None]] = {}
         self._lost: list[tuple[str, list[str]]] = []  # received by a client that hung up before its answer
         self._scheduled = self._committing = self._stopping = self._closed = False
@@ -92,7 +100,7 @@ class Broker:
                 job.call = wire.parse(request.method, request.target, request.headers, request.body, job.origin)
                 delay = self._disturb(job.queue) if self.faults.active else 0.0
                 if delay:
-                    self._loop.call_later(delay, self._submit, job)
+                    self._held[job] = self._loop.call_later(delay, self._release, job)
                     return
         except ServiceError as error:
             job.error = error
@@ -103,6 +111,10 @@ class Broker:
             job.error = ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")
             request.reply(self._render(job))
             return
+        self._submit(job)
+
+    def _release(self, job: Job) -> None:
+        self._held.pop(job).cancel()
         self._submit(job)
 
     def _submit(self, job: Job) -> None:
@@ -148,6 +160,7 @@ class Broker:
         self._scheduled = False
         if self._committing:
             return
+        self._look_at_disk()
         now = self.clock.now()
         batch = Batch(self._pending)
         self._pending = []
@@ -177,6 +190,17 @@ class Broker:
         self._render_all(batch)
         self._finish(batch)
 
+    def _look_at_disk(self) -> None:
+        """Stops to take messages while there is still room to give the others out."""
+        if self._free_space is None or monotonic() - self._disk_seen < _DISK_SECONDS:
+            return
+        self._disk_seen = monotonic()
+        low = self._free_space() < _RESERVE
+        if low and not self._disk_is_low:
+            # From here on the log is written over and over, and the database has all the room it needs.
+            self.engine.checkpoint()
+        self._disk_is_low = low
+
     def _perform(self, job: Job, batch: Batch, now: int) -> None:
         if job.work is not None:
             if not job.answer:  # what was done once is not done again if the batch must be repeated
@@ -187,6 +211,8 @@ class Broker:
         caller = Caller(now, job.origin, job.sender, job.trace)
         job.error = None
         try:
+            if self._disk_is_low and job.call.operation.name in _GROWING:
+                raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
             job.result = self.engine.perform(job.call.operation.name, job.call.params, caller)
             if not job.result and job.is_receive and not self._stopping and not job.deadline:
                 wait = self.engine.wait_seconds(job.call.params)
@@ -203,7 +229,6 @@ class Broker:
     def _chores(self, now: int) -> None:
         for queue, handles in self._lost:
             self.engine.give_back(queue, handles, now)
-        self._lost.clear()
         while self._moves_due is not None and self._moves_due <= now:
             self._moves_due = self.engine.step_moves(now)
             if not self.clock.manual:
@@ -220,6 +245,7 @@ class Broker:
         for name in names:
             for job in self._parked[name]:
                 if job.request.hung_up:
+                    job.request.abort()
                     batch.unparked.append(job)
                     continue
                 self._perform(job, batch, now)
@@ -241,7 +267,8 @@ class Broker:
             log.error("a call failed; the calls of its batch are repeated one by one", exc_info=error)
         alone = Batch(batch.jobs)
         self.engine.rollback()
-        self.engine.make_room(error)
+        if isinstance(error, sqlite3.Error):
+            self.engine.checkpoint()
         for job in batch.jobs:
             job.deadline, job.result = 0, None
             try:
@@ -257,9 +284,19 @@ class Broker:
                 alone.parked = [parked for parked in alone.parked if parked is not job]
                 job.work = None
                 alone.done.append(job)
-        self._look_again = True
+        # What the broker does by itself was undone as well; the disk gets a moment before it is tried again.
         self._render_all(alone)
-        self._finish(alone)
+        self._answer(alone)
+        self._loop.call_later(_SECOND_TRY_SECONDS, self._try_again)
+        if self._pending:
+            self._schedule()
+        else:
+            self._idle.set()
+
+    def _try_again(self) -> None:
+        self._look_again = self._sweep_due = True
+        self._moves_due = 0
+        self._schedule()
 
     # Out: from a job to its answer.
 
@@ -282,6 +319,11 @@ class Broker:
 
     def _finish(self, batch: Batch) -> None:
         """The transaction is durable: everybody may know."""
+        del self._lost[:]
+        self._answer(batch)
+        self._plan()
+
+    def _answer(self, batch: Batch) -> None:
         self.engine.committed()
         for job in batch.parked:
             self._park(job)
@@ -289,7 +331,6 @@ class Broker:
             self._unpark(job)
         for job in batch.done:
             self._reply(job)
-        self._plan()
 
     def _reply(self, job: Job) -> None:
         if job.is_receive and job.error is None:
@@ -298,6 +339,7 @@ class Broker:
             elif job.request.hung_up:
                 handles = [message["ReceiptHandle"] for message in job.result["Messages"]]
                 self._lost.append((job.queue, handles))
+                job.request.abort()
                 return
         if self.faults.active and job.call is not None and self.faults.strikes(Fault.LOST_ANSWER, job.queue):
             job.request.abort()
@@ -379,6 +421,8 @@ class Broker:
         """Finishes what is under way, answers the polls that wait, and closes the database."""
         self._stopping = True
         self._tick_timer.cancel()
+        for job in list(self._held):
+            self._release(job)
         while self._scheduled or self._committing or self._pending:
             self._idle.clear()
             self._schedule()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import os
 import re
 import socket
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -134,8 +136,14 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
         durable=options.data is not None,
         verifier=verifier,
         max_connections=options.max_connections,
+        free_space=None if options.data is None else partial(_free_space, options.data),
     )
     return engine, broker
+
+
+def _free_space(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def _listen(host: str, port: int) -> socket.socket:

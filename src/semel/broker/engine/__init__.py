@@ -150,11 +150,10 @@ class Engine:
         """Grows with every row that is written."""
         return self.store.db.total_changes
 
-    def make_room(self, error: Exception) -> None:
-        """After the disk refused a write: lets the log be written from its start again, which needs no new space."""
-        if isinstance(error, sqlite3.Error):
-            with suppress(sqlite3.Error):
-                self.store.db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+    def checkpoint(self) -> None:
+        """Lets the log be written from its start again, which needs no new space."""
+        with suppress(sqlite3.Error):
+            self.store.db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def close(self) -> None:
         self.store.db.close()

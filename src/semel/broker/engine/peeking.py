@@ -15,6 +15,8 @@ from semel.broker.engine.state import Queue, Store, sequence_number
 _PAGE = f"SELECT state, due, {COLUMNS} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
 # A filter that matches little must not read a million rows in one go; the answer then says where to go on.
 _MAX_SCANNED: Final = 20_000
+# Nor should one answer hold a thousand messages of a mebibyte each.
+_MAX_BYTES: Final = 4 * 1024 * 1024
 _NUMBER_MASK: Final = (1 << LANE_BITS) - 1
 STATES: Final = {"visible": READY, "in_flight": IN_FLIGHT, "delayed": DELAYED}
 _NAMES: Final = {number: name for name, number in STATES.items()}
@@ -47,7 +49,7 @@ def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, 
     """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end."""
     lane = queue.lane
     found: list[dict[str, Any]] = []
-    place, scanned, rows = lane.low | after, 0, []
+    place, scanned, size = lane.low | after, 0, 0
     while scanned < _MAX_SCANNED:
         rows = store.db.execute(_PAGE, (place, lane.high, 500)).fetchall()
         for row in rows:
@@ -55,7 +57,8 @@ def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, 
             shown = _shown(queue, row, now)
             if wanted.matches(shown):
                 found.append(shown)
-                if len(found) == limit:
+                size += len(shown["Body"])
+                if len(found) == limit or size >= _MAX_BYTES:
                     return {"Messages": found, "Next": place & _NUMBER_MASK}
         scanned += len(rows)
         if len(rows) < 500:
