@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench-broker clean
+.PHONY: demo test check format bench-broker bench-behaviour clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
@@ -30,6 +30,9 @@ format: $(READY)
 
 bench-broker: $(READY)  ## the broker against its peers, in one run
 	$(BIN)/python bench/broker.py
+
+bench-behaviour: $(READY)  ## what the broker and its peers really do
+	$(BIN)/python bench/behaviour.py
 
 clean:
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .hypothesis
