@@ -15,5 +15,5 @@ def test_the_demo_tells_the_whole_story() -> None:
     )
     assert done.returncode == 0, done.stderr
     steps = [line.split("  ")[1].strip() for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert steps == "send,receive,receive,redelivery,dead letter,redrive,receive,delete".split(",")
+    assert steps == ["send", "receive", "receive", "redelivery", "dead letter", "redrive", "receive", "delete"]
     assert "orders: 0 visible, 0 in flight · orders-dlq: 0 visible, 0 in flight" in done.stdout

@@ -26,8 +26,8 @@ def delete(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, f
     settle(store, queue, caller.now)
     handle = params["ReceiptHandle"]
     receipt = store.receipts.decode(handle, queue.id)
-    row = store.db.execute(_FIND, (receipt.row,)).fetchone()
-    if _is_doomed(queue, handle, receipt, row) and not faulty.loses_delete(queue):
+    row = _find(store, queue, receipt)
+    if row is not None and _is_doomed(queue, handle, receipt, row) and not faulty.loses_delete(queue):
         remove(store, queue, [_leaving(row)], caller.now)
     store.count(queue, "deleted")
     return {}
@@ -44,7 +44,7 @@ def delete_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Cal
         receipts[entry["Id"]] = decode(entry["ReceiptHandle"], number)
 
     failed = _each(entries, read).get("Failed", [])
-    wanted = [receipt.row for receipt in receipts.values()]
+    wanted = [receipt.row for receipt in receipts.values() if receipt.row in queue.lane]
     wanted += [-1] * (limits.MAX_BATCH_ENTRIES - len(wanted))
     found: dict[int, Row] = {row[0]: row for row in store.db.execute(_FIND_TEN, wanted)}
     doomed: dict[int, Row] = {}
@@ -63,6 +63,12 @@ def delete_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Cal
         remove(store, queue, list(doomed.values()), caller.now)
     store.count(queue, "deleted", len(answer.get("Successful", ())))
     return answer
+
+
+def _find(store: Store, queue: Queue, receipt: Receipt) -> Row | None:
+    """The row that a receipt stands for; None if it is deleted, or was purged and only waits to be swept up."""
+    row: Row | None = store.db.execute(_FIND, (receipt.row,)).fetchone() if receipt.row in queue.lane else None
+    return row
 
 
 def _is_doomed(queue: Queue, handle: str, receipt: Receipt, row: Row | None) -> bool:
@@ -104,7 +110,7 @@ def _change(store: Store, queue: Queue, handle: str, seconds: int, now: int) -> 
     if not 0 <= seconds <= limits.MAX_VISIBILITY:
         raise invalid_value(seconds, "VisibilityTimeout", "Must be between 0 and 43200, if provided.")
     receipt = store.receipts.decode(handle, queue.id)
-    row = store.db.execute(_FIND, (receipt.row,)).fetchone()
+    row = _find(store, queue, receipt)
     stale = row is not None and (row[1] != IN_FLIGHT or row[4] != receipt.receive)
     if row is None or (stale and queue.fifo):
         reason = "Message does not exist or is not available for visibility timeout change."
@@ -128,7 +134,7 @@ def give_back(store: Store, queue: Queue, handles: list[str], now: int) -> None:
     """Undoes a receive that no client got to see: the messages are visible at once."""
     for handle in handles:
         receipt = store.receipts.decode(handle, queue.id)
-        row = store.db.execute(_FIND, (receipt.row,)).fetchone()
+        row = _find(store, queue, receipt)
         if row is not None and row[1] == IN_FLIGHT and row[4] == receipt.receive:
             make_ready(store, queue, [row], now)
             store.db.execute(_UNRECEIVE, (receipt.row,))

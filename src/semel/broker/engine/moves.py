@@ -206,7 +206,9 @@ def _step(store: Store, task: Task, now: int) -> int | None:
         if budget <= 0:
             return task.started + -(-(task.moved + 1) * 1000 // task.rate)
     settle_wholly(store, source, now)
-    rows = store.db.execute(_NEXT, (task.cursor, task.until, int(source.fifo), budget)).fetchall()
+    # If the queue was purged meanwhile, what there was to move is gone, though its rows may still be about.
+    until = task.until if task.until in source.lane else task.cursor
+    rows = store.db.execute(_NEXT, (task.cursor, until, int(source.fifo), budget)).fetchall()
     for message in map(Stored._make, rows):
         target, reason = _target(store, task, message)
         if target is None:

@@ -54,8 +54,9 @@ def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, 
         rows = store.db.execute(_PAGE, (place, lane.high, 500)).fetchall()
         for row in rows:
             place = row[2]
-            shown = _shown(queue, row, now)
-            if wanted.matches(shown):
+            message = Stored._make(row[2:])
+            shown = _shown(queue, message, state=row[0], due=row[1], now=now)
+            if message.enqueued + queue.retention > now and wanted.matches(shown):
                 found.append(shown)
                 size += len(shown["Body"])
                 if len(found) == limit or size >= _MAX_BYTES:
@@ -66,8 +67,7 @@ def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, 
     return {"Messages": found, "Next": place & _NUMBER_MASK}
 
 
-def _shown(queue: Queue, row: tuple[Any, ...], now: int) -> dict[str, Any]:
-    state, due, message = row[0], row[1], Stored._make(row[2:])
+def _shown(queue: Queue, message: Stored, *, state: int, due: int, now: int) -> dict[str, Any]:
     if state != READY and due <= now:
         state = READY
     extra = orjson.loads(message.extra) if message.extra else {}

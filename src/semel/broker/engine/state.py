@@ -69,6 +69,9 @@ class Lane:
         # Recent working time, fading. A hint, not state: it starts at nothing when the broker starts.
         self.busy, self.busy_at = 0.0, 0
 
+    def __contains__(self, row: int) -> bool:
+        return self.low <= row < self.high
+
 
 @dataclass(eq=False, slots=True)
 class Group:
@@ -138,6 +141,7 @@ class Store:
         self.by_url: dict[str, Queue] = {}
         self.tally: dict[tuple[str, str], int] = {}
         self.totals: Counter[tuple[str, str]] = Counter()
+        self._forgotten: set[str] = set()
         self.woken: set[str] = set()
         self._id_pool, self._ids_used = "", 0
         self.touched: set[Lane] = set()
@@ -196,6 +200,10 @@ class Store:
         self.touched.clear()
 
     def committed(self) -> None:
+        if self._forgotten:
+            for key in [key for key in self.totals if key[0] in self._forgotten]:
+                del self.totals[key]
+            self._forgotten.clear()
         if self.tally:
             self.totals.update(self.tally)
             self.tally.clear()
@@ -204,6 +212,7 @@ class Store:
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
         self.tally.clear()
+        self._forgotten.clear()
         self.touched.clear()
         self.unwritten = []
         self.load()
@@ -245,9 +254,8 @@ class Store:
 
     def forget_counts(self, name: str) -> None:
         """A queue is gone; another of the same name starts at 0."""
-        for counts in (self.tally, self.totals):
-            for key in [key for key in counts if key[0] == name]:
-                del counts[key]
+        self._forgotten.add(name)
+        self.tally = {key: amount for key, amount in self.tally.items() if key[0] != name}
 
     def remember_group(self, group: Group) -> None:
         if len(self.groups) >= _GROUPS_KEPT:

@@ -1,0 +1,942 @@
+"""Random calls to the engine and to a model of SQS in plain Python: every answer must be one that the model allows.
+
+After every step the database is checked as well: its counters, heads and groups against what its rows say, its rows
+against the model's lists. Steps run in transactions of random length; some are rolled back, and then nothing has
+happened. SEMEL_PROOF_EXAMPLES=5000 makes it a long hunt with new random numbers each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import md5
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from model import (
+    ATTEMPT_WINDOW,
+    BAD_VALUE,
+    DEDUP_WINDOW,
+    SECOND,
+    Entry,
+    Message,
+    Model,
+    Queue,
+    Redrive,
+    Refusal,
+    State,
+    Task,
+)
+
+from semel.broker.engine import Caller, Engine, Wanted, dedup, fair, housekeeping, moves, settling
+from semel.broker.engine.schema import LANE_BITS, open_database
+from semel.sqs import limits
+from semel.sqs.errors import ServiceError
+
+PLAIN, WORK, WORK_DEAD = "plain", "work", "work-dead"
+ORDERS, EVENTS, EVENTS_DEAD = "orders.fifo", "events.fifo", "events-dead.fifo"
+QUEUES: Final = (PLAIN, WORK_DEAD, WORK, ORDERS, EVENTS_DEAD, EVENTS)
+# An example plays in a few of the queues, so that much happens in each.
+SCENES: Final = (
+    *((PLAIN,), (ORDERS,), QUEUES),
+    *((WORK, WORK_DEAD), (WORK, WORK_DEAD, PLAIN), (EVENTS, EVENTS_DEAD), (EVENTS, EVENTS_DEAD, ORDERS)),
+)
+START: Final = 1_700_000_000_000
+ARN: Final = "arn:aws:sqs:us-east-1:000000000000:"
+STATES: Final = {0: State.VISIBLE, 1: State.IN_FLIGHT, 2: State.DELAYED}
+
+# Group, dedup id, delay and tag of a message.
+Parts = tuple[str | None, str | None, int | None, str | None]
+
+small = st.integers(0, 7)
+queue_number = st.integers(0, 5)
+groups = st.sampled_from((None, "a", "a", "b", "c"))
+entries = st.tuples(
+    groups,
+    st.sampled_from((None, "x", "y", "z")),
+    st.sampled_from((None, None, None, 0, 3, 900)),
+    st.sampled_from((None, None, "red")),
+)
+visibilities = st.sampled_from((None, None, None, 0, 0, 1, 5, 43_200))
+changes = st.sampled_from((0, 0, 1, 10, 43_195, 43_200, 43_201, -1))
+attempts = st.sampled_from((None, None, None, "try-1", "try-2"))
+limits_asked = st.sampled_from((1, 1, 2, 3, 10))
+which_handle = st.tuples(st.sampled_from(("current", "current", "current", "old", "foreign", "garbage")), small)
+ways_to_empty = st.sampled_from(("purge", "create again", "delete"))
+moments_awaited = st.sampled_from(("hidden", "hidden", "hidden", "hidden", "window", "retention", "retention"))
+attribute_changes = st.sampled_from(
+    [("VisibilityTimeout", seconds) for seconds in (0, 2, 30)]
+    + [("MessageRetentionPeriod", seconds) for seconds in (60, 60, 120, 345_600)]
+    + [("DelaySeconds", seconds) for seconds in (0, 0, 5, 900)]
+    + [("RedrivePolicy", count) for count in (0, 1, 2, 4)]
+)
+
+
+Chosen = tuple[str, dict[str, Any]]
+STEPS: dict[str, st.SearchStrategy[Chosen]] = {}
+WEIGHTED: list[str] = []
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def step(weight: int, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
+    """A step of the walk, taken as often as its weight says: traffic, mostly. (Rules of hypothesis have no weights.)"""
+
+    def register(function: F) -> F:
+        name = function.__name__
+        STEPS[name] = st.tuples(st.just(name), st.fixed_dictionaries(arguments))
+        WEIGHTED.extend([name] * weight)
+        return function
+
+    return register
+
+
+def any_step() -> st.SearchStrategy[Chosen]:
+    # A failing walk is made simpler by putting the first of these in place of others.
+    return st.sampled_from(sorted(WEIGHTED, key=lambda name: name != "wait")).flatmap(STEPS.__getitem__)
+
+
+class EngineAndModel(RuleBasedStateMachine):
+    """Both get the same calls at the same times."""
+
+    folder: Path | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = START
+        self.opened = 0
+        self.in_transaction = False
+        self.saved = b""
+        self.totals: Counter[tuple[str, str]] = Counter()
+        self.model = self.new_model()
+        self.engine = self.open()
+        self.scene: Sequence[str] = QUEUES
+        self.bodies = 0
+
+    def new_model(self) -> Model:
+        return Model()
+
+    def open(self) -> Engine:
+        self.opened += 1
+        return Engine(open_database(self.folder), Random(self.opened), cooldowns=False)
+
+    def teardown(self) -> None:
+        self.engine.rollback()
+        self.engine.close()
+
+    @initialize(scene=st.sampled_from(SCENES), max_receives=st.sampled_from((1, 1, 2, 4)), fill=st.integers(0, 9))
+    def create_all(self, scene: Sequence[str], max_receives: int, fill: int) -> None:
+        self.scene = scene
+        for name in QUEUES:
+            self.create(name)
+        self.set_attribute(WORK, "RedrivePolicy", max_receives)
+        self.set_attribute(EVENTS, "RedrivePolicy", max_receives)
+        for name in scene:
+            for i in range(fill):
+                self.send_one(
+                    name, ((None, "a", "b")[i % 3], f"first-{i}" if name.endswith(".fifo") else None, None, None)
+                )
+            self.now += SECOND
+        self.commit()
+
+    # How a step is taken.
+
+    @rule(chosen=st.deferred(any_step))
+    def take(self, chosen: Chosen) -> None:
+        name, arguments = chosen
+        getattr(self, name)(**arguments)
+
+    def caller(self) -> Caller:
+        return Caller(self.now)
+
+    def begin(self) -> None:
+        """Opens a transaction if none is open, and brings the model to the present."""
+        if not self.in_transaction:
+            self.engine.begin()
+            self.in_transaction = True
+            self.saved = pickle.dumps(self.model)
+            self.totals = self.engine.store.totals.copy()
+        self.model.let_time_pass(self.now)
+        self.engine.woken()
+
+    def call(self, operation: str, **params: Any) -> dict[str, Any]:
+        """The engine's answer; its errors as the model says them."""
+        try:
+            return self.engine.perform(operation, params, self.caller())
+        except ServiceError as error:
+            raise Refusal(error.kind.code) from error
+
+    def both(self, engine: Callable[[], dict[str, Any]], model: Callable[[], None]) -> dict[str, Any] | None:
+        """The engine's answer if both accept the call; None if both refuse it, for the same reason."""
+        before = self.receivable()
+        expected = outcome(model)
+        answer: dict[str, Any] | None = None
+
+        def perform() -> None:
+            nonlocal answer
+            answer = engine()
+
+        assert outcome(perform) == expected
+        self.check_woken(before)
+        return answer
+
+    def receivable(self) -> dict[str, set[Message]]:
+        return {name: set(queue.receivable(self.now)) for name, queue in self.model.queues.items()}
+
+    def check_woken(self, before: dict[str, set[Message]]) -> None:
+        """Whatever a call makes available, whoever waits for it is told."""
+        woken = self.engine.woken()
+        for name, after in self.receivable().items():
+            assert after <= before.get(name, set()) or name in woken or self.engine.next_look(name) <= self.now
+
+    def choose(self, number: int, wanted: Callable[[Queue], object] = lambda queue: True) -> str:
+        """A queue of the scene, if possible one that is as wanted: most steps should have something to work on."""
+        there = [name for name in self.scene if name in self.model.queues and wanted(self.model.queues[name])]
+        return (there or self.scene)[number % len(there or self.scene)]
+
+    def choose_held(self, number: int) -> str:
+        """Preferably a queue with messages in flight."""
+        return self.choose(number, lambda queue: queue.count(State.IN_FLIGHT, self.now))
+
+    def address(self, name: str) -> str:
+        return f"http://localhost/000000000000/{name}"
+
+    # Send.
+
+    def entry(self, name: str, parts: Parts) -> Entry:
+        """Mostly one that the queue takes; its body is new, except where dedup looks at the body."""
+        group, dedup_id, delay, tag = parts
+        if name == PLAIN:
+            group = None
+        if not name.endswith(".fifo"):
+            dedup_id = dedup_id if delay == 900 and tag else None
+        elif delay != 900:
+            delay, group = None if delay is None else 0, group or "a"
+        if name.startswith("events") and dedup_id is None:
+            return Entry(f"body of {tag}", group, None, delay, tag)
+        self.bodies += 1
+        return Entry(f"body {self.bodies}", group, dedup_id, delay, tag)
+
+    def parameters(self, entry: Entry) -> dict[str, Any]:
+        params: dict[str, Any] = {"MessageBody": entry.body}
+        if entry.group is not None:
+            params["MessageGroupId"] = entry.group
+        if entry.dedup_id is not None:
+            params["MessageDeduplicationId"] = entry.dedup_id
+        if entry.delay is not None:
+            params["DelaySeconds"] = entry.delay
+        if entry.tag is not None:
+            params["MessageAttributes"] = {"tag": {"DataType": "String", "StringValue": entry.tag}}
+        return params
+
+    def check_sent(self, queue: Queue, entry: Entry, message: Message, new: bool, answer: dict[str, Any]) -> None:
+        assert answer["MD5OfMessageBody"] == md5(entry.body.encode()).hexdigest()
+        assert ("MD5OfMessageAttributes" in answer) == (entry.tag is not None)
+        if new:
+            self.model.learn_id(message, answer["MessageId"])
+            if queue.fifo:
+                assert int(answer["SequenceNumber"]) > queue.last_sequence
+                self.model.learn_sequence(queue, message, answer["SequenceNumber"])
+        assert answer["MessageId"] == message.message_id
+        assert answer.get("SequenceNumber") == (str(message.sequence) if queue.fifo else None)
+
+    @step(9, where=queue_number, all_parts=st.lists(entries, min_size=1, max_size=5), singly=st.booleans())
+    def send(self, where: int, all_parts: list[Parts], singly: bool) -> None:
+        name = self.choose(where)
+        if not singly:
+            self.send_batch(name, all_parts)
+            return
+        for parts in all_parts:
+            self.send_one(name, parts)
+
+    def send_one(self, name: str, parts: Parts) -> None:
+        self.begin()
+        entry = self.entry(name, parts)
+        sent: list[tuple[Message, bool]] = []
+        answer = self.both(
+            lambda: self.call("SendMessage", QueueUrl=self.address(name), **self.parameters(entry)),
+            lambda: sent.append(self.model.send(self.model.queue(name), entry, self.now)),
+        )
+        if answer is not None:
+            self.check_sent(self.model.queues[name], entry, *sent[0], answer)
+
+    def send_batch(self, name: str, all_parts: list[Parts]) -> None:
+        self.begin()
+        batch = [self.entry(name, parts) for parts in all_parts]
+        sent: list[tuple[Message, bool] | str] = []
+
+        def expected() -> None:
+            queue = self.model.queue(name)
+            if queue.fifo and any(entry.group is None for entry in batch):
+                raise Refusal(BAD_VALUE)
+            for entry in batch:
+                try:
+                    sent.append(self.model.send(queue, entry, self.now))
+                except Refusal as refusal:
+                    sent.append(refusal.code)
+
+        listed = [{"Id": str(i), **self.parameters(entry)} for i, entry in enumerate(batch)]
+        answer = self.both(lambda: self.call("SendMessageBatch", QueueUrl=self.address(name), Entries=listed), expected)
+        if answer is None:
+            return
+        answers = by_id(answer)
+        for i, result in enumerate(sent):
+            if isinstance(result, str):
+                assert answers[i]["Code"] == result
+            else:
+                self.check_sent(self.model.queues[name], batch[i], *result, answers[i])
+
+    # Receive.
+
+    @step(9, where=queue_number, limit=limits_asked, seconds=visibilities, attempt=attempts)
+    def receive(self, where: int, limit: int, seconds: int | None, attempt: str | None) -> None:
+        self.receive_from(self.choose(where, lambda queue: queue.receivable(self.now)), limit, seconds, attempt)
+
+    @step(5, where=queue_number, limit=limits_asked, times=st.integers(1, 4))
+    def receive_and_release(self, where: int, limit: int, times: int) -> None:
+        """What it takes for a message to be received often."""
+        name = self.choose(where, lambda queue: queue.receivable(self.now))
+        for _ in range(times):
+            self.receive_from(name, limit, 0, None)
+
+    @step(2, attempt=st.sampled_from(("try-1", "try-2")), where=queue_number, seconds=visibilities)
+    def try_again(self, attempt: str, where: int, seconds: int | None) -> None:
+        """Preferably where that attempt was made before."""
+        name = self.choose(where, lambda queue: self.model.replay(queue, attempt, self.now))
+        self.receive_from(name, 10, seconds, attempt)
+
+    def receive_from(self, name: str, limit: int, seconds: int | None, attempt: str | None) -> None:
+        self.begin()
+        queue = self.model.queues.get(name)
+        if queue is None:
+            self.both(lambda: self.call("ReceiveMessage", QueueUrl=self.address(name)), lambda: self.absent(name))
+            return
+        if not queue.fifo:
+            attempt = None
+        params: dict[str, Any] = {"MaxNumberOfMessages": limit, "MessageSystemAttributeNames": ["All"]}
+        params |= {"QueueUrl": self.address(name), "MessageAttributeNames": ["All"]}
+        if seconds is not None:
+            params["VisibilityTimeout"] = seconds
+        if attempt is not None:
+            params["ReceiveRequestAttemptId"] = attempt
+        visibility = queue.visibility if seconds is None else seconds * SECOND
+        before = self.receivable()
+        again = self.model.replay(queue, attempt, self.now) if attempt else []
+        refused = None if again else outcome(lambda: self.model.room(queue, self.now))
+        if refused is not None:
+            assert outcome(lambda: self.call("ReceiveMessage", **params)) == refused
+            return
+        answer = self.call("ReceiveMessage", **params)
+        assert "Messages" not in answer or answer["Messages"]
+        shown = answer.get("Messages", [])
+        if again:
+            self.received_again(queue, shown, again, visibility)
+        else:
+            again = self.received(queue, shown, min(limit, self.model.room(queue, self.now)), visibility)
+        if attempt is not None:
+            self.model.remember_attempt(queue, attempt, again, self.now)
+        self.check_woken(before)
+
+    def absent(self, name: str) -> None:
+        self.model.queue(name)
+
+    def received(self, queue: Queue, shown: list[dict[str, Any]], limit: int, visibility: int) -> list[Message]:
+        if queue.fifo:
+            handed, buried = self.model.fifo_choice(queue, limit, self.now)
+            assert [item["MessageId"] for item in shown] == [message.message_id for message in handed]
+        else:
+            here = {message.message_id: message for message in queue.messages}
+            handed = [here[item["MessageId"]] for item in shown]
+            buried = self.buried(queue, here)
+            self.model.check_standard_choice(queue, limit, handed, buried, self.now)
+        for message, item in zip(handed, shown, strict=True):
+            self.model.hand_out(queue, message, item["ReceiptHandle"], visibility, self.now)
+            self.check_shown(queue, message, item)
+        for message in buried:
+            self.model.bury(queue, message, self.now)
+        return handed
+
+    def buried(self, queue: Queue, here: dict[str, Message]) -> list[Message]:
+        """Those that are in the dead-letter queue now, in the order in which they went there."""
+        if queue.redrive is None or queue.redrive.target not in self.model.queues:
+            return []
+        lane = self.engine.store.queues[queue.redrive.target].lane.id
+        letters = [row[0] for row in self.select(f"SELECT message_id FROM messages WHERE lane = {lane} ORDER BY id")]
+        return [here[message_id] for message_id in letters if message_id in here]
+
+    def received_again(
+        self, queue: Queue, shown: list[dict[str, Any]], messages: list[Message], visibility: int
+    ) -> None:
+        assert [item["ReceiptHandle"] for item in shown] == [message.handle for message in messages]
+        for message, item in zip(messages, shown, strict=True):
+            self.check_shown(queue, message, item)
+            self.model.hide_again(message, visibility, self.now)
+
+    def check_shown(self, queue: Queue, message: Message, item: dict[str, Any]) -> None:
+        attributes = dict(item["Attributes"])
+        if queue.fifo:
+            sequence = attributes.pop("SequenceNumber")
+            if not message.sequence:
+                self.model.learn_sequence(queue, message, sequence)
+            assert sequence == str(message.sequence)
+        assert attributes == self.system_attributes(queue, message)
+        assert item["Body"] == message.body
+        assert item["MD5OfBody"] == md5(message.body.encode()).hexdigest()
+        tag = {"tag": {"DataType": "String", "StringValue": message.tag}}
+        assert item.get("MessageAttributes") == (tag if message.tag else None)
+
+    def system_attributes(self, queue: Queue, message: Message) -> dict[str, str]:
+        attributes = {
+            "SenderId": "anonymous",
+            "SentTimestamp": str(message.sent),
+            "ApproximateReceiveCount": str(message.prior + message.receives),
+        }
+        if message.first_received:
+            attributes["ApproximateFirstReceiveTimestamp"] = str(message.first_received)
+        if message.group is not None:
+            attributes["MessageGroupId"] = message.group
+        if queue.fifo:
+            attributes["MessageDeduplicationId"] = message.dedup_id or message.message_id
+        if message.source is not None:
+            attributes["DeadLetterQueueSourceArn"] = ARN + message.source
+        return attributes
+
+    @step(2, which=small)
+    def give_back(self, which: int) -> None:
+        """One of the newest receives, as when its client has hung up: not later than it hides the message."""
+        self.begin()
+        if not self.model.receipts:
+            return
+        handle = list(self.model.receipts)[-1 - which % len(self.model.receipts)]
+        queue, message = self.model.receipts[handle].queue, self.model.receipts[handle].message
+        if self.model.queues.get(queue.name) is not queue or self.now >= message.hidden_until:
+            return
+        if queue.fifo and self.now < message.enqueued + queue.delay:
+            return  # the delay was changed since the receive
+        before = self.receivable()
+        self.engine.give_back(queue.name, [handle], self.now)
+        self.model.give_back(queue, handle, self.now)
+        self.check_woken(before)
+
+    # Delete and change visibility.
+
+    def handle(self, name: str, which: tuple[str, int]) -> str:
+        kind, number = which
+        known = {
+            "current": [m.handle for m in self.messages(name) if m.handle],
+            "old": [h for h, receipt in self.model.receipts.items() if receipt.queue.name == name],
+            "foreign": [h for h, receipt in self.model.receipts.items() if receipt.queue.name != name],
+            "garbage": ["", "garbage", "A" * 27 + "=", *(h[:-3] + "AA=" for h in self.model.receipts)],
+        }[kind]
+        known = known or list(self.model.receipts) or ["no handle yet"]
+        return known[-1 - number % len(known)]
+
+    def messages(self, name: str) -> list[Message]:
+        return self.model.queues[name].messages if name in self.model.queues else []
+
+    @step(6, where=queue_number, all_which=st.lists(which_handle, min_size=1, max_size=5), singly=st.booleans())
+    def delete(self, where: int, all_which: list[tuple[str, int]], singly: bool) -> None:
+        self.begin()
+        name = self.choose_held(where)
+        handles = [self.handle(name, which) for which in all_which]
+        if singly:
+            for handle in handles:
+                params = {"QueueUrl": self.address(name), "ReceiptHandle": handle}
+                self.both(partial(self.call, "DeleteMessage", **params), partial(self.delete_in_model, name, [handle]))
+            return
+        listed = [{"Id": str(i), "ReceiptHandle": handle} for i, handle in enumerate(handles)]
+        self.batch("DeleteMessageBatch", name, listed, lambda: self.try_to_delete_in_model(name, handles))
+
+    def delete_in_model(self, name: str, handles: list[str]) -> None:
+        (refused,) = self.try_to_delete_in_model(name, handles)
+        if refused is not None:
+            raise Refusal(refused)
+
+    def try_to_delete_in_model(self, name: str, handles: list[str]) -> list[str | None]:
+        """What each is answered with; all are looked at before any is deleted."""
+        queue = self.model.queue(name)
+        doomed: set[Message] = set()
+
+        def mark(handle: str) -> None:
+            doomed.update(self.model.deletable(queue, handle, self.now))
+
+        results = [outcome(partial(mark, handle)) for handle in handles]
+        for message in doomed:
+            self.model.remove(queue, message)
+        return results
+
+    def batch(
+        self, operation: str, name: str, listed: list[dict[str, Any]], model: Callable[[], list[str | None]]
+    ) -> None:
+        """A batch has one answer for each entry."""
+        results: list[str | None] = []
+        answer = self.both(
+            lambda: self.call(operation, QueueUrl=self.address(name), Entries=listed), lambda: results.extend(model())
+        )
+        if answer is not None:
+            answers = by_id(answer)
+            assert [answers[i].get("Code") for i in range(len(listed))] == results
+
+    @step(
+        5,
+        where=queue_number,
+        wanted=st.lists(st.tuples(which_handle, changes), min_size=1, max_size=4),
+        singly=st.booleans(),
+    )
+    def change_visibility(self, where: int, wanted: list[tuple[tuple[str, int], int]], singly: bool) -> None:
+        self.begin()
+        name = self.choose_held(where)
+        pairs = [(self.handle(name, which), seconds) for which, seconds in wanted]
+
+        def change(handle: str, seconds: int) -> None:
+            self.model.change_visibility(self.model.queue(name), handle, seconds, self.now)
+
+        if singly:
+            for handle, seconds in pairs:
+                params = {"QueueUrl": self.address(name), "ReceiptHandle": handle, "VisibilityTimeout": seconds}
+                self.both(partial(self.call, "ChangeMessageVisibility", **params), partial(change, handle, seconds))
+            return
+        listed = [
+            {"Id": str(i), "ReceiptHandle": handle, "VisibilityTimeout": seconds}
+            for i, (handle, seconds) in enumerate(pairs)
+        ]
+        self.batch("ChangeMessageVisibilityBatch", name, listed, lambda: self.change_in_model(name, change, pairs))
+
+    def change_in_model(
+        self, name: str, change: Callable[[str, int], None], pairs: list[tuple[str, int]]
+    ) -> list[str | None]:
+        self.model.queue(name)
+        return [outcome(partial(change, handle, seconds)) for handle, seconds in pairs]
+
+    # Time.
+
+    @step(2, milliseconds=st.sampled_from((1, 400, 1_000, 1_000, 5_000, 30_000)))
+    def wait(self, milliseconds: int) -> None:
+        self.now += milliseconds
+
+    @step(6, what=moments_awaited, which=small, offset=st.sampled_from((-1, 0, 0, 0, 1)))
+    def wait_for(self, what: str, which: int, offset: int) -> None:
+        """To just before, at, or just after a moment when something ends."""
+        queues = [self.model.queues[name] for name in self.scene if name in self.model.queues]
+        moments = sorted({moment for queue in queues for moment in endings(queue, what) if moment > self.now + 1})
+        if moments:
+            self.now = moments[which % len(moments)] + offset
+
+    # Queues.
+
+    @step(2, where=queue_number, how=ways_to_empty, sweeps=st.sampled_from((0, 0, 0, 1, 5)))
+    def empty(self, where: int, how: str, sweeps: int) -> None:
+        self.begin()
+        name = self.choose(where, lambda queue: where > 2 and self.is_moving(queue))
+        if how == "purge":
+            self.both(
+                lambda: self.call("PurgeQueue", QueueUrl=self.address(name)),
+                lambda: self.model.purge(self.model.queue(name)),
+            )
+        else:
+            self.both(
+                lambda: self.call("DeleteQueue", QueueUrl=self.address(name)),
+                lambda: self.model.delete_queue(self.model.queue(name)),
+            )
+        for _ in range(sweeps):
+            self.sweep()
+        if how == "create again" and name not in self.model.queues:
+            self.create(name)
+        if where % 2:
+            self.step_moves()
+
+    @step(2, where=queue_number, change=attribute_changes, other=small)
+    def set_attributes(self, where: int, change: tuple[str, int], other: int) -> None:
+        self.set_attribute(self.choose(where), *change, other=other)
+
+    def set_attribute(self, name: str, attribute: str, value: int, other: int = 0) -> None:
+        self.begin()
+        text = str(value)
+        redrive: Redrive | None = None
+        if attribute == "RedrivePolicy":
+            redrive = Redrive(dead_letter_queue(name, other), value) if value else None
+            policy = {"deadLetterTargetArn": ARN + redrive.target, "maxReceiveCount": value} if redrive else {}
+            text = json.dumps(policy) if redrive else ""
+
+        def expected() -> None:
+            queue = self.model.queue(name)
+            if redrive is not None and redrive.target not in self.model.queues:
+                raise Refusal(BAD_VALUE)
+            match attribute:
+                case "VisibilityTimeout":
+                    queue.visibility = value * SECOND
+                case "MessageRetentionPeriod":
+                    queue.retention = value * SECOND
+                    self.model.let_time_pass(self.now)
+                case "DelaySeconds":
+                    queue.delay = value * SECOND
+                case "RedrivePolicy":
+                    queue.redrive = redrive
+
+        self.both(
+            lambda: self.call("SetQueueAttributes", QueueUrl=self.address(name), Attributes={attribute: text}), expected
+        )
+
+    @step(2, where=queue_number, counting=st.booleans())
+    def look(self, where: int, counting: bool) -> None:
+        self.begin()
+        queue = self.model.queues.get(self.choose(where))
+        if queue is not None:
+            (self.look_at_counts if counting else self.look_at_messages)(queue.name, queue)
+
+    def look_at_counts(self, name: str, queue: Queue) -> None:
+        answer = self.call("GetQueueAttributes", QueueUrl=self.address(name), AttributeNames=["All"])["Attributes"]
+        counts = {state: queue.count(state, self.now) for state in State}
+        assert {
+            State.VISIBLE: int(answer["ApproximateNumberOfMessages"]),
+            State.IN_FLIGHT: int(answer["ApproximateNumberOfMessagesNotVisible"]),
+            State.DELAYED: int(answer["ApproximateNumberOfMessagesDelayed"]),
+        } == counts
+        measures = self.engine.measure(name, self.now)
+        assert (measures.visible, measures.in_flight, measures.delayed) == tuple(counts.values())
+        assert measures.busy_groups == queue.busy_groups(self.now)
+        arrivals = [message.arrived for message in queue.messages if message.receives < 3]
+        assert measures.oldest_age == (self.now - min(arrivals, default=self.now)) / SECOND
+
+    def look_at_messages(self, name: str, queue: Queue) -> None:
+        """Peeking shows what is there, whether or not anyone has looked at the queue since."""
+        shown = self.peek(name)
+        messages = sorted(queue.messages, key=lambda message: message.number)
+        assert [item["MessageId"] for item in shown] == [message.message_id for message in messages]
+        for item, message in zip(shown, messages, strict=True):
+            assert item["State"] == queue.state(message, self.now).value
+            item["Attributes"].pop("SequenceNumber", None)
+            assert item["Attributes"] == self.system_attributes(queue, message)
+
+    def peek(self, name: str) -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = self.engine.peek(name, Wanted(), limit=1_000_000, now=self.now)["Messages"]
+        return shown
+
+    @step(1, where=small)
+    def create_again(self, where: int) -> None:
+        gone = [name for name in QUEUES if name not in self.model.queues]
+        if gone:
+            self.create(gone[where % len(gone)])
+
+    def create(self, name: str) -> None:
+        self.begin()
+        attributes = {}
+        if name.endswith(".fifo"):
+            attributes["FifoQueue"] = "true"
+        if name.startswith("events"):
+            attributes |= {"ContentBasedDeduplication": "true", "DeduplicationScope": "messageGroup"}
+        self.call("CreateQueue", QueueName=name, Attributes=attributes)
+        events = name.startswith("events")
+        self.model.queues[name] = Queue(
+            name, group_scope=events, content_dedup=events, look_ahead=self.model.look_ahead
+        )
+
+    @step(1)
+    def sweep(self) -> None:
+        self.begin()
+        self.engine.sweep(self.now)
+
+    # Move tasks.
+
+    @step(3, where=queue_number, to=st.one_of(st.none(), st.none(), queue_number), rate=st.sampled_from((None, 1, 2)))
+    def start_move(self, where: int, to: int | None, rate: int | None) -> None:
+        self.begin()
+        name = self.choose(where, lambda queue: queue.messages and allowed(self.model.check_move, queue.name, None))
+        destination = None if to is None else self.choose(to)
+        if destination is not None and (destination == name or destination.endswith(".fifo") != name.endswith(".fifo")):
+            destination = None
+        params: dict[str, Any] = {"SourceArn": ARN + name}
+        if destination is not None:
+            params["DestinationArn"] = ARN + destination
+        if rate is not None:
+            params["MaxNumberOfMessagesPerSecond"] = rate
+        answer = self.both(
+            lambda: self.call("StartMessageMoveTask", **params), lambda: self.model.check_move(name, destination)
+        )
+        if answer is not None:
+            self.model.start_move(answer["TaskHandle"], name, destination, rate, self.now)
+
+    @step(6, what=st.sampled_from(("step", "step", "step", "step", "list", "cancel")), which=small)
+    def attend_to_moves(self, what: str, which: int) -> None:
+        self.begin()
+        if not self.model.tasks:
+            return
+        task = self.model.tasks[-1 - which % min(4, len(self.model.tasks))]
+        match what:
+            case "step":
+                self.step_moves()
+            case "list":
+                self.list_moves(task.source)
+            case "cancel":
+                self.cancel_move(task)
+
+    def is_moving(self, queue: Queue) -> bool:
+        return any(task.source == queue.name and task.status == "RUNNING" for task in self.model.tasks)
+
+    def step_moves(self) -> None:
+        before = self.receivable()
+        self.engine.step_moves(self.now)
+        arrived: dict[str, list[Message]] = {}
+        for task in self.model.tasks:
+            if task.status == "RUNNING":
+                for queue, message in self.model.step_move(task, self.now):
+                    arrived.setdefault(queue.name, []).append(message)
+        for name, messages in arrived.items():
+            new = [item["MessageId"] for item in self.peek(name) if item["MessageId"] not in self.model.message_ids]
+            for message, message_id in zip(messages, new, strict=True):
+                self.model.learn_id(message, message_id)
+        self.check_woken(before)
+
+    def cancel_move(self, task: Task) -> None:
+        answer = self.both(
+            lambda: self.call("CancelMessageMoveTask", TaskHandle=task.handle), lambda: self.model.cancel_move(task)
+        )
+        assert answer is None or answer == {"ApproximateNumberOfMessagesMoved": task.moved}
+
+    def list_moves(self, name: str) -> None:
+        if name not in self.model.queues:
+            return
+        tasks = [task for task in reversed(self.model.tasks) if task.source == name][:10]
+        results = self.call("ListMessageMoveTasks", SourceArn=ARN + name, MaxResults=10)["Results"]
+        assert [self.listed(task) for task in tasks] == [
+            (item["Status"], item.get("TaskHandle"), item["ApproximateNumberOfMessagesMoved"], item["StartedTimestamp"])
+            for item in results
+        ]
+
+    def listed(self, task: Task) -> tuple[str, str | None, int, int]:
+        return task.status, task.handle if task.status == "RUNNING" else None, task.moved, task.started
+
+    # Transactions.
+
+    @step(3)
+    def commit(self) -> None:
+        if self.in_transaction:
+            self.engine.flush()
+            self.engine.commit()
+            self.engine.committed()
+            self.in_transaction = False
+
+    @step(1, flushed=st.booleans())
+    def roll_back(self, flushed: bool) -> None:
+        """Nothing of it has happened, also if only the commit itself failed."""
+        if self.in_transaction:
+            if flushed:
+                self.engine.flush()
+            self.engine.rollback()
+            self.forget()
+            assert self.engine.store.totals == self.totals
+
+    def forget(self) -> None:
+        if self.in_transaction:
+            self.model = pickle.loads(self.saved)
+            self.in_transaction = False
+
+    @step(2, orderly=st.booleans())
+    def reopen(self, orderly: bool) -> None:
+        """What was not committed has then not happened. A database in memory is gone when it is closed."""
+        if self.folder is None:
+            return
+        if orderly:
+            self.commit()
+        self.engine.close()
+        self.forget()
+        self.engine = self.open()
+
+    # What holds after every step.
+
+    @invariant()
+    def check(self) -> None:
+        self.whoever_waits_looks_in_time()
+        if self.engine.store.unwritten:
+            return  # looking into the table would have it written, which a later step may be the one to forget
+        self.every_message_is_where_the_model_has_it()
+        self.counters_are_what_counting_gives()
+        self.groups_are_what_their_messages_make_them()
+        self.no_message_is_in_two_places()
+        self.nothing_is_hidden_for_more_than_twelve_hours_after_its_receive()
+
+    def every_message_is_where_the_model_has_it(self) -> None:
+        rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in self.engine.store.queues}
+        lanes = {queue.lane.id: name for name, queue in self.engine.store.queues.items()}
+        for lane, *row in self.select("SELECT lane, message_id, state, due, receives, enqueued FROM messages"):
+            if lane in lanes:
+                rows[lanes[lane]].append(tuple(row))
+        assert rows.keys() == self.model.queues.keys()
+        for name, queue in self.model.queues.items():
+            kept = [row for row in rows[name] if row[4] + queue.retention > self.now]
+            # A hidden row whose time has come is visible, though nobody has looked yet.
+            found = {row[0]: (STATES[row[1] if row[2] > self.now else 0], *row[3:]) for row in kept}
+            assert found == {
+                message.message_id: (queue.state(message, self.now), message.receives, message.enqueued)
+                for message in queue.messages
+                if message.enqueued + queue.retention > self.now
+            }
+            assert len(found) == len(kept)
+
+    def counters_are_what_counting_gives(self) -> None:
+        counted: dict[int, list[int]] = {queue.lane.id: [0, 0, 0] for queue in self.engine.store.queues.values()}
+        for lane, state, number in self.select("SELECT lane, state, count(*) FROM messages GROUP BY lane, state"):
+            if lane in counted:
+                counted[lane][state] = number
+        busy = dict(self.select("SELECT lane, count(*) FROM groups WHERE in_flight > 0 GROUP BY lane"))
+        kept = {queue.lane.id: queue.lane for queue in self.engine.store.queues.values()}
+        for number, lane in kept.items():
+            assert lane.counts == counted[number]
+            assert lane.busy_groups == busy.get(number, 0)
+        if not self.in_transaction:
+            saved = self.select("SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM lanes WHERE live = 1")
+            assert {row[0]: row[1:] for row in saved} == {
+                lane.id: (lane.next_n, *lane.counts, lane.busy_groups) for lane in kept.values()
+            }
+
+    def groups_are_what_their_messages_make_them(self) -> None:
+        """Every group has messages, every grouped message a group; `head` and `in_flight` can be worked out anew."""
+        fifo = {queue.lane.id: queue.fifo for queue in self.engine.store.queues.values()}
+        members: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
+        query = "SELECT lane, json_extract(extra, '$.group'), grp, state, pos FROM messages ORDER BY pos"
+        for lane, group, number, state, place in self.select(query):
+            assert (group is None) == (number is None)
+            if lane in fifo and group is not None:
+                members.setdefault((lane, group), []).append((number, state, place))
+        expected = {}
+        for (lane, group), rows in members.items():
+            ready = [place for _, state, place in rows if state == 0]
+            locked = [place for _, state, place in rows if state == 1]
+            blocked = fifo[lane] and locked and ready and locked[0] < ready[0]
+            head = ready[0] if ready and not blocked else None
+            assert len({number for number, _, _ in rows}) == 1
+            expected[rows[0][0]] = (lane, group, head, len(locked))
+        found = self.select("SELECT id, lane, name, head, in_flight FROM groups")
+        assert {row[0]: row[1:] for row in found if row[1] in fifo} == expected
+
+    def no_message_is_in_two_places(self) -> None:
+        assert self.select("SELECT message_id FROM messages GROUP BY message_id HAVING count(*) > 1") == []
+        assert self.select(f"SELECT id FROM messages WHERE id >> {LANE_BITS} <> lane") == []
+
+    def nothing_is_hidden_for_more_than_twelve_hours_after_its_receive(self) -> None:
+        assert self.select("SELECT id FROM messages WHERE state = 1 AND due - received > 43200000") == []
+
+    def whoever_waits_looks_in_time(self) -> None:
+        for name, queue in self.model.queues.items():
+            hidden = [queue.due(message) for message in queue.messages if queue.due(message) > self.now]
+            assert self.engine.next_look(name) <= min(hidden, default=self.engine.next_look(name))
+
+    def select(self, query: str) -> list[tuple[Any, ...]]:
+        return self.engine.store.db.execute(query).fetchall()
+
+
+class OnDisk(EngineAndModel):
+    """With the engine closed and opened again at any time."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="semel-proof-"))
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        assert self.folder is not None
+        shutil.rmtree(self.folder)
+
+
+class InSmallSteps(EngineAndModel):
+    """With limits so low that everything that is done in portions is: settled before each step, so it must add up."""
+
+    def new_model(self) -> Model:
+        return Model(max_in_flight=6, look_ahead=6, move_step=2)
+
+    def begin(self) -> None:
+        super().begin()
+        for name in self.model.queues:
+            self.engine.measure(name, self.now)
+        self.engine.woken()
+
+
+def endings(queue: Queue, what: str) -> Iterator[int]:
+    match what:
+        case "hidden":
+            yield from (queue.due(message) for message in queue.messages)
+        case "window":
+            yield from (accepted.at + DEDUP_WINDOW for accepted in queue.accepted.values())
+            yield from (attempt.at + ATTEMPT_WINDOW for attempt in queue.attempts.values())
+        case "retention":
+            yield from (message.enqueued + queue.retention for message in queue.messages)
+
+
+def outcome(call: Callable[[], object]) -> str | None:
+    """The code of the error that a call ends in, None if it succeeds."""
+    try:
+        call()
+    except Refusal as refusal:
+        return refusal.code
+    return None
+
+
+def allowed(call: Callable[..., object], *arguments: object) -> bool:
+    return outcome(lambda: call(*arguments)) is None
+
+
+def by_id(answer: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """A batch's answers by their entry; empty lists are left out, and every entry is in one."""
+    assert all(answer.values())
+    return {int(entry["Id"]): entry for entry in (*answer.get("Successful", ()), *answer.get("Failed", ()))}
+
+
+def dead_letter_queue(name: str, other: int) -> str:
+    """Mostly the queue's own, sometimes another of the same type."""
+    family = QUEUES[:3] if name in QUEUES[:3] else QUEUES[3:]
+    others = [queue for queue in (WORK_DEAD, EVENTS_DEAD, *family) if queue != name and queue in family]
+    return others[other % len(others)]
+
+
+def effort(examples: int, steps: int) -> settings:
+    wanted = os.environ.get("SEMEL_PROOF_EXAMPLES")
+    return settings(
+        max_examples=int(wanted) if wanted else examples,
+        stateful_step_count=steps,
+        derandomize=not wanted,
+        database=None,
+        report_multiple_bugs=False,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def test_the_engine_answers_every_call_as_the_model_does() -> None:
+    run_state_machine_as_test(EngineAndModel, settings=effort(200, 80))
+
+
+def test_a_database_that_is_closed_and_opened_again_is_the_same() -> None:
+    run_state_machine_as_test(OnDisk, settings=effort(30, 50))
+
+
+def test_what_is_done_in_portions_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in (
+        (settling, "_CHUNK", 2),
+        (housekeeping, "_CHUNK", 2),
+        (dedup, "_LONGEST_LOG", 3),
+        (moves, "_STEP", 2),
+        (fair, "_ROUND", 2),
+        (limits, "MAX_IN_FLIGHT", 6),
+        (limits, "FIFO_LOOK_AHEAD", 6),
+    ):
+        monkeypatch.setattr(module, name, value)
+    run_state_machine_as_test(InSmallSteps, settings=effort(60, 60))
