@@ -151,9 +151,8 @@ class EngineAndModel(RuleBasedStateMachine):
         self.set_attribute(EVENTS, "RedrivePolicy", max_receives)
         for name in scene:
             for i in range(fill):
-                self.send_one(
-                    name, ((None, "a", "b")[i % 3], f"first-{i}" if name.endswith(".fifo") else None, None, None)
-                )
+                dedup_id = f"first-{i}" if name.endswith(".fifo") else None
+                self.send_one(name, ((None, "a", "b")[i % 3], dedup_id, None, None))
             self.now += SECOND
         self.commit()
 
@@ -610,6 +609,10 @@ class EngineAndModel(RuleBasedStateMachine):
             State.IN_FLIGHT: int(answer["ApproximateNumberOfMessagesNotVisible"]),
             State.DELAYED: int(answer["ApproximateNumberOfMessagesDelayed"]),
         } == counts
+        self.check_measures(name, queue)
+
+    def check_measures(self, name: str, queue: Queue) -> None:
+        counts = {state: queue.count(state, self.now) for state in State}
         measures = self.engine.measure(name, self.now)
         assert (measures.visible, measures.in_flight, measures.delayed) == tuple(counts.values())
         assert measures.busy_groups == queue.busy_groups(self.now)
@@ -864,8 +867,8 @@ class InSmallSteps(EngineAndModel):
 
     def begin(self) -> None:
         super().begin()
-        for name in self.model.queues:
-            self.engine.measure(name, self.now)
+        for name, queue in self.model.queues.items():
+            self.check_measures(name, queue)
         self.engine.woken()
 
 
