@@ -96,8 +96,14 @@ class Serve:
 
     def peek(self, queue: str) -> list[dict[str, Any]]:
         with self.connect() as connection:
-            connection.send(request(f"/_semel/queues/{queue}/messages?limit=1000", host=self.url, method="GET"))
-            messages: list[dict[str, Any]] = connection.answer().json["Messages"]
+            messages: list[dict[str, Any]] = []
+            after: int | None = 0
+            while after is not None:
+                path = f"/_semel/queues/{queue}/messages?limit=1000&after={after}"
+                connection.send(request(path, host=self.url, method="GET"))
+                page = connection.answer().json
+                messages += page["Messages"]
+                after = page.get("Next")
             return messages
 
 

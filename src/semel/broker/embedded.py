@@ -90,8 +90,17 @@ class EmbeddedBroker:
 
     def peek(self, queue: str, state: str | None = None, limit: int = 100, **filters: str) -> list[dict[str, Any]]:
         """Messages as they lie in the queue, without receiving them. `state`: visible, in_flight or delayed."""
-        query = urlencode({"limit": limit, **({"state": state} if state else {}), **filters})
-        found: list[dict[str, Any]] = self.admin("GET", f"queues/{quote(queue)}/messages?{query}")["Messages"]
+        found: list[dict[str, Any]] = []
+        wanted = {**filters, "state": state} if state else dict(filters)
+        after = 0
+        # One answer is bounded in size; large messages take several.
+        while len(found) < limit:
+            query = urlencode({**wanted, "limit": min(limit - len(found), 1000), "after": after})
+            page = self.admin("GET", f"queues/{quote(queue)}/messages?{query}")
+            found += page["Messages"]
+            if "Next" not in page:
+                break
+            after = page["Next"]
         return found
 
     def metrics(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 
@@ -37,6 +38,8 @@ async def _main(options: Options) -> None:
         print(f"semel: SQS listening on {running.url}", flush=True)
         await stop.wait()
     except OSError as error:
+        # Python would try once more to write the line at its end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise StartError(f"standard output takes no line: {error.strerror}") from None
     finally:
         await running.stop()

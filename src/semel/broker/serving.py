@@ -153,6 +153,8 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            # Two that start at once can both bind; only one can listen.
+            listener.listen(1024)
             listener.setblocking(False)
         except OSError:
             listener.close()
