@@ -357,12 +357,13 @@ class Model:
         if messages:
             queue.attempts[attempt] = Attempt(now, [(m, m.receipt, m.hidden_until) for m in messages])
 
-    def give_back(self, queue: Queue, handle: str, now: int) -> None:
-        """Undoes a receive whose client hung up before it was answered; nobody knows the handle."""
-        message = self.receipts.pop(handle).message
-        if message.here and self._holds(message, handle, now):
+    def give_back(self, handle: str, now: int) -> None:
+        """Undoes a receive whose client hung up before it was answered: nobody knows the handle."""
+        message = self.receipts[handle].message
+        if self._holds(message, handle, now):
+            del self.receipts[handle]
             message.receives -= 1
-            message.hidden_until, message.handle = now, ""
+            message.hidden_until, message.handle, message.receipt = now, "", 0
             if message.receives + message.prior == 0:
                 message.first_received = 0
 

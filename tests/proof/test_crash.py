@@ -44,7 +44,7 @@ from semel.broker.engine.schema import open_database
 KILLS: Final = 20
 _LOOKS: Final = 6
 # Together with what the load sends, more than the broker keeps of the dedup window in memory.
-_PURGED, _REMEMBERED = "purged.fifo", 18_000
+_PURGED, _REMEMBERED = "purged.fifo", 98_000
 _DRAIN_SECONDS: Final = 10
 # The dead-letter queue first: what a move task takes to WORK between two looks is seen twice, never not at all.
 _HOMES: Final = {DEAD: WORK, WORK: WORK, STANDARD: STANDARD, FIFO: FIFO}

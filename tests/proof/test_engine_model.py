@@ -66,6 +66,7 @@ STATES: Final = {0: State.VISIBLE, 1: State.IN_FLIGHT, 2: State.DELAYED}
 Parts = tuple[str | None, str | None, int | None, str | None]
 
 small = st.integers(0, 7)
+seldom = st.sampled_from((False, False, False, False, True))
 queue_number = st.integers(0, 5)
 groups = st.sampled_from((None, "a", "a", "b", "c"))
 entries = st.tuples(
@@ -305,9 +306,12 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Receive.
 
-    @step(9, where=queue_number, limit=limits_asked, seconds=visibilities, attempt=attempts)
-    def receive(self, where: int, limit: int, seconds: int | None, attempt: str | None) -> None:
-        self.receive_from(self.choose(where, lambda queue: queue.receivable(self.now)), limit, seconds, attempt)
+    @step(9, where=queue_number, limit=limits_asked, seconds=visibilities, attempt=attempts, hung_up=seldom)
+    def receive(self, where: int, limit: int, seconds: int | None, attempt: str | None, hung_up: bool) -> None:
+        name = self.choose(where, lambda queue: queue.receivable(self.now))
+        handed = self.receive_from(name, limit, seconds, attempt)
+        if hung_up and any(message.hidden_until > self.now for message in handed):
+            self.give_back(self.model.queues[name], [message.handle for message in handed])
 
     @step(5, where=queue_number, limit=limits_asked, times=st.integers(1, 4))
     def receive_and_release(self, where: int, limit: int, times: int) -> None:
@@ -322,12 +326,12 @@ class EngineAndModel(RuleBasedStateMachine):
         name = self.choose(where, lambda queue: self.model.replay(queue, attempt, self.now))
         self.receive_from(name, 10, seconds, attempt)
 
-    def receive_from(self, name: str, limit: int, seconds: int | None, attempt: str | None) -> None:
+    def receive_from(self, name: str, limit: int, seconds: int | None, attempt: str | None) -> list[Message]:
         self.begin()
         queue = self.model.queues.get(name)
         if queue is None:
             self.both(lambda: self.call("ReceiveMessage", QueueUrl=self.address(name)), lambda: self.absent(name))
-            return
+            return []
         if not queue.fifo:
             attempt = None
         params: dict[str, Any] = {"MaxNumberOfMessages": limit, "MessageSystemAttributeNames": ["All"]}
@@ -342,7 +346,7 @@ class EngineAndModel(RuleBasedStateMachine):
         refused = None if again else outcome(lambda: self.model.room(queue, self.now))
         if refused is not None:
             assert outcome(lambda: self.call("ReceiveMessage", **params)) == refused
-            return
+            return []
         answer = self.call("ReceiveMessage", **params)
         assert "Messages" not in answer or answer["Messages"]
         shown = answer.get("Messages", [])
@@ -353,6 +357,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if attempt is not None:
             self.model.remember_attempt(queue, attempt, again, self.now)
         self.check_woken(before)
+        return again
 
     def absent(self, name: str) -> None:
         self.model.queue(name)
@@ -418,21 +423,12 @@ class EngineAndModel(RuleBasedStateMachine):
             attributes["DeadLetterQueueSourceArn"] = ARN + message.source
         return attributes
 
-    @step(2, which=small)
-    def give_back(self, which: int) -> None:
-        """One of the newest receives, as when its client has hung up: not later than it hides the message."""
-        self.begin()
-        if not self.model.receipts:
-            return
-        handle = list(self.model.receipts)[-1 - which % len(self.model.receipts)]
-        queue, message = self.model.receipts[handle].queue, self.model.receipts[handle].message
-        if self.model.queues.get(queue.name) is not queue or self.now >= message.hidden_until:
-            return
-        if queue.fifo and self.now < message.enqueued + queue.delay:
-            return  # the delay was changed since the receive
+    def give_back(self, queue: Queue, handles: list[str]) -> None:
+        """What the server does if a client is gone before it gets its answer."""
         before = self.receivable()
-        self.engine.give_back(queue.name, [handle], self.now)
-        self.model.give_back(queue, handle, self.now)
+        self.engine.give_back(queue.name, handles, self.now)
+        for handle in handles:
+            self.model.give_back(handle, self.now)
         self.check_woken(before)
 
     # Delete and change visibility.

@@ -15,8 +15,10 @@ from typing import Final
 
 from semel.sqs import limits
 
-_LOAD = "SELECT digest, message_id, row, expires FROM dedup_log ORDER BY id"
-_APPEND = "INSERT INTO dedup_log (digest, message_id, row, expires) VALUES (?, ?, ?, ?)"
+_LOAD = "SELECT digest, id FROM dedup_log ORDER BY id"
+_APPEND = "INSERT INTO dedup_log (id, digest, message_id, row, expires) VALUES (?, ?, ?, ?, ?)"
+_IN_LOG = "SELECT message_id, row FROM dedup_log WHERE id = ? AND expires > ?"
+_OLDEST_IN_LOG = "SELECT expires FROM dedup_log ORDER BY id LIMIT 1"
 _IN_TREE = f"""
 SELECT digest, message_id, row FROM dedup
 WHERE digest IN ({", ".join("?" * limits.MAX_BATCH_ENTRIES)}) AND expires > ?
@@ -29,7 +31,7 @@ INSERT OR REPLACE INTO dedup (digest, message_id, row, expires)
 SELECT digest, message_id, row, expires FROM dedup_log ORDER BY digest, id
 """
 _EMPTY_LOG = "DELETE FROM dedup_log"
-_LONGEST_LOG: Final = 20_000
+_LONGEST_LOG: Final = 100_000
 
 # The message id and the row of the first send.
 First = tuple[str, int]
@@ -45,12 +47,14 @@ class DedupWindow:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        self._recent: dict[bytes, tuple[str, int, int]] = {}
+        self._recent: dict[bytes, int] = {}  # digest to place in the log, oldest first
+        self._next = 1
         self._tree_is_used = False
 
     def load(self) -> None:
         """Reads the log again, after a start or a rollback."""
-        self._recent = {row[0]: row[1:] for row in self._db.execute(_LOAD)}
+        self._recent = dict(self._db.execute(_LOAD))
+        self._next = max(self._recent.values(), default=0) + 1
         (used,) = self._db.execute(_TREE_IS_USED).fetchone()
         self._tree_is_used = bool(used)
 
@@ -58,9 +62,11 @@ class DedupWindow:
         """Those of at most ten digests that were used within the window."""
         found: dict[bytes, First] = {}
         for one in digests:
-            recent = self._recent.get(one)
-            if recent is not None and recent[2] > now:
-                found[one] = recent[0], recent[1]
+            place = self._recent.get(one)
+            if place is not None:
+                row = self._db.execute(_IN_LOG, (place, now)).fetchone()
+                if row is not None:
+                    found[one] = row
         if self._tree_is_used and len(found) < len(digests):
             padding = [b""] * (limits.MAX_BATCH_ENTRIES - len(digests))
             for one, message_id, row in self._db.execute(_IN_TREE, (*digests, *padding, now)):
@@ -70,15 +76,16 @@ class DedupWindow:
     def remember(self, firsts: Sequence[tuple[bytes, str, int]], now: int) -> None:
         """(digest, message id, row) of sends that were the first with their dedup id."""
         expires = now + limits.DEDUP_WINDOW * 1000
-        self._db.executemany(_APPEND, [(*first, expires) for first in firsts])
-        for one, message_id, row in firsts:
-            # An expired entry must not lend its place near the front to the new one.
-            self._recent.pop(one, None)
-            self._recent[one] = message_id, row, expires
+        place = self._next
+        self._next += len(firsts)
+        self._db.executemany(_APPEND, [(place + i, *first, expires) for i, first in enumerate(firsts)])
+        for i, (one, _, _) in enumerate(firsts):
+            self._recent[one] = place + i
 
     def sweep(self, now: int, chunk: int) -> bool:
         """Forgets what has expired and keeps the log short. True if there is more to do."""
-        if self._recent and next(iter(self._recent.values()))[2] <= now:
+        oldest = self._db.execute(_OLDEST_IN_LOG).fetchone()
+        if oldest is not None and oldest[0] <= now:
             self._db.execute(_DROP_EXPIRED_LOG, (now,))
             self.load()
         if len(self._recent) > _LONGEST_LOG:

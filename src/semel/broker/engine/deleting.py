@@ -18,7 +18,7 @@ _FIND = "SELECT id, state, grp, pos, receives, received, due FROM messages WHERE
 _FIND_TEN = _FIND.replace("= ?", f"IN ({', '.join('?' * limits.MAX_BATCH_ENTRIES)})")
 _HIDE = "UPDATE messages SET due = ? WHERE id = ?"
 _UNRECEIVE = """
-UPDATE messages SET receives = receives - 1, first = CASE receives WHEN 1 THEN 0 ELSE first END WHERE id = ?
+UPDATE messages SET receives = receives - 1, first = CASE WHEN receives + prior = 1 THEN 0 ELSE first END WHERE id = ?
 """
 
 
