@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import md5
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -62,48 +63,47 @@ START: Final = 1_700_000_000_000
 ARN: Final = "arn:aws:sqs:us-east-1:000000000000:"
 STATES: Final = {0: State.VISIBLE, 1: State.IN_FLIGHT, 2: State.DELAYED}
 
-# Group, dedup id, delay and tag of a message.
+# Group, dedup id, delay and tag of a message; which handle of a queue; an attribute and its new value.
 Parts = tuple[str | None, str | None, int | None, str | None]
+Which = tuple[str, int]
+Change = tuple[str, int]
 
-small = st.integers(0, 7)
-seldom = st.sampled_from((False, False, False, False, True))
-queue_number = st.integers(0, 5)
-groups = st.sampled_from((None, "a", "a", "b", "c"))
-entries = st.tuples(
-    groups,
-    st.sampled_from((None, "x", "y", "z")),
-    st.sampled_from((None, None, None, 0, 3, 900)),
-    st.sampled_from((None, None, "red")),
+# What steps choose from; what should come often is there often.
+SMALL: Final = range(8)
+QUEUE: Final = range(6)
+SELDOM: Final = (False, False, False, False, True)
+EITHER: Final = (False, True)
+GROUPS: Final = (None, "a", "a", "b", "c")
+ENTRIES: Final = tuple(product(GROUPS, (None, "x", "y", "z"), (None, None, None, 0, 3, 900), (None, None, "red")))
+VISIBILITIES: Final = (None, None, None, 0, 0, 1, 5, 43_200)
+VISIBILITY_CHANGES: Final = (0, 0, 1, 10, 43_195, 43_200, 43_201, -1)
+ATTEMPTS: Final = ("try-1", "try-2")
+MOST: Final = (1, 1, 2, 3, 10)
+HANDLES: Final = tuple(product(("current", "current", "current", "old", "foreign", "garbage"), SMALL))
+ATTRIBUTES: Final = (
+    *product(("VisibilityTimeout",), (0, 2, 30)),
+    *product(("MessageRetentionPeriod",), (60, 60, 120, 345_600)),
+    *product(("DelaySeconds",), (0, 0, 5, 900)),
+    *product(("RedrivePolicy",), (0, 1, 2, 4)),
 )
-visibilities = st.sampled_from((None, None, None, 0, 0, 1, 5, 43_200))
-changes = st.sampled_from((0, 0, 1, 10, 43_195, 43_200, 43_201, -1))
-attempts = st.sampled_from((None, None, None, "try-1", "try-2"))
-limits_asked = st.sampled_from((1, 1, 2, 3, 10))
-which_handle = st.tuples(st.sampled_from(("current", "current", "current", "old", "foreign", "garbage")), small)
-ways_to_empty = st.sampled_from(("purge", "create again", "delete"))
-moments_awaited = st.sampled_from(("hidden", "hidden", "hidden", "hidden", "window", "retention", "retention"))
-attribute_changes = st.sampled_from(
-    [("VisibilityTimeout", seconds) for seconds in (0, 2, 30)]
-    + [("MessageRetentionPeriod", seconds) for seconds in (60, 60, 120, 345_600)]
-    + [("DelaySeconds", seconds) for seconds in (0, 0, 5, 900)]
-    + [("RedrivePolicy", count) for count in (0, 1, 2, 4)]
-)
-
+ENDINGS: Final = ("hidden", "hidden", "hidden", "hidden", "window", "retention", "retention")
 
 Chosen = tuple[str, dict[str, Any]]
 STEPS: dict[str, st.SearchStrategy[Chosen]] = {}
 WEIGHTED: list[str] = []
-
-
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def step(weight: int, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
-    """A step of the walk, taken as often as its weight says: traffic, mostly. (Rules of hypothesis have no weights.)"""
+def step(weight: int, some: dict[str, Sequence[Any]] | None = None, **one: Sequence[Any]) -> Callable[[F], F]:
+    """A step of the walk, taken as often as its weight says: traffic, mostly. (Rules of hypothesis have no weights.)
+
+    Its arguments: one of each of `one`, drawn together because a draw is what costs time; a few of each of `some`."""
 
     def register(function: F) -> F:
         name = function.__name__
-        STEPS[name] = st.tuples(st.just(name), st.fixed_dictionaries(arguments))
+        singles = st.sampled_from([dict(zip(one, values, strict=True)) for values in product(*one.values())])
+        lists = {key: st.lists(st.sampled_from(values), min_size=1, max_size=5) for key, values in (some or {}).items()}
+        STEPS[name] = st.builds(lambda given, listed: (name, given | listed), singles, st.fixed_dictionaries(lists))
         WEIGHTED.extend([name] * weight)
         return function
 
@@ -258,7 +258,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert answer["MessageId"] == message.message_id
         assert answer.get("SequenceNumber") == (str(message.sequence) if queue.fifo else None)
 
-    @step(9, where=queue_number, all_parts=st.lists(entries, min_size=1, max_size=5), singly=st.booleans())
+    @step(9, some={"all_parts": ENTRIES}, where=QUEUE, singly=EITHER)
     def send(self, where: int, all_parts: list[Parts], singly: bool) -> None:
         name = self.choose(where)
         if not singly:
@@ -306,21 +306,21 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Receive.
 
-    @step(9, where=queue_number, limit=limits_asked, seconds=visibilities, attempt=attempts, hung_up=seldom)
+    @step(9, where=QUEUE, limit=MOST, seconds=VISIBILITIES, attempt=(None, None, None, *ATTEMPTS), hung_up=SELDOM)
     def receive(self, where: int, limit: int, seconds: int | None, attempt: str | None, hung_up: bool) -> None:
         name = self.choose(where, lambda queue: queue.receivable(self.now))
         handed = self.receive_from(name, limit, seconds, attempt)
         if hung_up and any(message.hidden_until > self.now for message in handed):
             self.give_back(self.model.queues[name], [message.handle for message in handed])
 
-    @step(5, where=queue_number, limit=limits_asked, times=st.integers(1, 4))
+    @step(5, where=QUEUE, limit=MOST, times=(1, 2, 3, 4))
     def receive_and_release(self, where: int, limit: int, times: int) -> None:
         """What it takes for a message to be received often."""
         name = self.choose(where, lambda queue: queue.receivable(self.now))
         for _ in range(times):
             self.receive_from(name, limit, 0, None)
 
-    @step(2, attempt=st.sampled_from(("try-1", "try-2")), where=queue_number, seconds=visibilities)
+    @step(2, attempt=ATTEMPTS, where=QUEUE, seconds=VISIBILITIES)
     def try_again(self, attempt: str, where: int, seconds: int | None) -> None:
         """Preferably where that attempt was made before."""
         name = self.choose(where, lambda queue: self.model.replay(queue, attempt, self.now))
@@ -433,7 +433,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Delete and change visibility.
 
-    def handle(self, name: str, which: tuple[str, int]) -> str:
+    def handle(self, name: str, which: Which) -> str:
         kind, number = which
         known = {
             "current": [m.handle for m in self.messages(name) if m.handle],
@@ -447,8 +447,8 @@ class EngineAndModel(RuleBasedStateMachine):
     def messages(self, name: str) -> list[Message]:
         return self.model.queues[name].messages if name in self.model.queues else []
 
-    @step(6, where=queue_number, all_which=st.lists(which_handle, min_size=1, max_size=5), singly=st.booleans())
-    def delete(self, where: int, all_which: list[tuple[str, int]], singly: bool) -> None:
+    @step(6, some={"all_which": HANDLES}, where=QUEUE, singly=EITHER)
+    def delete(self, where: int, all_which: list[Which], singly: bool) -> None:
         self.begin()
         name = self.choose_held(where)
         handles = [self.handle(name, which) for which in all_which]
@@ -490,13 +490,8 @@ class EngineAndModel(RuleBasedStateMachine):
             answers = by_id(answer)
             assert [answers[i].get("Code") for i in range(len(listed))] == results
 
-    @step(
-        5,
-        where=queue_number,
-        wanted=st.lists(st.tuples(which_handle, changes), min_size=1, max_size=4),
-        singly=st.booleans(),
-    )
-    def change_visibility(self, where: int, wanted: list[tuple[tuple[str, int], int]], singly: bool) -> None:
+    @step(5, some={"wanted": tuple(product(HANDLES, VISIBILITY_CHANGES))}, where=QUEUE, singly=EITHER)
+    def change_visibility(self, where: int, wanted: list[tuple[Which, int]], singly: bool) -> None:
         self.begin()
         name = self.choose_held(where)
         pairs = [(self.handle(name, which), seconds) for which, seconds in wanted]
@@ -523,11 +518,11 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Time.
 
-    @step(2, milliseconds=st.sampled_from((1, 400, 1_000, 1_000, 5_000, 30_000)))
+    @step(2, milliseconds=(1, 400, 1_000, 1_000, 5_000, 30_000))
     def wait(self, milliseconds: int) -> None:
         self.now += milliseconds
 
-    @step(6, what=moments_awaited, which=small, offset=st.sampled_from((-1, 0, 0, 0, 1)))
+    @step(6, what=ENDINGS, which=SMALL, offset=(-1, 0, 0, 0, 1))
     def wait_for(self, what: str, which: int, offset: int) -> None:
         """To just before, at, or just after a moment when something ends."""
         queues = [self.model.queues[name] for name in self.scene if name in self.model.queues]
@@ -537,7 +532,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Queues.
 
-    @step(2, where=queue_number, how=ways_to_empty, sweeps=st.sampled_from((0, 0, 0, 1, 5)))
+    @step(2, where=QUEUE, how=("purge", "create again", "delete"), sweeps=(0, 0, 0, 1, 5))
     def empty(self, where: int, how: str, sweeps: int) -> None:
         self.begin()
         name = self.choose(where, lambda queue: where > 2 and self.is_moving(queue))
@@ -558,8 +553,8 @@ class EngineAndModel(RuleBasedStateMachine):
         if where % 2:
             self.step_moves()
 
-    @step(2, where=queue_number, change=attribute_changes, other=small)
-    def set_attributes(self, where: int, change: tuple[str, int], other: int) -> None:
+    @step(2, where=QUEUE, change=ATTRIBUTES, other=SMALL)
+    def set_attributes(self, where: int, change: Change, other: int) -> None:
         self.set_attribute(self.choose(where), *change, other=other)
 
     def set_attribute(self, name: str, attribute: str, value: int, other: int = 0) -> None:
@@ -590,7 +585,7 @@ class EngineAndModel(RuleBasedStateMachine):
             lambda: self.call("SetQueueAttributes", QueueUrl=self.address(name), Attributes={attribute: text}), expected
         )
 
-    @step(2, where=queue_number, counting=st.booleans())
+    @step(2, where=QUEUE, counting=EITHER)
     def look(self, where: int, counting: bool) -> None:
         self.begin()
         queue = self.model.queues.get(self.choose(where))
@@ -629,7 +624,7 @@ class EngineAndModel(RuleBasedStateMachine):
         shown: list[dict[str, Any]] = self.engine.peek(name, Wanted(), limit=1_000_000, now=self.now)["Messages"]
         return shown
 
-    @step(1, where=small)
+    @step(1, where=SMALL)
     def create_again(self, where: int) -> None:
         gone = [name for name in QUEUES if name not in self.model.queues]
         if gone:
@@ -655,7 +650,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Move tasks.
 
-    @step(3, where=queue_number, to=st.one_of(st.none(), st.none(), queue_number), rate=st.sampled_from((None, 1, 2)))
+    @step(3, where=QUEUE, to=(*[None] * 6, *QUEUE), rate=(None, 1, 2))
     def start_move(self, where: int, to: int | None, rate: int | None) -> None:
         self.begin()
         name = self.choose(where, lambda queue: queue.messages and allowed(self.model.check_move, queue.name, None))
@@ -673,7 +668,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if answer is not None:
             self.model.start_move(answer["TaskHandle"], name, destination, rate, self.now)
 
-    @step(6, what=st.sampled_from(("step", "step", "step", "step", "list", "cancel")), which=small)
+    @step(6, what=("step", "step", "step", "step", "list", "cancel"), which=SMALL)
     def attend_to_moves(self, what: str, which: int) -> None:
         self.begin()
         if not self.model.tasks:
@@ -733,7 +728,7 @@ class EngineAndModel(RuleBasedStateMachine):
             self.engine.committed()
             self.in_transaction = False
 
-    @step(1, flushed=st.booleans())
+    @step(1, flushed=EITHER)
     def roll_back(self, flushed: bool) -> None:
         """Nothing of it has happened, also if only the commit itself failed."""
         if self.in_transaction:
@@ -748,7 +743,7 @@ class EngineAndModel(RuleBasedStateMachine):
             self.model = pickle.loads(self.saved)
             self.in_transaction = False
 
-    @step(2, orderly=st.booleans())
+    @step(2, orderly=EITHER)
     def reopen(self, orderly: bool) -> None:
         """What was not committed has then not happened. A database in memory is gone when it is closed."""
         if self.folder is None:
