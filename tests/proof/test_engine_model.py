@@ -915,11 +915,11 @@ def effort(examples: int, steps: int) -> settings:
 
 
 def test_the_engine_answers_every_call_as_the_model_does() -> None:
-    run_state_machine_as_test(EngineAndModel, settings=effort(200, 80))
+    run_state_machine_as_test(EngineAndModel, settings=effort(300, 80))
 
 
 def test_a_database_that_is_closed_and_opened_again_is_the_same() -> None:
-    run_state_machine_as_test(OnDisk, settings=effort(30, 50))
+    run_state_machine_as_test(OnDisk, settings=effort(40, 60))
 
 
 def test_what_is_done_in_portions_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -933,4 +933,4 @@ def test_what_is_done_in_portions_adds_up(monkeypatch: pytest.MonkeyPatch) -> No
         (limits, "FIFO_LOOK_AHEAD", 6),
     ):
         monkeypatch.setattr(module, name, value)
-    run_state_machine_as_test(InSmallSteps, settings=effort(60, 60))
+    run_state_machine_as_test(InSmallSteps, settings=effort(120, 80))

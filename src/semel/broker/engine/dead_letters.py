@@ -34,7 +34,8 @@ def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
         message._replace(prior=message.prior + message.receives, extra=orjson.dumps(extra)),
         group=extra.get("group"),
         enqueued=now if target.fifo else message.enqueued,
-        delay=0,
+        # A FIFO queue's delay is for whatever is in it; a Standard queue's is for what is sent to it.
+        delay=target.delay if target.fifo else 0,
         now=now,
     )
     remove(store, queue, [(message.id, READY, message.grp, 0)], now)

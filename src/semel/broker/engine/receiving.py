@@ -37,7 +37,7 @@ UPDATE messages SET state = ?, due = ?, pos = ?, receives = receives + 1, first 
 _FIND_ATTEMPT = "SELECT messages FROM attempts WHERE lane = ? AND attempt = ? AND expires > ?"
 _SAVE_ATTEMPT = "INSERT OR REPLACE INTO attempts (lane, attempt, expires, messages) VALUES (?, ?, ?, ?)"
 _BY_ID = f"SELECT {COLUMNS}, state, due FROM messages WHERE id = ?"
-_HIDE_AGAIN = "UPDATE messages SET state = 1, due = ? WHERE id = ?"
+_HIDE_AGAIN = "UPDATE messages SET due = ?, received = ? WHERE id = ?"
 
 # One call gives up looking after so many messages that went to the dead-letter queue or had expired.
 _MAX_SET_ASIDE: Final = 1_000
@@ -227,7 +227,7 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
         handle = store.receipts.encode(queue.id, number, receive)
         handed.append(Handed(message, handle, receive, message.first, now + visibility))
     for item in handed:
-        store.db.execute(_HIDE_AGAIN, (now + visibility, item.message.id))
+        store.db.execute(_HIDE_AGAIN, (now + visibility, now, item.message.id))
     hide_until(queue.lane, now + visibility)
     if handed:
         _remember_attempt(store, queue.lane, attempt, handed, now)
