@@ -92,7 +92,7 @@ def _expire(store: Store, queue: Queue, now: int) -> bool:
     lane = queue.lane
     in_order = store.db.execute(_OLDEST, (lane.low, lane.high, _CHUNK)).fetchall()
     late = store.db.execute(_LATECOMERS, (lane.id, _CHUNK)).fetchall()
-    kept = NEVER
+    kept, more = NEVER, False
     dead: dict[int, Row] = {}
     for rows in (in_order, late):
         for row in rows:
@@ -100,9 +100,11 @@ def _expire(store: Store, queue: Queue, now: int) -> bool:
                 kept = min(kept, row[4])
                 break
             dead[row[0]] = row
+        else:
+            # All of them are over: there may be more behind them.
+            more = more or len(rows) == _CHUNK
     if dead:
         remove(store, queue, [row[:4] for row in dead.values()], now)
-    more = len(in_order) == _CHUNK == len(dead) or (len(late) == _CHUNK and len(dead) >= _CHUNK)
     # Whatever is sent from now on is younger than what was kept.
     lane.expiry_floor = now if more else min(kept, now) + queue.retention
     return more
