@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench-broker bench-behaviour clean
+.PHONY: demo test check format bench-broker bench-behaviour bench-client bench-ledger bench-consumer clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
@@ -13,13 +13,14 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## a send, a redelivery, a dead letter and a redrive, on the broker in the box
+demo: $(READY)  ## a faulty queue worked off by the tutorial's loop, and by Semel under fire
 	@$(BIN)/python examples/demo.py
 
 check: $(READY)  ## formatter, linter, strict types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/conftest.py
 
 test: check  ## all of `check`, then every test
 	$(BIN)/python -m pytest
@@ -33,6 +34,15 @@ bench-broker: $(READY)  ## the broker against its peers, in one run
 
 bench-behaviour: $(READY)  ## what the broker and its peers really do
 	$(BIN)/python bench/behaviour.py
+
+bench-client: $(READY)  ## the SQS client next to boto3
+	$(BIN)/python bench/client.py
+
+bench-ledger: $(READY)  ## the ledgers next to Powertools and idemkit
+	$(BIN)/python bench/ledgers.py
+
+bench-consumer: $(READY)  ## the consumer next to boto3 loops, Powertools, Celery and dramatiq
+	$(BIN)/python bench/consumers.py
 
 clean:
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .hypothesis

@@ -85,3 +85,90 @@ def missing(parameter: str) -> ServiceError:
 
 def no_such_queue() -> ServiceError:
     return ServiceError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
+
+
+# The client's side: what a call to SQS can end with. `semel.sqs.client.failures` decides which, and writes the text.
+
+
+class SqsError(SemelError):
+    """A call to SQS that did not succeed, after all attempts.
+
+    `code` is SQS's own where it gave one; `status` is 0 if there was no answer; `retryable` says whether the same
+    call may well succeed later; `attempts` counts how often it was sent."""
+
+    retryable = False
+
+    def __init__(self, text: str, *, code: str = "", operation: str = "", queue: str = "", status: int = 0) -> None:
+        super().__init__(text)
+        self.code = code or type(self).__name__
+        self.operation = operation
+        self.queue = queue
+        self.status = status
+        self.request_id = ""
+        self.attempts = 1
+
+
+class BadConfiguration(SqsError):
+    """The client cannot be made: a profile, region, endpoint or setting that is missing or makes no sense."""
+
+
+class NoCredentials(BadConfiguration):
+    """There are no credentials to sign with, or they could not be fetched."""
+
+
+class BadRequest(SqsError):
+    """SQS, or the client for it, refuses what was asked; asking again changes nothing."""
+
+
+class QueueNotFound(BadRequest):
+    """There is no such queue at this endpoint, in this region and account."""
+
+
+class QueueExists(BadRequest):
+    """CreateQueue: a queue of this name has other attributes."""
+
+
+class ReceiptInvalid(BadRequest):
+    """The receipt handle is not one of this queue's, or its message is no longer in flight."""
+
+
+class AccessDenied(SqsError):
+    """The credentials are good, but may not do this."""
+
+
+class CredentialsRefused(AccessDenied):
+    """SQS does not know the credentials, or no longer, or the signature does not match.
+
+    `server_time` is when SQS said so, by its own clock."""
+
+    server_time: float | None = None
+
+
+class OverLimit(SqsError):
+    """Too many messages in flight, or too much of something else: it passes when some of it is gone."""
+
+
+class TooSoon(SqsError):
+    """A queue was purged or deleted less than a minute ago."""
+
+
+class Throttled(SqsError):
+    """SQS asks to be called less often."""
+
+    retryable = True
+
+
+class ServerFailed(SqsError):
+    """SQS failed, or what answered in its place did."""
+
+    retryable = True
+
+
+class Unreachable(SqsError):
+    """No answer: no connection to the endpoint, or it ended or stayed silent. The call may have been carried out."""
+
+    retryable = True
+
+
+class Cancelled(SqsError):
+    """The call was ended by its `Cancel`. What it asked for may have been carried out."""

@@ -1,0 +1,103 @@
+"""Batches of any length over calls of ten: split, send, and send again only what failed in passing.
+
+The rule: each entry has one outcome, in the order they were given. An error of a whole call is raised as long as no
+entry has an outcome; after that, the entries that have none get it as their Failure: nobody repeats what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from semel.sqs.client.failures import short, throttled, transient
+from semel.sqs.client.messages import Failure
+from semel.sqs.client.retries import pause_before_retry
+from semel.sqs.errors import BadRequest, SqsError
+from semel.sqs.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
+
+if TYPE_CHECKING:
+    from semel.sqs.client.queue import Queue
+
+_UNANSWERED = Failure("NoAnswer", "the answer says nothing about this entry", sender_fault=False)
+
+
+def parts(
+    sizes: Iterable[tuple[int, int]], most: int = MAX_BATCH_ENTRIES, room: int = MAX_BATCH_BYTES
+) -> Iterator[list[int]]:
+    """Cuts (place, bytes) into runs of places, in order, of at most `most` entries and `room` bytes each."""
+    part: list[int] = []
+    filled = 0
+    for place, size in sizes:
+        if part and (len(part) == most or filled + size > room):
+            yield part
+            part, filled = [], 0
+        part.append(place)
+        filled += size
+    if part:
+        yield part
+
+
+class Batch:
+    """One batch operation on one queue. `entries` are in wire form, each with its place as its Id."""
+
+    def __init__(self, queue: Queue, operation: str, entries: Sequence[dict[str, Any]]) -> None:
+        self._queue = queue
+        self._operation = operation
+        self._entries = entries
+        # What the answer says of an entry: its element of Successful, or why it failed.
+        self.outcomes: list[dict[str, Any] | Failure | None] = [None] * len(entries)
+
+    def run(self, split: Iterable[list[int]]) -> list[dict[str, Any] | Failure]:
+        try:
+            for part in split:
+                self._through(part)
+        except SqsError as error:
+            if not any(self.outcomes):
+                raise
+            rest = Failure(error.code, str(error), sender_fault=not error.retryable)
+            return [outcome or rest for outcome in self.outcomes]
+        return [outcome or _UNANSWERED for outcome in self.outcomes]
+
+    def _through(self, part: list[int]) -> None:
+        client = self._queue.client
+        attempt = 1
+        while failed := self._once(part):
+            again = [place for place, failure in failed if transient(failure.code, sender_fault=failure.sender_fault)]
+            if not again or attempt >= client.max_attempts:
+                return
+            slow_down = any(throttled(failure.code) for _, failure in failed)
+            client.pause(pause_before_retry(attempt, client.chance(), throttled=slow_down))
+            attempt += 1
+            part = again
+
+    def _once(self, part: list[int]) -> list[tuple[int, Failure]]:
+        """One call; returns what failed."""
+        queue = self._queue
+        try:
+            answer = queue.call(self._operation, {"Entries": [self._entries[place] for place in part]})
+        except BadRequest as error:
+            # An endpoint with a lower limit than SQS has today.
+            if short(error.code) != "BatchRequestTooLong" or len(part) == 1:
+                raise
+            middle = len(part) // 2
+            return self._once(part[:middle]) + self._once(part[middle:])
+        try:
+            return self._sorted(part, answer)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise queue.client.misses(self._operation, queue.name, f"an entry: {error!r}") from error
+
+    def _sorted(self, part: list[int], answer: dict[str, Any]) -> list[tuple[int, Failure]]:
+        outcomes, unanswered = self.outcomes, set(part)
+        for done in answer.get("Successful") or ():
+            place = int(done["Id"])
+            unanswered.remove(place)
+            outcomes[place] = done
+        failed = []
+        for entry in answer.get("Failed") or ():
+            place = int(entry["Id"])
+            unanswered.remove(place)
+            failed.append((place, Failure(entry["Code"], entry.get("Message", ""), entry.get("SenderFault", True))))
+        failed += [(place, _UNANSWERED) for place in unanswered]
+        for place, failure in failed:
+            outcomes[place] = failure
+        return failed

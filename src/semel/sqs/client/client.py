@@ -1,0 +1,266 @@
+"""The client itself: signs a call, carries it out, and tries again where that can help.
+
+The rule: whatever goes wrong comes out as one `SqsError`, after at most `max_attempts` attempts. Two things are mended
+once a call and not counted: credentials that have expired, and a clock that is wrong.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from random import random
+from typing import Any, Final, Self
+
+import orjson
+
+import semel
+from semel.sqs import limits
+from semel.sqs.client import failures
+from semel.sqs.client.cancel import Cancel
+from semel.sqs.client.failures import Call
+from semel.sqs.client.queue import Queue, Reference
+from semel.sqs.client.retries import pause_after
+from semel.sqs.client.signing import Signer
+from semel.sqs.client.transport import Transport
+from semel.sqs.errors import BadConfiguration, BadRequest, Cancelled, CredentialsRefused, ServerFailed, SqsError
+
+# How much longer than the long poll an answer may take.
+MARGIN: Final = 10.0
+# A clock that is off by less than this is not what SQS objects to.
+SKEW: Final = 240.0
+_KEPT_QUEUES: Final = 1_024
+
+
+class Client:
+    """SQS at one endpoint. Safe to use from any number of threads; `close()` it, or use it in a `with` block.
+
+    What is not given is found as boto3 finds it: environment, ~/.aws, roles. `session` is a botocore or boto3 session.
+    `max_attempts` counts the first one. `read_timeout` is stretched for long polls. `sleep`, `chance` and `clock` are
+    for tests: how to wait, a random number in [0, 1), the time in seconds since 1970."""
+
+    def __init__(
+        self,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        session: Any = None,
+        *,
+        connect_timeout: float = 5.0,
+        read_timeout: float = 60.0,
+        max_attempts: int | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        session_token: str | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        chance: Callable[[], float] = random,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        for option, seconds in (("connect_timeout", connect_timeout), ("read_timeout", read_timeout)):
+            if not seconds > 0:
+                raise BadConfiguration(f"{option}={seconds}: give a number of seconds above 0")
+        # Only here, as it takes a third of a second: whoever imports semel without making a client does not wait.
+        from semel.sqs.client.config import Wanted, resolve
+
+        wanted = Wanted(endpoint_url, region, profile, session, max_attempts, access_key, secret_key, session_token)
+        resolved = resolve(wanted)
+        self.endpoint = resolved.url
+        self.region = resolved.region
+        self.max_attempts = resolved.max_attempts
+        self._read_timeout = read_timeout
+        self._credentials = resolved.credentials
+        self._transport = Transport(resolved.address, connect_timeout)
+        self._signer = Signer(
+            host=resolved.host,
+            path=resolved.path,
+            region=resolved.region,
+            key_pair=resolved.credentials,
+            user_agent=f"semel/{semel.__version__} python/{platform.python_version()}",
+            address=resolved.request_address,
+            headers=resolved.proxy_headers,
+        )
+        self._sleep, self._chance, self._clock = sleep, chance, clock
+        self._ahead = 0.0  # how far the endpoint's clock is ahead of ours, once it has mattered
+        self._queues: dict[str, Queue] = {}
+
+    # Queues.
+
+    def queue(self, queue: str | Queue) -> Queue:
+        """The queue with this name, URL or ARN. Nothing is asked of SQS before it is used."""
+        if isinstance(queue, Queue):
+            return queue
+        known = self._queues.get(queue)
+        if known is None:
+            if len(self._queues) >= _KEPT_QUEUES:
+                self._queues.clear()
+            known = self._queues.setdefault(queue, Queue(self, Reference.parse(queue, self.endpoint, self.region)))
+        return known
+
+    def create_queue(
+        self, name: str, attributes: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None
+    ) -> Queue:
+        """Makes the queue, or finds it if it is there with the same attributes. A name in .fifo makes a FIFO queue."""
+        wanted = {key: _attribute_text(value) for key, value in (attributes or {}).items()}
+        if name.endswith(".fifo"):
+            wanted.setdefault("FifoQueue", "true")
+        params: dict[str, Any] = {"QueueName": name}
+        if wanted:
+            params["Attributes"] = wanted
+        if tags:
+            params["tags"] = dict(tags)
+        url = self.call("CreateQueue", params).get("QueueUrl")
+        if not url:
+            raise self.misses("CreateQueue", name, "QueueUrl")
+        queue = self.queue(name)
+        queue.found(url)
+        return queue
+
+    def queues(self, prefix: str = "") -> list[Queue]:
+        """All queues of the account and region whose names begin with `prefix`."""
+        found: list[Queue] = []
+        params: dict[str, Any] = {"MaxResults": limits.MAX_LISTED}
+        if prefix:
+            params["QueueNamePrefix"] = prefix
+        while True:
+            page = self.call("ListQueues", params)
+            found += [self.queue(url) for url in page.get("QueueUrls") or ()]
+            if not page.get("NextToken"):
+                return found
+            params["NextToken"] = page["NextToken"]
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is gone: a later `queue()` looks for it anew."""
+        self._queues = {ref: known for ref, known in self._queues.items() if known is not queue}
+
+    # Calls.
+
+    def call(
+        self, operation: str, params: Mapping[str, Any] | None = None, *, cancel: Cancel | None = None
+    ) -> dict[str, Any]:
+        """Any operation of SQS, with its parameters and its answer as in AWS's documentation."""
+        if not (operation.isascii() and operation.isalpha()):
+            raise BadRequest(f"{operation!r} is not an operation of SQS; write it as SendMessage is written")
+        params = params or {}
+        wait = float(params.get("WaitTimeSeconds", limits.MAX_WAIT)) if operation == "ReceiveMessage" else 0.0
+        queue = params.get("QueueUrl") or params.get("QueueName") or ""
+        return self.perform(operation, self.encoded(operation, params, queue), queue=queue, wait=wait, cancel=cancel)
+
+    def encoded(self, operation: str, params: Mapping[str, Any], queue: str) -> bytes:
+        try:
+            return orjson.dumps(params)
+        except TypeError as error:
+            raise BadRequest(
+                f"{operation} on queue {queue}: this cannot be written as JSON: {error}. "
+                "Bodies and other texts are str without lone surrogates, numbers are int.",
+                operation=operation,
+                queue=queue,
+            ) from error
+
+    def perform(
+        self, operation: str, body: bytes, *, queue: str = "", wait: float = 0.0, cancel: Cancel | None = None
+    ) -> dict[str, Any]:
+        """One call with its retries. `queue` is for the texts of errors; the answer may take `wait` seconds longer."""
+        timeout = max(self._read_timeout, wait + MARGIN) if wait else self._read_timeout
+        try:
+            return self._attempt(operation, body, queue, timeout, cancel)
+        except SqsError as error:
+            return self._again(error, operation, body, queue, timeout, cancel)
+
+    def _again(
+        self, error: SqsError, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
+    ) -> dict[str, Any]:
+        counted, tried = 1, 0
+        mended: set[str] = set()
+        while True:
+            tried += error.attempts
+            error.attempts = tried
+            mend = self._mend(error)
+            if mend and mend not in mended:
+                mended.add(mend)
+            elif error.retryable and counted < self.max_attempts:
+                self.pause(pause_after(error, counted, self._chance()), cancel)
+                counted += 1
+            else:
+                if tried > 1:
+                    error.args = (f"{error} Tried {tried} times.",)
+                raise error
+            try:
+                return self._attempt(operation, body, queue, timeout, cancel)
+            except SqsError as next_error:
+                error = next_error
+
+    def _attempt(
+        self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
+    ) -> dict[str, Any]:
+        request = self._signer.request(operation, body, self._clock() + self._ahead)
+        try:
+            answer = self._transport.exchange(request, timeout, cancel)
+        except OSError as error:
+            raise failures.from_exception(error, self._call(operation, queue), timeout) from error
+        except Cancelled:
+            call = self._call(operation, queue)
+            raise Cancelled(f"{call}: cancelled", operation=operation, queue=queue) from None
+        if answer.status != 200:
+            raise failures.from_answer(answer, self._call(operation, queue))
+        try:
+            found = orjson.loads(answer.body or b"{}")
+        except orjson.JSONDecodeError:
+            found = None
+        if type(found) is not dict:
+            raise failures.not_json(self._call(operation, queue), answer)
+        return found
+
+    def _call(self, operation: str, queue: str) -> Call:
+        return Call(operation, queue, self.endpoint, self.region)
+
+    def misses(self, operation: str, queue: str, what: object) -> ServerFailed:
+        """The error for an answer without a member that it must have."""
+        return failures.unreadable(self._call(operation, queue), f"a success that misses {what}")
+
+    def _mend(self, error: SqsError) -> str:
+        """Removes the cause of a refusal where that can be done; says which it was, or nothing."""
+        if not isinstance(error, CredentialsRefused):
+            return ""
+        code = failures.short(error.code)
+        if code in failures.EXPIRED:
+            return "credentials" if self._credentials.renew() else ""
+        if code in failures.CLOCK and error.server_time is not None:
+            ahead = error.server_time - self._clock()
+            if abs(ahead - self._ahead) > SKEW:
+                self._ahead = ahead
+                return "clock"
+        return ""
+
+    def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
+        """Waits before another attempt; a `Cancel` ends the waiting, and the attempt then finds it set."""
+        if cancel is None:
+            self._sleep(seconds)
+        else:
+            cancel.wait(seconds)
+
+    def chance(self) -> float:
+        return self._chance()
+
+    # The end.
+
+    def close(self) -> None:
+        """Closes the kept connections. Calls that still run come to their end."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.endpoint}, {self.region})"
+
+
+def _attribute_text(value: object) -> str:
+    """Attributes of queues travel as text, and policies as JSON in it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return orjson.dumps(value).decode()

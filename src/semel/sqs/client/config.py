@@ -1,0 +1,239 @@
+"""Who we are and where SQS is: credentials, region, endpoint, attempts, TLS and proxies, all as botocore decides them.
+
+A botocore client is made, asked, and thrown away: so every way to configure boto3 configures this client too. Only its
+public interface is used. botocore is imported here and nowhere else in the client.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import botocore.credentials
+import botocore.exceptions
+import botocore.httpsession
+import botocore.loaders
+import botocore.session
+import botocore.utils
+from botocore.config import Config
+
+from semel.sqs.client.signing import KeyPair
+from semel.sqs.client.transport import Address, Proxy
+from semel.sqs.errors import BadConfiguration, NoCredentials
+
+_ATTEMPTS: Final = {"legacy": 5, "standard": 3, "adaptive": 3}
+_KEYS: Final = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give the machine a role, or pass access_key and "
+    "secret_key (for a local broker any will do)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller asked for; None leaves it to the environment and the configuration files."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    session: Any = None
+    max_attempts: int | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    session_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    url: str  # as it is shown to people
+    host: str  # the Host header
+    path: str
+    region: str
+    address: Address
+    max_attempts: int
+    credentials: CredentialSource
+
+    @property
+    def request_address(self) -> str:
+        """What stands before the path in the request line: a proxy for plain HTTP wants to know where to go."""
+        return f"http://{self.host}" if self.address.proxy and self.address.tls is None else ""
+
+    @property
+    def proxy_headers(self) -> bytes:
+        return self.address.proxy.authorization if self.address.proxy and self.address.tls is None else b""
+
+
+class CredentialSource:
+    """The key pair to sign with; found at the first call, then refreshed by botocore before it expires."""
+
+    def __init__(self, session: Any, fixed: botocore.credentials.Credentials | None) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._credentials: botocore.credentials.Credentials | None = fixed
+
+    def __call__(self) -> KeyPair:
+        credentials = self._credentials or self._find()
+        try:
+            return credentials.get_frozen_credentials()
+        except botocore.exceptions.BotoCoreError as error:
+            raise NoCredentials(f"the credentials could not be refreshed: {error}. {_KEYS}") from error
+
+    def _find(self) -> botocore.credentials.Credentials:
+        with self._lock:
+            if self._credentials is None:
+                try:
+                    self._credentials = self._session.get_credentials()
+                except botocore.exceptions.BotoCoreError as error:
+                    raise NoCredentials(f"the credentials could not be found: {error}. {_KEYS}") from error
+            if self._credentials is None:
+                raise NoCredentials(f"there are no AWS credentials. {_KEYS}")
+            return self._credentials
+
+    def renew(self) -> bool:
+        """SQS says they have expired: looks for them anew. False if there is nowhere to look."""
+        with self._lock:
+            if getattr(self._credentials, "method", "") == "explicit":  # passed by hand
+                return False
+            session = getattr(self._session, "_session", self._session)  # boto3 keeps botocore's there
+            try:
+                found = session.get_component("credential_provider").load_credentials()
+            except botocore.exceptions.BotoCoreError:
+                return False
+            if found is None:
+                return False
+            self._credentials = found
+            return True
+
+
+def resolve(wanted: Wanted) -> Resolved:
+    if wanted.max_attempts is not None and wanted.max_attempts < 1:
+        raise BadConfiguration(f"max_attempts={wanted.max_attempts}: the first attempt counts, so give at least 1")
+    try:
+        session, client = _botocore_client(wanted)
+        url = _url(client)
+        return Resolved(
+            url=f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}",
+            host=_host(url),
+            path=url.path or "/",
+            region=client.meta.region_name,
+            address=_address(url, session, client.meta.config),
+            max_attempts=wanted.max_attempts or _attempts(client.meta.config),
+            credentials=CredentialSource(session, _fixed(wanted)),
+        )
+    except botocore.exceptions.NoRegionError as error:
+        raise BadConfiguration(
+            "there is no AWS region. Pass region=, set AWS_DEFAULT_REGION, or add it to ~/.aws/config."
+        ) from error
+    except botocore.exceptions.BotoCoreError as error:
+        raise BadConfiguration(f"the AWS configuration is not usable: {error}") from error
+
+
+def _fixed(wanted: Wanted) -> botocore.credentials.Credentials | None:
+    if wanted.access_key is None and wanted.secret_key is None:
+        return None
+    if not wanted.access_key or not wanted.secret_key:
+        absent = "secret_key" if wanted.access_key else "access_key"
+        raise NoCredentials(f"{absent} is missing: pass access_key and secret_key together, or neither.")
+    return botocore.credentials.Credentials(wanted.access_key, wanted.secret_key, wanted.session_token)
+
+
+def _botocore_client(wanted: Wanted) -> tuple[Any, Any]:
+    if wanted.session is not None and wanted.profile is not None:
+        raise BadConfiguration("pass session or profile, not both: a session has its profile already")
+    session = wanted.session or _new_session(wanted.profile)
+    make = getattr(session, "create_client", None) or getattr(session, "client", None)
+    if make is None:
+        raise BadConfiguration(f"session is a botocore or boto3 session, not {session!r}")
+    options: dict[str, Any] = {"region_name": wanted.region, "endpoint_url": wanted.endpoint_url}
+    try:
+        # Unsigned: credentials are none of its business, and looking for them may take seconds.
+        return session, make("sqs", **options, config=Config(signature_version=botocore.UNSIGNED))
+    except botocore.exceptions.BotoCoreError:
+        raise
+    except ValueError as error:
+        raise BadConfiguration(f"endpoint_url={wanted.endpoint_url}: {error}. Write http://host:port.") from error
+
+
+def _new_session(profile: str | None) -> Any:
+    session = botocore.session.Session(profile=profile)
+    # Reading botocore's data takes most of the time that making a client takes; its loader remembers what it read.
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return session
+
+
+@cache
+def _loader(path: str | None) -> Any:
+    return botocore.loaders.create_loader(path)
+
+
+def _url(client: Any) -> Any:
+    """Where the client would send a call to: the rules for endpoints are applied at the call only, so one is begun."""
+    seen: list[str] = []
+
+    def stop(params: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]]:
+        seen.append(params["url"])
+        return _Nothing(), {}
+
+    client.meta.events.register("before-call.sqs.ListQueues", stop)
+    client.list_queues()
+    return urlsplit(seen[0])
+
+
+class _Nothing:
+    status_code = 200
+
+
+def _host(url: Any) -> str:
+    host = f"[{url.hostname}]" if ":" in url.hostname else str(url.hostname)
+    return host if url.port in (None, _default_port(url)) else f"{host}:{url.port}"
+
+
+def _default_port(url: Any) -> int:
+    return 443 if url.scheme == "https" else 80
+
+
+def _attempts(config: Any) -> int:
+    retries = config.retries or {}
+    return int(retries.get("total_max_attempts") or _ATTEMPTS.get(retries.get("mode", ""), 3))
+
+
+def _address(url: Any, session: Any, config: Any) -> Address:
+    proxies = botocore.utils.get_environ_proxies(url.geturl()) if config.proxies is None else config.proxies
+    tls = _tls(session, config.client_cert) if url.scheme == "https" else None
+    proxy: str = proxies.get(url.scheme) or ""
+    try:
+        via = Proxy.parse(proxy) if proxy else None
+    except ValueError as error:
+        raise BadConfiguration(
+            f"the proxy {_without_password(proxy)} cannot be used: {error}. "
+            f"Change {url.scheme.upper()}_PROXY, or add {url.hostname} to NO_PROXY."
+        ) from error
+    return Address(url.hostname, url.port or _default_port(url), tls, via)
+
+
+def _without_password(proxy: str) -> str:
+    before, _, after = proxy.rpartition("@")
+    return f"{before.partition('//')[0]}//…@{after}" if before else after
+
+
+def _tls(session: Any, client_cert: Any) -> ssl.SSLContext:
+    inner = getattr(session, "_session", session)
+    bundle = inner.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+    path: str = bundle or botocore.httpsession.get_cert_path(True) or ""
+    try:
+        context = ssl.create_default_context(cafile=path if os.path.isfile(path) else None)
+        if os.path.isdir(path):
+            context.load_verify_locations(capath=path)
+        elif not os.path.isfile(path):
+            raise FileNotFoundError(2, "there is no such file", path)
+        if client_cert:
+            context.load_cert_chain(*(client_cert if isinstance(client_cert, tuple | list) else (client_cert,)))
+    except OSError as error:
+        raise BadConfiguration(
+            f"the certificates in {path} cannot be used: {error.strerror or error}. Check AWS_CA_BUNDLE or ca_bundle."
+        ) from error
+    return context

@@ -1,0 +1,214 @@
+"""What goes into a queue and what comes out of it, as small values."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from semel.sqs.errors import BadRequest
+from semel.sqs.limits import MAX_MESSAGE_BYTES
+
+_NOT_THERE: Final[dict[str, Any]] = {}
+
+
+class Attribute(NamedTuple):
+    """A message attribute: `type` is String, Number or Binary, or one of these with `.something` behind it."""
+
+    type: str
+    value: str | bytes
+
+
+AttributeValue = Attribute | str | bytes | int | float
+
+
+class Received:
+    """One delivery of a message. Times are in seconds since 1970."""
+
+    __slots__ = ("_attributes", "_wire_attributes", "body", "message_id", "receipt", "system")
+
+    def __init__(
+        self,
+        message_id: str,
+        receipt: str,
+        body: str,
+        system: dict[str, str] | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        self.message_id = message_id
+        self.receipt = receipt
+        self.body = body
+        self.system = {} if system is None else system
+        self._wire_attributes = None if attributes is None else wire_attributes(attributes)
+        self._attributes: dict[str, Attribute] | None = None
+
+    @classmethod
+    def from_wire(cls, message: dict[str, Any]) -> Received:
+        received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], message.get("Attributes"))
+        received._wire_attributes = message.get("MessageAttributes")
+        return received
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        if self._attributes is None:
+            wire = self._wire_attributes or _NOT_THERE
+            self._attributes = {name: _attribute(value) for name, value in wire.items()}
+        return self._attributes
+
+    @property
+    def receive_count(self) -> int:
+        """How often it was received, this time included; 1 if the endpoint does not say."""
+        return int(self.system.get("ApproximateReceiveCount", 1))
+
+    @property
+    def sent_at(self) -> float | None:
+        return self._seconds("SentTimestamp")
+
+    @property
+    def first_received_at(self) -> float | None:
+        return self._seconds("ApproximateFirstReceiveTimestamp")
+
+    @property
+    def group(self) -> str | None:
+        return self.system.get("MessageGroupId")
+
+    @property
+    def dedup(self) -> str | None:
+        return self.system.get("MessageDeduplicationId")
+
+    @property
+    def sequence(self) -> str | None:
+        return self.system.get("SequenceNumber")
+
+    @property
+    def source_queue(self) -> str | None:
+        """In a dead-letter queue: the ARN of the queue that it came from."""
+        return self.system.get("DeadLetterQueueSourceArn")
+
+    @property
+    def trace(self) -> str | None:
+        return self.system.get("AWSTraceHeader")
+
+    def _seconds(self, name: str) -> float | None:
+        value = self.system.get(name)
+        return None if value is None else int(value) / 1000
+
+    def __repr__(self) -> str:
+        return f"Received({self.message_id}, {len(self.body)} characters, receive_count={self.receive_count})"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message to send. `delay` in seconds; `group` and `dedup` are for FIFO queues, `group` also for fair ones."""
+
+    body: str
+    attributes: Mapping[str, AttributeValue] | None = None
+    delay: int | None = None
+    group: str | None = None
+    dedup: str | None = None
+    trace: str | None = None
+
+    def wire(self) -> dict[str, Any]:
+        if not isinstance(self.body, str):
+            raise BadRequest(
+                f"the body of a message is a str, not {type(self.body).__name__}: encode it, as JSON perhaps"
+            )
+        fields: dict[str, Any] = {"MessageBody": self.body}
+        if self.attributes:
+            fields["MessageAttributes"] = wire_attributes(self.attributes)
+        if self.delay is not None:
+            fields["DelaySeconds"] = self.delay
+        if self.group is not None:
+            fields["MessageGroupId"] = self.group
+        if self.dedup is not None:
+            fields["MessageDeduplicationId"] = self.dedup
+        if self.trace is not None:
+            fields["MessageSystemAttributes"] = {"AWSTraceHeader": {"DataType": "String", "StringValue": self.trace}}
+        return fields
+
+    def unsendable(self) -> Failure | None:
+        """Why SQS would refuse the whole batch for the sake of this message."""
+        if self.size > MAX_MESSAGE_BYTES:
+            text = f"{self.size} bytes; a message has at most {MAX_MESSAGE_BYTES}, its attributes included"
+            return Failure("InvalidParameterValue", text)
+        try:
+            self.body.encode()
+        except UnicodeEncodeError:
+            return Failure("InvalidMessageContents", "the body has a lone surrogate, which is not a character")
+        return None
+
+    @property
+    def size(self) -> int:
+        """Bytes as SQS counts them: the body, and names, types and values of the attributes."""
+        total = _bytes(self.body)
+        for name, value in (self.attributes or _NOT_THERE).items():
+            kind, content = as_attribute(value)
+            total += _bytes(name) + _bytes(kind) + (len(content) if isinstance(content, bytes) else _bytes(content))
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What SQS says of a message it took; `sequence` for FIFO queues only."""
+
+    message_id: str
+    sequence: str | None = None
+
+
+_GONE: Final = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidIdFormat"})
+_GONE_TEXTS: Final = ("receipt handle has expired", "does not exist or is not available")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one entry of a batch failed, after all attempts."""
+
+    code: str
+    message: str
+    sender_fault: bool = True
+
+    @property
+    def gone(self) -> bool:
+        """Whether the receipt no longer stands for a message in flight: expired, superseded, or never valid."""
+        short = self.code.rpartition(".")[2]
+        return short in _GONE or (
+            short == "InvalidParameterValue" and any(text in self.message for text in _GONE_TEXTS)
+        )
+
+
+def as_attribute(value: AttributeValue) -> Attribute:
+    """Plain Python values stand for the obvious type."""
+    match value:
+        case Attribute():
+            return value
+        case str():
+            return Attribute("String", value)
+        case bytes():
+            return Attribute("Binary", value)
+        case bool():
+            raise BadRequest("a message attribute is a str, bytes, int, float or Attribute, not a bool")
+        case int() | float():
+            return Attribute("Number", repr(value))
+        case _:
+            raise BadRequest(f"a message attribute is a str, bytes, int, float or Attribute, not {value!r}")
+
+
+def wire_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, dict[str, str]]:
+    wire = {}
+    for name, value in attributes.items():
+        kind, content = as_attribute(value)
+        binary = isinstance(content, bytes)
+        text = b64encode(content).decode() if isinstance(content, bytes) else content
+        wire[name] = {"DataType": kind, "BinaryValue" if binary else "StringValue": text}
+    return wire
+
+
+def _attribute(wire: Mapping[str, str]) -> Attribute:
+    if "BinaryValue" in wire:
+        return Attribute(wire["DataType"], b64decode(wire["BinaryValue"]))
+    return Attribute(wire["DataType"], wire.get("StringValue", ""))
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,219 @@
+"""Connections to one endpoint, kept and shared by all threads; the one used last is used next.
+
+A kept connection may have been closed by the other side at any time. One that was idle for a while is looked at before
+it is used; and a call whose connection ends before a single byte of the answer is repeated at once on a fresh one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import weakref
+from base64 import b64encode
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from semel.sqs.client.cancel import Cancel
+from semel.sqs.client.connection import Answer, Connection, Malformed
+from semel.sqs.errors import Cancelled
+
+MAX_IDLE: Final = 256
+LOOK_AFTER: Final = 0.5
+IDLE_SECONDS: Final = 60.0
+
+
+class CannotConnect(OSError):
+    """There is no connection to the endpoint; nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    host: str
+    port: int
+    authorization: bytes = b""
+
+    @classmethod
+    def parse(cls, url: str) -> Proxy:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError("only proxies that are spoken to in plain HTTP are known, such as http://proxy:3128")
+        authorization = b""
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = b"Proxy-Authorization: Basic " + b64encode(pair.encode()) + b"\r\n"
+        return cls(parts.hostname, parts.port or 80, authorization)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to connect to: with `tls` encrypted, with `proxy` by way of it."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    proxy: Proxy | None = None
+
+    @property
+    def authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Transport:
+    """Carries requests to one address. Safe to use from any thread, and after a fork."""
+
+    def __init__(self, address: Address, connect_timeout: float) -> None:
+        self._address = address
+        self._connect_timeout = connect_timeout
+        # Taking from and adding to the end of a list are atomic: no lock is needed.
+        self._idle: list[Connection] = []
+        self._closed = False
+        _transports.add(self)
+
+    def exchange(self, request: bytes, timeout: float, cancel: Cancel | None = None) -> Answer:
+        """One request and its answer. Raises OSError, or Cancelled."""
+        connection = self._kept() or self._dial(cancel)
+        try:
+            return self._over(connection, request, timeout, cancel)
+        except OSError as error:
+            stale = connection.used and not connection.heard and not isinstance(error, TimeoutError)
+            if not stale:
+                raise
+        return self._over(self._dial(cancel), request, timeout, cancel)._replace(sent=2)
+
+    def _over(self, connection: Connection, request: bytes, timeout: float, cancel: Cancel | None) -> Answer:
+        if cancel is None:
+            try:
+                answer = connection.exchange(request, timeout)
+            except BaseException:
+                connection.close()
+                raise
+        else:
+            answer = self._over_until(cancel, connection, request, timeout)
+        if connection.reusable:
+            self._keep(connection)
+        else:
+            connection.close()
+        return answer
+
+    def _over_until(self, cancel: Cancel, connection: Connection, request: bytes, timeout: float) -> Answer:
+        if not cancel.begin(connection):
+            self._keep(connection)
+            raise Cancelled("cancelled")
+        try:
+            answer = connection.exchange(request, timeout)
+        except BaseException as error:
+            cancel.end(connection)
+            connection.close()
+            if cancel.is_set() and isinstance(error, OSError):
+                raise Cancelled("cancelled") from None
+            raise
+        cancel.end(connection)
+        if cancel.is_set():
+            connection.reusable = False  # it may have been interrupted after its answer had come
+        return answer
+
+    # Keeping.
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            idle = monotonic() - connection.idle_since
+            if idle < LOOK_AFTER or (idle < IDLE_SECONDS and not connection.gone()):
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        now = connection.idle_since = monotonic()
+        if self._closed or len(self._idle) >= MAX_IDLE:
+            connection.close()
+            return
+        self._idle.append(connection)
+        # The least used lie at the front; one look a call is enough to let them go in time.
+        with contextlib.suppress(IndexError):
+            if now - self._idle[0].idle_since > IDLE_SECONDS:
+                self._idle.pop(0).close()
+
+    def close(self) -> None:
+        """Closes what is idle; a connection in use is closed when its call ends."""
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        while True:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def __del__(self) -> None:
+        self._close_idle()
+
+    # Dialling.
+
+    def _dial(self, cancel: Cancel | None) -> Connection:
+        if cancel is not None and cancel.is_set():
+            raise Cancelled("cancelled")
+        address = self._address
+        via = address.proxy
+        where = (via.host, via.port) if via else (address.host, address.port)
+        try:
+            sock = socket.create_connection(where, self._connect_timeout)
+        except OSError as error:
+            raise CannotConnect(f"{_reason(error)}{f' (proxy {via.host}:{via.port})' if via else ''}") from error
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if address.tls is not None:
+                if via:
+                    self._tunnel(sock, via)
+                sock = address.tls.wrap_socket(sock, server_hostname=address.host)
+        except OSError as error:
+            sock.close()
+            raise CannotConnect(_reason(error)) from error
+        except BaseException:
+            sock.close()
+            raise
+        return Connection(sock)
+
+    def _tunnel(self, sock: socket.socket, via: Proxy) -> None:
+        authority = self._address.authority.encode()
+        sock.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (authority, authority, via.authorization))
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            # Byte by byte: what follows the head is already for the TLS layer.
+            byte = sock.recv(1)
+            if not byte or len(head) > 65536:
+                raise Malformed(f"the proxy {via.host}:{via.port} gave no answer to CONNECT")
+            head += byte
+        if head[9:12] != b"200":
+            line = head.partition(b"\r\n")[0].decode("latin-1")
+            raise Malformed(f"the proxy {via.host}:{via.port} refused to connect: {line}")
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return "no answer to the attempt to connect"
+    return error.strerror or str(error)
+
+
+# A child process must not talk over the connections of its parent.
+_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
+
+
+def _forget_connections() -> None:
+    for transport in list(_transports):
+        transport._close_idle()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_connections)

@@ -1,0 +1,138 @@
+"""What a dead letter says about itself survives the way there and back, whatever the message had."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.sqs import Entry, letters
+from semel.sqs.client.messages import Attribute, Received
+from semel.sqs.letters import CARRIED_KEY, OWN, PACKED, PLAIN, Letter
+from semel.sqs.limits import MAX_MESSAGE_ATTRIBUTES, MAX_MESSAGE_BYTES
+
+LETTER = Letter("order-7", "rejected", "ValueError: no such country", 3, "9b1d", "orders")
+
+sendable = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="￾￿"), min_size=1)
+names = st.text(string.ascii_letters, min_size=1, max_size=20)
+owns = st.dictionaries(
+    names,
+    st.one_of(
+        st.builds(Attribute, st.just("String"), sendable),
+        st.builds(Attribute, st.just("Number"), st.integers().map(str)),
+        st.builds(Attribute, st.just("Binary.png"), st.binary(min_size=1)),
+    ),
+    max_size=10,
+)
+some_letters = st.builds(Letter, sendable, sendable, sendable, st.integers(1, 99), names, names)
+
+
+def many(count: int) -> dict[str, Attribute]:
+    return {f"a{n}": Attribute("String", f"value {n}") for n in range(count)}
+
+
+def size(found: dict[str, Attribute], body_bytes: int) -> int:
+    return Entry("x" * body_bytes, found).size
+
+
+def test_a_message_with_room_gets_six_attributes_that_anyone_can_read() -> None:
+    found = letters.attributes(LETTER, many(4), 100)
+    assert set(found) == {*PLAIN, "a0", "a1", "a2", "a3"}
+    assert found["semel-reason"].value == "rejected"
+    assert found["semel-attempts"].value == "3"
+
+
+def test_where_six_do_not_fit_they_become_two() -> None:
+    found = letters.attributes(LETTER, many(8), 100)
+    assert set(found) == {CARRIED_KEY, PACKED, *many(8)}
+
+
+def test_a_message_that_is_full_of_attributes_has_them_packed_too() -> None:
+    found = letters.attributes(LETTER, many(10), 100)
+    assert set(found) == {CARRIED_KEY, PACKED, OWN}
+
+
+@given(some_letters, owns)
+def test_what_is_written_is_read_back(letter: Letter, own: dict[str, Attribute]) -> None:
+    found = letters.attributes(letter, own, 100)
+    assert len(found) <= MAX_MESSAGE_ATTRIBUTES
+    assert letters.read(found) == (letter, own)
+
+
+@given(some_letters, owns)
+def test_what_an_outbox_carries_as_texts_is_read_back_too(letter: Letter, own: dict[str, Attribute]) -> None:
+    found = {name: Attribute("String", text) for name, text in letters.texts(letter, own, 100).items()}
+    assert len(found) <= MAX_MESSAGE_ATTRIBUTES
+    assert letters.read(found) == (letter, own)
+
+
+@given(some_letters, owns)
+def test_a_message_that_comes_back_has_its_own_attributes_again(letter: Letter, own: dict[str, Attribute]) -> None:
+    back = Received("new-id", "handle", "body", {}, letters.attributes(letter, own, 100))
+    restored = letters.restored(back)
+    assert own.items() <= restored.attributes.items()
+    assert restored.attributes[CARRIED_KEY].value == letter.key
+    assert (restored.message_id, restored.receipt, restored.body) == ("new-id", "handle", "body")
+
+
+def test_a_message_that_was_never_packed_is_left_alone() -> None:
+    plain = Received("id", "handle", "body", {}, many(3))
+    assert letters.restored(plain) is plain
+
+
+def test_a_second_letter_replaces_the_first() -> None:
+    again = Letter("order-7", "out of attempts", "TimeoutError", 5, "77aa", "orders")
+    first = letters.attributes(LETTER, many(10), 100)
+    _, own = letters.read(first)
+    second = letters.attributes(again, own, 100)
+    assert letters.read(second) == (again, many(10))
+
+
+def test_a_long_error_keeps_its_two_ends() -> None:
+    found = letters.attributes(Letter("k", "r", "begin" + "x" * 100_000 + "end", 1, "id", "q"), {}, 100)
+    error = str(found["semel-error"].value)
+    assert error.startswith("begin")
+    assert error.endswith("end")
+    assert len(error) < 5_000
+
+
+def test_whatever_the_body_leaves_of_a_message_its_letter_fits_in() -> None:
+    letter = Letter("k" * 900, "r" * 5_000, "é" * 100_000, 7, "id", "orders")
+    for own in ({}, many(5), many(8), many(10)):
+        taken = size(own, 0)
+        for left in (0, 1, 500, 1_500, 3_000, 5_000, 12_000):
+            body = MAX_MESSAGE_BYTES - taken - left
+            found = letters.attributes(letter, own, body)
+            if left == 0 and len(own) < 10:
+                assert found == own
+            assert size(found, body) <= MAX_MESSAGE_BYTES
+            if left >= 3_000:
+                assert found[CARRIED_KEY].value == letter.key
+
+
+def test_of_an_almost_full_message_the_outbox_gives_up_its_attributes_before_its_letter() -> None:
+    own = {"photo": Attribute("Binary", b"\x00" * 500_000)}
+    body = 540_000
+    found = letters.texts(LETTER, own, body)
+    assert found[CARRIED_KEY] == LETTER.key
+    assert Entry("x" * body, dict(found)).size <= MAX_MESSAGE_BYTES
+
+
+def test_what_sqs_does_not_carry_is_replaced() -> None:
+    for own in ({}, many(8)):
+        found = letters.attributes(Letter("k", "r", "a\x00b\ud800c", 1, "id", "q"), own, 100)
+        letter, _ = letters.read(found)
+        assert letter is not None
+        assert letter.error == "a�b�c"
+
+
+def test_attributes_of_somebody_else_with_our_names_are_no_letter() -> None:
+    strange: list[Any] = ["not JSON", "[1]", '{"key": 1}', "{}"]
+    for text in strange:
+        assert letters.read({PACKED: Attribute("String", text)})[0] is None
+    assert (
+        letters.read({"semel-reason": Attribute("String", "x"), "semel-attempts": Attribute("String", "y")})[0] is None
+    )
+    assert letters.read(many(2)) == (None, many(2))
