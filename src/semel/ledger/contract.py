@@ -1,0 +1,300 @@
+"""What a ledger promises, whichever store it is kept in.
+
+The rules that every store keeps, and that one conformance suite checks:
+1. A claim is one atomic operation. Of all that ask for a key, one wins; it alone gets the newest fence.
+2. A key's fence only grows, also across release, forget and expiry.
+3. Every write after the claim shows its fence and is refused, as a plain False, if a newer one was handed out.
+4. What is recorded stays recorded until it expires or is forgotten: no claim, extension or release undoes it.
+5. Each call may be repeated if its answer was lost: a claim with the same claimant wins what it had won, a record
+   that is already there counts as made.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from semel.errors import SemelError
+
+DAY: Final = 86_400.0
+# SQS cannot redeliver past the retention of the source plus that of the dead-letter queue: 14 days each at most.
+KEEP: Final = 28 * DAY
+MAX_KEY: Final = 1_024  # bytes of UTF-8
+MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all the notes of one key together
+
+
+class LedgerError(SemelError):
+    """The ledger was asked for something that it cannot do; the text says what, and the way out."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The store did not answer. Nothing is known to have changed; fail closed and try again later."""
+
+
+class OutcomeUnknown(LedgerUnavailable):
+    """The connection broke while a transaction was being committed: look the key up before doing anything else."""
+
+
+class Fenced(LedgerError):
+    """A newer claim on the key exists: what this holder did must not count."""
+
+
+class Status(enum.StrEnum):
+    FREE = "free"  # released or forgotten; the row stays for its fence
+    CLAIMED = "claimed"
+    DONE = "done"
+    REJECTED = "rejected"  # given up on, and put aside as a dead letter
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One key that somebody wants to work on.
+
+    `payload` is a digest of what came with the key: the same key with another digest is a conflict; "" fits anything.
+    `source` says where it came from, for example "orders/<message id>". A rejected key can be won again only from
+    another source than the rejected one: so a dead letter that is sent back runs, and a late twin of it does not.
+    """
+
+    key: str
+    payload: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to work on a key; every later write shows `fence`."""
+
+    key: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The claim is ours for `lease` seconds from the moment the call was made.
+
+    `attempt` counts the claims since the key was new, forgotten, or brought back after a rejection: 1 is the first.
+    `taken_over`: an earlier holder let its lease run out. `notes`: what earlier attempts noted (finished steps).
+    """
+
+    claim: Claim
+    lease: float
+    attempt: int = 1
+    taken_over: bool = False
+    notes: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it."""
+
+    key: str
+    status: Status
+    result: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease."""
+
+    key: str
+    remaining: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The key is known with another payload: two different things bear one name. `recorded`: the other one is done."""
+
+    key: str
+    recorded: bool = False
+
+
+Verdict = Won | Done | Held | Conflict
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What became of a claim. `keep`: seconds to remember it for; None is the ledger's own `keep`."""
+
+    claim: Claim
+    status: Status = Status.DONE  # or REJECTED
+    result: bytes = b""
+    keep: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key as the ledger has it. Times are seconds since 1970 by the store's clock."""
+
+    key: str
+    status: Status
+    fence: int
+    attempt: int
+    claimant: str
+    lease_ends: float
+    payload: str
+    source: str
+    result: bytes
+    notes: Mapping[str, bytes]
+    first_seen: float
+    changed: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message that a transaction has sent: it waits in the outbox until it was handed to SQS."""
+
+    queue: str
+    body: str
+    key: str = ""  # travels with it, so that the receiving side can tell a second sending from a second message
+    delay: int | None = None
+    group: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""  # given by the outbox
+
+
+class Transaction(ABC):
+    """The user's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction."""
+
+    @property
+    @abstractmethod
+    def connection(self) -> Any:
+        """The driver's own connection (psycopg, sqlite3), inside this transaction. Do not commit it."""
+
+    @abstractmethod
+    def execute(self, query: Any, parameters: Any = (), /) -> Any:
+        """Run one statement, in the driver's own placeholder style; returns its cursor."""
+
+    @abstractmethod
+    def executemany(self, query: Any, parameters: Any, /) -> Any: ...
+
+    @abstractmethod
+    def send(
+        self,
+        queue: str,
+        body: Any,
+        *,
+        key: str = "",
+        delay: int | None = None,
+        group: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a message if and only if this transaction commits. A body that is no string is sent as JSON."""
+
+    @abstractmethod
+    def savepoint(self) -> AbstractContextManager[None]:
+        """A part that can fail alone: an exception undoes what was written inside, and goes on to the caller."""
+
+    @abstractmethod
+    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+        """As `Ledger.record`, inside this transaction. The caller raises if one is refused, so that all is undone."""
+
+
+class Ledger(ABC):
+    """Who has done what. Thread-safe. Calls are batch first: one round trip for many keys; answers in their order.
+
+    Every call raises LedgerUnavailable when the store cannot be reached.
+    """
+
+    transactional: bool = False  # whether `transaction` works
+    keep: float = KEEP
+
+    @staticmethod
+    def connect(url: str, **options: Any) -> Ledger:
+        """A ledger by its address: sqlite:///path, postgresql://…, redis://…, dynamodb://table?region=…"""
+        from semel.ledger.connecting import connect
+
+        return connect(url, **options)
+
+    @abstractmethod
+    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+        """Ask for keys. `claimant` names this very call (new for each, the same when a call is repeated).
+
+        A key that comes twice in one call is decided once; its second place is Held (or Done, or Conflict).
+        """
+
+    @abstractmethod
+    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        """Hold on for `lease` seconds from now. False: the claim is no longer ours. A lease that has run out can
+        still be extended as long as nobody else has claimed the key."""
+
+    @abstractmethod
+    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+        """Keep a named value with the key until it is recorded; the next attempt gets it with its claim."""
+
+    @abstractmethod
+    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+        """Write down what became of claims, durably. True also if just this was recorded before (same fence)."""
+
+    @abstractmethod
+    def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
+        """Give claims back, so that the next one need not wait. `tried=False`: the attempt does not count."""
+
+    @abstractmethod
+    def forget(self, keys: Sequence[str]) -> int:
+        """Make keys as good as new, whatever their state (their fence goes on growing). Returns how many were known."""
+
+    @abstractmethod
+    def purge(self, limit: int = 1_000) -> int:
+        """Remove up to `limit` entries that have expired; returns how many. 0: nothing is left to remove."""
+
+    @abstractmethod
+    def look(self, keys: Sequence[str]) -> list[Entry | None]: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Commits when the block ends, undoes everything if it raises."""
+        raise LedgerError(
+            f"{type(self).__name__} has no transactions that the handler's own writes could be part of; "
+            "use a PostgreSQL or SQLite ledger, or leave `tx` out of the handler"
+        )
+
+    def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:  # noqa: ARG002
+        """Messages of committed transactions that are to be handed to SQS now; hidden from others for `lease`."""
+        return []
+
+    def sent_outgoing(self, ids: Sequence[str]) -> None:  # noqa: B027
+        """These were handed to SQS: drop them from the outbox."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+# For tests: how far the store's clock is to be taken ahead of what it says, in seconds.
+Ahead = Callable[[], float]
+
+
+def no_shift() -> float:
+    return 0.0
+
+
+def check_asks(asks: Sequence[Ask], lease: float) -> None:
+    """Refuse what no store could keep, before any of them sees it."""
+    if not 0 < lease <= 12 * 3_600:
+        raise LedgerError(f"a lease of {lease} seconds is not possible: it must be above 0 and at most 12 hours")
+    for ask in asks:
+        try:
+            size = len(ask.key.encode())
+        except UnicodeEncodeError:
+            raise LedgerError(f"the key {ask.key[:60]!r} is not text: half of a surrogate pair is in it") from None
+        if not 0 < size <= MAX_KEY:
+            raise LedgerError(
+                f"the key {ask.key[:60]!r} has {size} bytes: a key has 1 to {MAX_KEY}; use a digest of it instead"
+            )
+
+
+def check_result(value: bytes, what: str) -> None:
+    if len(value) > MAX_RESULT:
+        raise LedgerError(
+            f"{what} has {len(value)} bytes, the ledger keeps at most {MAX_RESULT}: "
+            "store it elsewhere and keep its address"
+        )

@@ -1,0 +1,341 @@
+"""The tables of the PostgreSQL ledger, how they come to be, and every statement that it runs on them, as SQL.
+
+The rules kept here: a change of the tables is a new entry at the end of MIGRATIONS, never an edit of an old one; rows
+are locked in the order of their keys, whoever locks them, so that overlapping batches wait for but never block each
+other; and `expires` is written through its minute into the only index besides the keys', so that a record soon after
+its claim touches no index at all (a HOT update, for which half of each page is left free).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, fields
+from typing import Any, Final, LiteralString, cast
+
+import psycopg
+from psycopg import sql
+
+from semel.ledger.contract import LedgerError, Status
+
+# As stored. TAKEN is a claim that was taken over from a holder whose lease had run out.
+FREE, CLAIMED, TAKEN, DONE, REJECTED = range(5)
+STATUS: Final = (Status.FREE, Status.CLAIMED, Status.CLAIMED, Status.DONE, Status.REJECTED)
+CODE: Final = {Status.DONE: DONE, Status.REJECTED: REJECTED}
+
+# Keys are bytes: they compare fast, in one order under any locale, and hold what `text` cannot (a NUL, any encoding).
+# Times are seconds since 1970. The view is for people.
+MIGRATIONS: Final[tuple[LiteralString, ...]] = (
+    """
+    CREATE TABLE {ledger} (
+        key        bytea PRIMARY KEY,
+        fence      bigint NOT NULL,
+        lease_ends float8 NOT NULL,
+        first_seen float8 NOT NULL,
+        changed    float8 NOT NULL,
+        expires    float8 NOT NULL,
+        attempt    integer NOT NULL,
+        minute     integer NOT NULL GENERATED ALWAYS AS (floor(expires / 60)::integer) STORED,
+        status     smallint NOT NULL,
+        claimant   text NOT NULL,
+        payload    text NOT NULL,
+        source     text NOT NULL,
+        result     bytea,
+        notes      jsonb
+    ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05);
+    CREATE INDEX ledger_minute ON {ledger} (minute);
+    CREATE TABLE {outbox} (
+        id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        hidden_until float8 NOT NULL,
+        queue        text NOT NULL,
+        body         text NOT NULL,
+        key          text NOT NULL,
+        delay        integer,
+        "group"      text,
+        attributes   jsonb NOT NULL
+    );
+    CREATE INDEX outbox_groups ON {outbox} (queue, "group", id) WHERE "group" IS NOT NULL;
+    CREATE VIEW {readable} AS SELECT
+        CASE WHEN position('\\x00'::bytea IN key) > 0 THEN encode(key, 'escape') ELSE convert_from(key, 'UTF8') END
+            AS key,
+        (ARRAY['free', 'claimed', 'claimed', 'done', 'rejected'])[status + 1] AS status,
+        fence, attempt, claimant, to_timestamp(lease_ends) AS lease_ends, payload, source,
+        length(result) AS result_bytes, to_timestamp(first_seen) AS first_seen,
+        to_timestamp(changed) AS changed, to_timestamp(expires) AS expires
+    FROM {ledger};
+    """,
+)
+
+# One row. `fence_floor`: the highest fence of a key that was purged.
+META: Final = """
+CREATE TABLE {semel_meta} (version integer NOT NULL, identity text NOT NULL, fence_floor bigint NOT NULL)
+"""
+
+META_TABLE: Final = """
+SELECT FROM pg_class AS r JOIN pg_namespace AS n ON n.oid = r.relnamespace
+WHERE n.nspname = %s AND r.relname = 'semel_meta'
+"""
+
+NOW: Final = "now_ AS MATERIALIZED (SELECT extract(epoch FROM clock_timestamp())::float8 + %(ahead)s::float8 AS at)"
+
+# What is wanted of a row is read off the row itself (r); `excluded` is the claim that would be new, and its `changed`
+# is now. A row that is refused comes back from this statement as nothing: SEEN then tells why. No key starts below the
+# fences of those that were purged: one of them that comes back goes on growing.
+CLAIM: Final = f"""
+WITH {NOW}, floor_ AS MATERIALIZED (SELECT fence_floor AS fence FROM {{semel_meta}} LIMIT 1)
+INSERT INTO {{ledger}} AS r
+    (key, fence, lease_ends, first_seen, changed, expires, attempt, status, claimant, payload, source)
+SELECT ask.key, floor_.fence + 1, at + ask.lease, at, at, at + greatest(ask.lease, %(keep)s::float8), 1, {CLAIMED},
+       ask.claimant, ask.payload, ask.source
+FROM now_ CROSS JOIN floor_
+CROSS JOIN unnest(%(keys)b::bytea[], %(payloads)b::text[], %(sources)b::text[], %(claimants)b::text[],
+                            %(leases)b::float8[]) AS ask(key, payload, source, claimant, lease)
+ORDER BY ask.key
+ON CONFLICT (key) DO UPDATE SET
+    fence = r.fence + CASE WHEN r.status IN ({CLAIMED}, {TAKEN}) AND r.claimant = excluded.claimant
+                                AND r.expires > excluded.changed THEN 0 ELSE 1 END,
+    attempt = CASE WHEN r.expires <= excluded.changed OR r.status = {REJECTED} THEN 1
+                   WHEN r.status IN ({CLAIMED}, {TAKEN}) AND r.claimant = excluded.claimant THEN r.attempt
+                   ELSE r.attempt + 1 END,
+    status = CASE WHEN r.expires <= excluded.changed OR r.status NOT IN ({CLAIMED}, {TAKEN}) THEN {CLAIMED}
+                  WHEN r.claimant = excluded.claimant THEN r.status
+                  ELSE {TAKEN} END,
+    notes = CASE WHEN r.expires <= excluded.changed OR r.status = {REJECTED} THEN NULL ELSE r.notes END,
+    payload = CASE WHEN r.expires <= excluded.changed OR r.status = {REJECTED} OR r.payload = ''
+                   THEN excluded.payload ELSE r.payload END,
+    first_seen = CASE WHEN r.expires <= excluded.changed THEN excluded.changed ELSE r.first_seen END,
+    claimant = excluded.claimant, lease_ends = excluded.lease_ends, source = excluded.source,
+    changed = excluded.changed, expires = excluded.expires, result = NULL
+WHERE r.expires <= excluded.changed
+   OR (r.status = {REJECTED} AND r.source <> excluded.source)
+   OR ((r.payload = excluded.payload OR r.payload = '' OR excluded.payload = '')
+       AND (r.status = {FREE}
+            OR (r.status IN ({CLAIMED}, {TAKEN})
+                AND (r.claimant = excluded.claimant OR r.lease_ends <= excluded.changed))))
+RETURNING r.key, r.fence, r.attempt, r.status, r.notes
+"""
+
+# Why a claim was refused. It is a statement of its own, as that of the claim sees the rows as they were when it began.
+SEEN: Final = f"""
+WITH {NOW}
+SELECT key, status, lease_ends - at, payload, source, result
+FROM {{ledger}} CROSS JOIN now_
+WHERE key = ANY(%(keys)b::bytea[]) AND expires > at
+"""
+
+# Known rows that no other transaction has locked.
+AVAILABLE: Final = "SELECT key FROM {ledger} WHERE key = ANY(%(keys)b::bytea[]) FOR UPDATE SKIP LOCKED"
+KNOWN: Final = "SELECT key FROM {ledger} WHERE key = ANY(%(keys)b::bytea[])"
+
+# The claims that are given and still in force, locked in the order of their keys.
+_HELD: Final = f"""
+    JOIN {{ledger}} AS r ON r.key = given.key AND r.fence = given.fence
+    WHERE r.status IN ({CLAIMED}, {TAKEN}) AND r.expires > now_.at
+    ORDER BY r.key FOR NO KEY UPDATE OF r"""
+
+RECORD: Final = f"""
+WITH {NOW},
+held AS MATERIALIZED (
+    SELECT r.key, given.status, given.result, at, at + coalesce(given.keep, %(keep)s::float8) AS expires
+    FROM now_ CROSS JOIN unnest(%(keys)b::bytea[], %(fences)b::int8[], %(statuses)b::int8[], %(results)b::bytea[],
+                                %(keeps)b::float8[]) AS given(key, fence, status, result, keep)
+    {_HELD}
+)
+UPDATE {{ledger}} AS r
+SET status = held.status::smallint, result = nullif(held.result, ''), notes = NULL, changed = at, expires = held.expires
+FROM held WHERE r.key = held.key
+RETURNING r.key
+"""
+
+# For those that RECORD did not find held: the same may have been recorded before.
+RECORDED: Final = f"""
+WITH {NOW}
+SELECT key, fence, status FROM {{ledger}} CROSS JOIN now_ WHERE key = ANY(%(keys)b::bytea[]) AND expires > at
+"""
+
+EXTEND: Final = f"""
+WITH {NOW},
+held AS MATERIALIZED (
+    SELECT r.key, at, at + given.lease AS lease_ends, at + greatest(given.lease, %(keep)s::float8) AS expires
+    FROM now_ CROSS JOIN unnest(%(keys)b::bytea[], %(fences)b::int8[], %(leases)b::float8[])
+                         AS given(key, fence, lease)
+    {_HELD}
+)
+UPDATE {{ledger}} AS r SET lease_ends = held.lease_ends, changed = at, expires = held.expires
+FROM held WHERE r.key = held.key
+RETURNING r.key
+"""
+
+RELEASE: Final = f"""
+WITH {NOW},
+held AS MATERIALIZED (
+    SELECT r.key, at, given.untried
+    FROM now_ CROSS JOIN unnest(%(keys)b::bytea[], %(fences)b::int8[], %(untried)b::int8[])
+                         AS given(key, fence, untried)
+    {_HELD}
+)
+UPDATE {{ledger}} AS r
+SET status = {FREE}, attempt = r.attempt - held.untried, claimant = '', lease_ends = at, changed = at,
+    expires = at + %(keep)s::float8
+FROM held WHERE r.key = held.key
+RETURNING r.key
+"""
+
+# `size` is that of the other notes; with too much of it nothing is written, and the answer says so.
+NOTE: Final = f"""
+WITH {NOW},
+held AS MATERIALIZED (
+    SELECT r.key, r.notes, at FROM now_ CROSS JOIN {{ledger}} AS r
+    WHERE r.key = %(key)b::bytea AND r.fence = %(fence)s::int8
+      AND r.status IN ({CLAIMED}, {TAKEN}) AND r.expires > at
+    FOR NO KEY UPDATE OF r
+),
+others AS (
+    SELECT coalesce(sum(length(decode(note.value, 'base64'))), 0) AS size
+    FROM held CROSS JOIN jsonb_each_text(held.notes) AS note WHERE note.key <> %(name)s::text
+),
+written AS (
+    UPDATE {{ledger}} AS r
+    SET notes = coalesce(r.notes, jsonb_build_object())
+                || jsonb_build_object(%(name)s::text, encode(%(value)b::bytea, 'base64')),
+        changed = at, expires = greatest(r.lease_ends, at + %(keep)s::float8)
+    FROM held CROSS JOIN others
+    WHERE r.key = held.key AND others.size + length(%(value)b::bytea) <= %(most)s
+    RETURNING r.key
+)
+SELECT (SELECT count(*) FROM held), (SELECT count(*) FROM written)
+"""
+
+FORGET: Final = f"""
+WITH {NOW},
+known AS MATERIALIZED (
+    SELECT key, at FROM now_ CROSS JOIN {{ledger}} WHERE key = ANY(%(keys)b::bytea[]) AND expires > at
+    ORDER BY key FOR NO KEY UPDATE OF ledger
+)
+UPDATE {{ledger}} AS r
+SET status = {FREE}, attempt = 0, claimant = '', payload = '', source = '', result = NULL, notes = NULL,
+    lease_ends = at, changed = at, expires = at + %(keep)s::float8
+FROM known WHERE r.key = known.key
+RETURNING r.key
+"""
+
+PURGE: Final = f"""
+WITH {NOW},
+expired AS MATERIALIZED (
+    SELECT key FROM {{ledger}}
+    WHERE minute <= (SELECT floor(at / 60)::integer FROM now_) AND expires <= (SELECT at FROM now_)
+    ORDER BY minute LIMIT %(limit)s::int8
+    FOR UPDATE SKIP LOCKED
+),
+removed AS (DELETE FROM {{ledger}} AS r USING expired WHERE r.key = expired.key RETURNING r.fence),
+highest AS (SELECT max(fence) AS fence FROM removed),
+raised AS (UPDATE {{semel_meta}} SET fence_floor = highest.fence FROM highest WHERE fence_floor < highest.fence)
+SELECT count(*) FROM removed
+"""
+
+LOOK: Final = f"""
+WITH {NOW}
+SELECT key, status, fence, attempt, claimant, lease_ends, payload, source, result, notes, first_seen, changed, expires
+FROM {{ledger}} CROSS JOIN now_
+WHERE key = ANY(%(keys)b::bytea[]) AND expires > at
+"""
+
+SEND: Final = """
+INSERT INTO {outbox} (hidden_until, queue, body, key, delay, "group", attributes)
+VALUES (0, %(queue)s, %(body)s, %(key)s, %(delay)s, %(group)s, %(attributes)s)
+"""
+
+DUE: Final = f"WITH {NOW} SELECT 1 FROM {{outbox}} WHERE hidden_until <= (SELECT at FROM now_) LIMIT 1"
+
+# One dispatcher takes at a time, so that a message of a group waits for all that were sent to the group before it. The
+# lock is a statement of its own: that of the taking sees what was committed before it began.
+TAKING: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(name)s::text, 0))"
+TAKE: Final = f"""
+WITH {NOW},
+taken AS MATERIALIZED (
+    SELECT id FROM {{outbox}} AS it CROSS JOIN now_
+    WHERE hidden_until <= at AND NOT EXISTS (
+        SELECT FROM {{outbox}} AS earlier
+        WHERE earlier.queue = it.queue AND earlier."group" = it."group" AND earlier.id < it.id
+          AND earlier.hidden_until > at)
+    ORDER BY id LIMIT %(limit)s::int8
+    FOR UPDATE OF it SKIP LOCKED
+)
+UPDATE {{outbox}} AS o SET hidden_until = at + %(lease)s::float8
+FROM now_ CROSS JOIN taken WHERE o.id = taken.id
+RETURNING o.id, o.queue, o.body, o.key, o.delay, o."group", o.attributes
+"""
+
+SENT: Final = "DELETE FROM {outbox} WHERE id = ANY(%(ids)b::int8[])"
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """Every statement, with the tables of one schema in it."""
+
+    claim: str = CLAIM
+    seen: str = SEEN
+    available: str = AVAILABLE
+    known: str = KNOWN
+    record: str = RECORD
+    recorded: str = RECORDED
+    extend: str = EXTEND
+    release: str = RELEASE
+    note: str = NOTE
+    forget: str = FORGET
+    purge: str = PURGE
+    look: str = LOOK
+    send: str = SEND
+    due: str = DUE
+    taking: str = TAKING
+    take: str = TAKE
+    sent: str = SENT
+
+    @classmethod
+    def within(cls, schema: str) -> Statements:
+        return cls(**{field.name: _placed(cast(LiteralString, field.default), schema) for field in fields(cls)})
+
+
+def _placed(text: LiteralString, schema: str) -> str:
+    tables = {name: sql.Identifier(schema, name) for name in ("ledger", "outbox", "readable", "semel_meta")}
+    return sql.SQL(text).format(schema=sql.Identifier(schema), **tables).as_string(None)
+
+
+def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Bring the tables of `schema` up to date. Any number of processes may do so at once: one works, others wait."""
+    if _version(connection, schema) == len(MIGRATIONS):
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"semel ledger {schema}",))
+        version = _version(connection, schema)
+        if version > len(MIGRATIONS):
+            raise LedgerError(
+                f"the ledger in the schema {schema!r} has version {version}, this Semel knows versions up to "
+                f"{len(MIGRATIONS)}: upgrade Semel here, or use another schema"
+            )
+        if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
+            _run(connection, "CREATE SCHEMA {schema}", schema)
+        if version == 0:
+            _run(connection, META, schema)
+            _run(connection, "INSERT INTO {semel_meta} VALUES (0, %s, 0)", schema, (uuid.uuid4().hex,))
+        for script in MIGRATIONS[version:]:
+            _run(connection, script, schema)
+        _run(connection, "UPDATE {semel_meta} SET version = %s", schema, (len(MIGRATIONS),))
+
+
+def identity(connection: psycopg.Connection[Any], schema: str) -> str:
+    """What tells this ledger from every other; the ids of its outgoing messages start with it."""
+    row = _run(connection, "SELECT identity FROM {semel_meta}", schema).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _version(connection: psycopg.Connection[Any], schema: str) -> int:
+    """0: there is no ledger in the schema yet."""
+    # Read from the catalogue itself: to_regclass() may answer from what was known before the lock was waited for.
+    if connection.execute(META_TABLE, (schema,)).fetchone() is None:
+        return 0
+    row = _run(connection, "SELECT version FROM {semel_meta}", schema).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _run(connection: psycopg.Connection[Any], text: LiteralString, schema: str, values: Any = None) -> Any:
+    return connection.execute(_placed(text, schema).encode(), values)

@@ -1,0 +1,184 @@
+"""The SQLite ledger's file: its tables, their version, and how a file of an older version is brought up.
+
+A file that a newer Semel has written is left alone: guessing at its meaning could hand a key out twice.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from semel.ledger.contract import LedgerError, LedgerUnavailable
+
+Returned = TypeVar("Returned")
+
+VERSION: Final = 1
+
+# Rows lie in the order of their first claim, the keys in an index of their own. Keys come in any order: with the rows
+# in key order (WITHOUT ROWID) a record would touch a page of its own again, which costs a third of the throughput.
+_TABLES: Final = """
+CREATE TABLE semel_ledger (
+    key        TEXT NOT NULL UNIQUE,
+    status     TEXT NOT NULL,
+    fence      INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    claimant   TEXT NOT NULL,
+    lease_ends REAL NOT NULL,
+    payload    TEXT NOT NULL,
+    source     TEXT NOT NULL,
+    result     BLOB NOT NULL,
+    notes      BLOB,
+    first_seen REAL NOT NULL,
+    changed    REAL NOT NULL,
+    expires    REAL NOT NULL
+);
+CREATE INDEX semel_ledger_expires ON semel_ledger (expires);
+
+CREATE TABLE semel_outbox (
+    number     INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue      TEXT NOT NULL,
+    body       TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    delay      INTEGER,
+    grp        TEXT,
+    attributes TEXT NOT NULL,
+    taken_till REAL NOT NULL
+);
+CREATE INDEX semel_outbox_groups ON semel_outbox (queue, grp, number) WHERE grp IS NOT NULL;
+"""
+_META: Final = "CREATE TABLE IF NOT EXISTS semel_meta (name TEXT NOT NULL PRIMARY KEY, value) WITHOUT ROWID"
+_GET: Final = "SELECT value FROM semel_meta WHERE name = ?"
+_SET: Final = (
+    "INSERT INTO semel_meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+
+# What brings a file from version i to i + 1; statements apart by a semicolon.
+_STEPS: Final = (_TABLES,)
+
+# Primary result codes of SQLite, as in sqlite3.h.
+BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_WAYS_OUT: Final = {
+    sqlite3.SQLITE_BUSY: "another program holds its lock: end that program's transaction, or allow a longer `timeout`",
+    sqlite3.SQLITE_LOCKED: "another connection holds its lock: end that transaction, or allow a longer `timeout`",
+    sqlite3.SQLITE_FULL: "the disk is full: nothing was changed; free some space, it goes on by itself",
+    sqlite3.SQLITE_IOERR: "reading or writing it failed: check the disk, it goes on by itself once that works",
+    sqlite3.SQLITE_READONLY: "it cannot be written to: give this user the right to write the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that the folder exists and that this user may write there",
+    sqlite3.SQLITE_PERM: "it cannot be opened: give this user the right to read and write the file and its folder",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
+    sqlite3.SQLITE_NOTADB: "the file is no SQLite database: choose another path",
+}
+_PASSES: Final = frozenset({5, 6, 13, 10, 8, 14, 3})  # what may be over by itself, or with a hand from outside
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The primary result code, or 0."""
+    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def explained(error: sqlite3.Error, path: str) -> LedgerError:
+    """The driver's error as one of ours: what happened, to which file, what to do next."""
+    code = code_of(error)
+    way_out = _WAYS_OUT.get(code, "SQLite refused the ledger's own statement")
+    kind = LedgerUnavailable if code in _PASSES else LedgerError
+    return kind(f"the ledger {path}: {way_out} ({error})")
+
+
+def patiently(call: Callable[[], Returned], timeout: float) -> Returned:
+    """Repeat a call while other processes hold the file. The pauses are short and random, so none of them starves."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            if code_of(error) not in BUSY or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.0005, 0.003))
+
+
+class Connection(sqlite3.Connection):
+    """Remembers its cursors: one that was not read to its end would keep the connection at what the file was then."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        cursor = super().cursor(factory)
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, *query: Any) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self.cursor().execute(*query)
+        return cursor
+
+    def executemany(self, *query: Any) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self.cursor().executemany(*query)
+        return cursor
+
+    def close_cursors(self, *, but: sqlite3.Cursor) -> None:
+        for cursor in self._cursors - {but}:
+            cursor.close()
+
+
+def opened(path: str, synchronous: str, timeout: float) -> Connection:
+    """A connection to a file with our tables in it; made or brought up to this version if need be."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0, factory=Connection)
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+    try:
+        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), timeout)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if _version(connection) != VERSION:
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), timeout)
+            _migrate(connection, path)
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        connection.close()
+        raise explained(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    try:
+        row = connection.execute(_GET, ("version",)).fetchone()
+    except sqlite3.OperationalError as error:
+        if code_of(error) != sqlite3.SQLITE_ERROR:  # anything but "no such table"
+            raise
+        row = None
+    return int(row[0]) if row else 0
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
+    version = _version(connection)  # again, now that nobody else can change it
+    if version > VERSION:
+        raise LedgerError(
+            f"the ledger {path} has schema version {version}, this Semel knows versions up to {VERSION}: "
+            "use the newer Semel, or another file"
+        )
+    connection.execute(_META)
+    if not version:
+        connection.execute(_SET, ("identity", uuid.uuid4().hex))
+        connection.execute(_SET, ("floor", 0))
+    for step in _STEPS[version:]:
+        for statement in filter(str.strip, step.split(";")):
+            connection.execute(statement)
+    connection.execute(_SET, ("version", VERSION))
+
+
+def identity(connection: sqlite3.Connection) -> str:
+    """What tells this file from every other; the ids of its outgoing messages start with it."""
+    (value,) = connection.execute(_GET, ("identity",)).fetchone()
+    return str(value)

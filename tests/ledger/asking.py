@@ -1,0 +1,62 @@
+"""Short words for what the tests of the ledger do all the time."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from semel.ledger.contract import Ask, Claim, Entry, Finish, Ledger, Status, Verdict, Won
+
+LEASE = 30.0
+Returned = TypeVar("Returned")
+
+
+def ask(
+    ledger: Ledger, key: str, *, payload: str = "", source: str = "", claimant: str = "", lease: float = LEASE
+) -> Verdict:
+    """One key, asked for by a caller of its own unless `claimant` says who."""
+    (verdict,) = ledger.claim([Ask(key, payload, source)], claimant=claimant or uuid.uuid4().hex, lease=lease)
+    return verdict
+
+
+def win(
+    ledger: Ledger, key: str, *, payload: str = "", source: str = "", claimant: str = "", lease: float = LEASE
+) -> Won:
+    verdict = ask(ledger, key, payload=payload, source=source, claimant=claimant, lease=lease)
+    assert isinstance(verdict, Won), verdict
+    assert verdict.claim.key == key
+    return verdict
+
+
+def finish(ledger: Ledger, claim: Claim, status: Status = Status.DONE, result: bytes = b"") -> bool:
+    (recorded,) = ledger.record([Finish(claim, status, result)])
+    return recorded
+
+
+def entry(ledger: Ledger, key: str) -> Entry:
+    (found,) = ledger.look([key])
+    assert found is not None, f"{key} is not in the ledger"
+    return found
+
+
+def at_once(works: Sequence[Callable[[], Returned]]) -> list[Returned]:
+    """Run all of them in threads that start together; their answers in order. An exception is raised here."""
+    start, answers, errors = threading.Barrier(len(works)), dict[int, Returned](), list[BaseException]()
+
+    def run(place: int) -> None:
+        try:
+            start.wait()
+            answers[place] = works[place]()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [answers[place] for place in range(len(works))]

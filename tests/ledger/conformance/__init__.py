@@ -1,0 +1,1 @@
+"""What every ledger promises, tested on every store by the same tests."""

@@ -1,0 +1,58 @@
+"""`ledger`, `make_ledger`, `ahead` and `store`: the same test on every store that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from ledger.stores import STORES, Shift, StoreUnderTest
+from semel.ledger.contract import Ledger
+
+
+class Opener(Protocol):
+    def __call__(self, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger: ...
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "stores(*names): the stores that a test of the ledger is for, if not all")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("stores")
+        metafunc.parametrize("store", marker.args if marker else tuple(STORES), indirect=True)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
+    """An empty place for ledger data, on each store in turn."""
+    place = STORES[request.param](request)
+    yield place
+    place.drop()
+
+
+@pytest.fixture
+def ahead() -> Shift:
+    """Moves the clock of every ledger of the test: ahead.advance(60)."""
+    return Shift()
+
+
+@pytest.fixture
+def make_ledger(store: StoreUnderTest, ahead: Shift) -> Iterator[Opener]:
+    """Opens ledgers on the same data, as other processes would; they are closed when the test is over."""
+    opened: list[Ledger] = []
+
+    def make(*, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+        opened.append(store.open(ahead, impatient=impatient, via=via, **options))
+        return opened[-1]
+
+    yield make
+    for ledger in opened:
+        ledger.close()
+
+
+@pytest.fixture
+def ledger(make_ledger: Opener) -> Ledger:
+    return make_ledger()

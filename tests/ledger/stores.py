@@ -1,0 +1,226 @@
+"""The stores that the conformance suite runs on, and what is needed of each: open it, and take it away for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pytest
+
+from semel.ledger.contract import Ledger
+
+if TYPE_CHECKING:
+    from servers import dynamodb, postgres, redis
+
+
+class Shift:
+    """How far a store's clock is ahead of the real one. Time in a test passes by `advance`, never by waiting."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+class StoreUnderTest(Protocol):
+    """One place for ledger data, fresh for each test."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def slow(self) -> bool:
+        """Its stand-in answers a few hundred requests a second: less of the same will do."""
+
+    @property
+    def port(self) -> int | None:
+        """Of its server, if it has one."""
+
+    @property
+    def effects(self) -> str:
+        """A name for a table of the user's own, where transactions are SQL."""
+
+    @property
+    def placeholder(self) -> str:
+        """How a value is written there."""
+
+    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+        """A ledger on this place, as each process would open one. Impatient: it gives up on an absent store soon.
+        `via`: another port to reach the server through."""
+
+    def outage(self) -> contextlib.AbstractContextManager[None]:
+        """Within it the store does not answer."""
+
+    def another(self) -> StoreUnderTest:
+        """An empty place of the same kind."""
+
+    def drop(self) -> None:
+        """This place is no longer needed."""
+
+
+def _through(url: str, port: int | None) -> str:
+    return url if port is None else re.sub(r"(?<=:)\d+(?=/|$)", str(port), url, count=1)
+
+
+class Sqlite:
+    name, slow, port, effects, placeholder = "sqlite", False, None, "effects", "?"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / f"{uuid.uuid4().hex[:12]}.db"
+
+    def another(self) -> Sqlite:
+        return Sqlite(self.folder)
+
+    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+        from semel.ledger.sqlite import SqliteLedger
+
+        return SqliteLedger(str(self.path), ahead=ahead, timeout=0.05 if impatient else 60.0, **options)
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        """Another program keeps the file locked."""
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None, timeout=60)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+    def drop(self) -> None:
+        pass  # the folder is the test's own
+
+
+class Postgres:
+    name, slow, placeholder = "postgres", False, "%s"
+
+    def __init__(self, server: postgres.Server) -> None:
+        self.server, self.schema = server, f"test_{uuid.uuid4().hex[:12]}"
+        self.port, self.effects = server.port, f"{self.schema}.effects"
+
+    def another(self) -> Postgres:
+        return Postgres(self.server)
+
+    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+        from semel.ledger.postgres import PostgresLedger
+
+        options.setdefault("timeout", 2.0 if impatient else 30.0)
+        return PostgresLedger(_through(self.server.url, via), schema=self.schema, ahead=ahead, **options)
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.stop()
+        try:
+            yield
+        finally:
+            self.server.start()
+
+    def drop(self) -> None:
+        import psycopg
+
+        with psycopg.connect(self.server.url, autocommit=True) as connection:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE'.encode())
+
+
+class Redis:
+    name, slow, effects, placeholder = "redis", False, "", ""
+
+    def __init__(self, server: redis.Server) -> None:
+        self.server, self.prefix = server, f"test-{uuid.uuid4().hex[:12]}"
+        self.port = server.port
+
+    def another(self) -> Redis:
+        return Redis(self.server)
+
+    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+        from semel.ledger.redis import RedisLedger
+
+        options.setdefault("timeout", 2.0 if impatient else 30.0)
+        return RedisLedger(_through(self.server.url, via), prefix=self.prefix, ahead=ahead, **options)
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.stop()
+        try:
+            yield
+        finally:
+            self.server.start()
+
+    def drop(self) -> None:
+        pass  # the prefix is the test's own, the server that of the session
+
+
+class Dynamo:
+    name, slow, effects, placeholder = "dynamodb", True, "", ""
+
+    def __init__(self, server: dynamodb.Server) -> None:
+        self.server, self.table = server, f"test-{uuid.uuid4().hex[:12]}"
+        self.port = int(server.url.rpartition(":")[2])
+
+    def another(self) -> Dynamo:
+        return Dynamo(self.server)
+
+    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+        from semel.ledger.dynamodb import DynamoLedger
+
+        options.setdefault("timeout", 2.0 if impatient else 30.0)
+        return DynamoLedger(
+            self.table,
+            endpoint_url=_through(self.server.url, via),
+            session=self.server.session(),
+            create=True,
+            ahead=ahead,
+            **options,
+        )
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.stop()
+        try:
+            yield
+        finally:
+            self.server.start()
+
+    def drop(self) -> None:
+        pass
+
+
+def _sqlite(request: pytest.FixtureRequest) -> StoreUnderTest:
+    return Sqlite(request.getfixturevalue("tmp_path"))
+
+
+def _postgres(request: pytest.FixtureRequest) -> StoreUnderTest:
+    return Postgres(request.getfixturevalue("postgres_server"))
+
+
+def _redis(request: pytest.FixtureRequest) -> StoreUnderTest:
+    return Redis(request.getfixturevalue("redis_server"))
+
+
+def _dynamodb(request: pytest.FixtureRequest) -> StoreUnderTest:
+    return Dynamo(request.getfixturevalue("dynamodb_server"))
+
+
+# How a test gets each of them. A new store needs a line here, and then passes the suite or is none. A test that is not
+# for all of them says for which it is: @on(TRANSACTIONAL).
+STORES: Final[dict[str, Callable[[pytest.FixtureRequest], StoreUnderTest]]] = {
+    "sqlite": _sqlite,
+    "postgres": _postgres,
+    "redis": _redis,
+    "dynamodb": _dynamodb,
+}
+TRANSACTIONAL: Final = ("sqlite", "postgres")  # in SQL, so that the user's own writes can be part of it
+REMOTE: Final = ("postgres", "redis", "dynamodb")
+PURGED: Final = ("sqlite", "postgres")  # by `purge`; the others drop by themselves what has expired
+# A key that was purged and comes back goes on with a higher fence. The others forget a fence together with its key.
+FENCES_OUTLIVE_PURGE: Final = ("sqlite", "postgres")
+
+
+def on(names: Sequence[str]) -> pytest.MarkDecorator:
+    return pytest.mark.stores(*names)
