@@ -1,0 +1,36 @@
+"""What a handler can say besides returning (done) and raising (try again later): each is an exception."""
+
+from __future__ import annotations
+
+from semel.errors import SemelError
+
+
+class Outcome(SemelError):
+    """Control flow, not failure."""
+
+
+class Retry(Outcome):
+    """Call me again with this message, `after` so many seconds; by the handler's back-off if not given."""
+
+    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+        super().__init__(reason or "the handler asked to be called again")
+        self.after = after
+
+
+class Reject(Outcome):
+    """Never call me again with this message: put it into the dead-letter queue, with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Skip(Outcome):
+    """Nothing to do: count the message as done, without a result."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+class Lost(Outcome):
+    """The claim is gone: another worker may have the message by now, and what this one does no longer counts."""
