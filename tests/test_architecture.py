@@ -30,7 +30,8 @@ GROUND: Final = frozenset({"", "errors"})
 
 
 def _floors() -> dict[str, frozenset[str]]:
-    allowed, below = {"": frozenset({"errors"}), "errors": frozenset[str]()}, GROUND
+    # The package's own file hands the public names out, and loads their rooms when they are asked for.
+    allowed, below = {"": frozenset({"errors", "consumer", "ledger", "sqs"}), "errors": frozenset[str]()}, GROUND
     for floor in reversed(FLOORS):
         allowed |= dict.fromkeys(floor, below)
         below |= frozenset(floor)
@@ -104,6 +105,8 @@ def wrong_directions(package: Path) -> list[str]:
             target = room_of(name)
             if target is not None and target != room and target not in MAY_IMPORT[room]:
                 wrong.append(f"{inside}:{line}: {room or 'the package'} must not import {name}")
+            if target == "" and room != "" and name not in ("semel", "semel.__version__"):
+                wrong.append(f"{inside}:{line}: {room} takes {name} from where users do, not from its room")
     return wrong
 
 
@@ -252,6 +255,13 @@ def test_a_relative_import_is_followed_from_a_package_file_and_from_deep_down(tm
 def test_rooms_on_the_same_floor_do_not_know_each_other(tmp_path: Path) -> None:
     package = build(tmp_path, spark__pipeline="from semel.consumer import handler", dlq__look="import semel.dlq.edit")
     assert wrong_directions(package) == ["spark/pipeline.py:1: spark must not import semel.consumer.handler"]
+
+
+def test_a_public_name_is_no_way_round_the_floors(tmp_path: Path) -> None:
+    package = build(tmp_path, ledger__claims="from semel import App, __version__\nimport semel\n")
+    assert wrong_directions(package) == [
+        "ledger/claims.py:1: ledger takes semel.App from where users do, not from its room"
+    ]
 
 
 def test_a_room_that_is_not_in_the_plan_is_noticed(tmp_path: Path) -> None:

@@ -1,3 +1,65 @@
-"""Semel: process every SQS message exactly once, in effect."""
+"""Semel: process every SQS message exactly once, in effect.
+
+The public names, each loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from semel.consumer.app import App as App
+    from semel.consumer.backoff import Exponential as Exponential
+    from semel.consumer.backoff import Fixed as Fixed
+    from semel.consumer.backoff import Schedule as Schedule
+    from semel.consumer.batches import Batch as Batch
+    from semel.consumer.batches import Item as Item
+    from semel.consumer.context import Context as Context
+    from semel.consumer.context import Message as Message
+    from semel.consumer.outcomes import Lost as Lost
+    from semel.consumer.outcomes import Reject as Reject
+    from semel.consumer.outcomes import Retry as Retry
+    from semel.consumer.outcomes import Skip as Skip
+    from semel.errors import SemelError as SemelError
+    from semel.ledger.contract import Ledger as Ledger
+    from semel.ledger.contract import Transaction as Transaction
+    from semel.ledger.dynamodb import DynamoLedger as DynamoLedger
+    from semel.ledger.idempotent import idempotent as idempotent
+    from semel.ledger.postgres import PostgresLedger as PostgresLedger
+    from semel.ledger.redis import RedisLedger as RedisLedger
+    from semel.ledger.sqlite import SqliteLedger as SqliteLedger
+    from semel.sqs.client import Client as Client
 
 __version__ = "0.1.0.dev0"
+
+_WHERE: Final = {
+    "App": "consumer.app",
+    "Batch": "consumer.batches",
+    "Client": "sqs.client",
+    "Context": "consumer.context",
+    "DynamoLedger": "ledger.dynamodb",
+    "Exponential": "consumer.backoff",
+    "Fixed": "consumer.backoff",
+    "Item": "consumer.batches",
+    "Ledger": "ledger.contract",
+    "Lost": "consumer.outcomes",
+    "Message": "consumer.context",
+    "PostgresLedger": "ledger.postgres",
+    "RedisLedger": "ledger.redis",
+    "Reject": "consumer.outcomes",
+    "Retry": "consumer.outcomes",
+    "Schedule": "consumer.backoff",
+    "SemelError": "errors",
+    "Skip": "consumer.outcomes",
+    "SqliteLedger": "ledger.sqlite",
+    "Transaction": "ledger.contract",
+    "idempotent": "ledger.idempotent",
+}
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"semel.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

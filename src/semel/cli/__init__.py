@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import serve
+from semel.cli import health, run, serve
 from semel.errors import SemelError
 
 
@@ -22,7 +22,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"semel {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    run.add_to(commands)
     serve.add_to(commands)
+    health.add_to(commands)
     return parser
 
 

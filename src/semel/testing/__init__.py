@@ -1,19 +1,29 @@
-"""What a user's own tests need: a broker in a thread, the manual clock, faults, and a pytest plugin."""
+"""What a user's own tests need: a broker in a thread, the manual clock, faults, an app driven by hand, crash points."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from semel.broker import EmbeddedBroker, running
+    from semel.broker import EmbeddedBroker as EmbeddedBroker
+    from semel.broker import running as running
+    from semel.testing.driving import CRASH_POINTS as CRASH_POINTS
+    from semel.testing.driving import Driver as Driver
+    from semel.testing.driving import driving as driving
 
-__all__ = ["EmbeddedBroker", "running"]
+# pytest loads this package in every run that has Semel installed; the rest only where it is used.
+_WHERE: Final = {
+    "CRASH_POINTS": "semel.testing.driving",
+    "Driver": "semel.testing.driving",
+    "EmbeddedBroker": "semel.broker",
+    "driving": "semel.testing.driving",
+    "running": "semel.broker",
+}
+__all__ = ["CRASH_POINTS", "Driver", "EmbeddedBroker", "driving", "running"]
 
 
 def __getattr__(name: str) -> Any:
-    # pytest loads this package in every run that has Semel installed; the broker only where it is used.
-    if name in __all__:
-        import semel.broker
-
-        return getattr(semel.broker, name)
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

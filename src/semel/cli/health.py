@@ -1,0 +1,48 @@
+"""`semel health`: ask a running consumer how it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+_EXAMPLES = """\
+examples:
+  semel health 8080
+  semel health http://10.0.0.7:8080 --json
+
+exit codes:
+  0  live and ready
+  1  not ready, or no answer
+  2  wrong usage
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "health",
+        help="ask a running consumer how it is",
+        description="Ask the health endpoint of `semel run --health`.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("address", metavar="[HOST:]PORT|URL", help="where it listens")
+    parser.add_argument("--json", action="store_true", help="print all that it says")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from semel.consumer.health import ask
+
+    address: str = given.address
+    if "://" not in address:
+        host, _, port = address.rpartition(":")
+        address = f"http://{host or '127.0.0.1'}:{port}"
+    found = ask(address)
+    if given.json:
+        print(json.dumps({"live": found.live, "ready": found.ready, **found.details}, indent=2))
+    else:
+        print(f"{'live' if found.live else 'not live'}, {'ready' if found.ready else 'not ready'}")
+        for name, lane in found.details.get("lanes", {}).items():
+            print(f"  {name}: {lane['in_hand']} in hand, last poll {lane['seconds_since_poll']} s ago")
+    return 0 if found.live and found.ready else 1

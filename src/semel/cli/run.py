@@ -1,0 +1,76 @@
+"""`semel run`: the consumer, as one process or many."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+_EXAMPLES = """\
+examples:
+  semel run shop:app                             work until SIGTERM, then drain
+  semel run shop:app --concurrency 64 --processes 4 --health 0.0.0.0:8080
+  semel run shop:app --burst                     work until the queues are empty, then exit
+  semel run shop:app --explain                   each setting, where it came from, and what each handler guarantees
+  semel run shop:app --endpoint-url http://127.0.0.1:9324
+
+exit codes:
+  0  stopped, and nothing is left in hand
+  1  could not start, or had to stop (the reason is on standard error)
+  2  wrong usage
+  3  stopped, but handlers were still running at the end of the drain; their messages come back
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run an app's handlers",
+        description="Receive, claim, work, record, delete: run the handlers of an app, each message's effect once.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, for example shop:app or shop.workers:app")
+    parser.add_argument("--queue", action="append", metavar="NAME", help="only this handler's queue; may be repeated")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="messages worked on at a time, for each handler")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="worker processes (default 1)")
+    parser.add_argument("--burst", action="store_true", help="exit once the queues are empty")
+    parser.add_argument("--drain", metavar="S", help="time for handlers to finish after SIGTERM, such as 25 or 2m")
+    parser.add_argument("--lease", metavar="S", help="visibility timeout and lease, such as 30 or 5m")
+    parser.add_argument("--create-dlq", action="store_true", help="create the dead-letter queues that are missing")
+    parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health and /metrics here")
+    parser.add_argument("--endpoint-url", metavar="URL", help="SQS's address, for the broker in the box and others")
+    parser.add_argument(
+        "--log-format", choices=("auto", "json", "text"), default="auto", help="auto: JSON unless a terminal"
+    )
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--explain", action="store_true", help="print the settings and guarantees, and exit")
+    parser.add_argument("--json", action="store_true", help="with --explain, and for the report at the end: as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from semel.consumer import explaining, logs, processes
+
+    logs.configure(given.log_format, given.log_level)
+    wanted = processes.Wanted(
+        app=given.app,
+        endpoint_url=given.endpoint_url,
+        queues=tuple(given.queue) if given.queue else None,
+        processes=given.processes,
+        burst=given.burst,
+        drain=given.drain,
+        create_dlq=given.create_dlq,
+        health=given.health,
+        options={name: value for name in ("concurrency", "lease") if (value := getattr(given, name)) is not None},
+    )
+    if given.explain:
+        found = explaining.explain(wanted)
+        print(json.dumps(found, indent=2) if given.json else explaining.text(found))
+        return 0
+    report = processes.run(wanted)
+    if given.json:
+        print(json.dumps({"completed": report.completed, "left": report.left, "error": str(report.error or "")}))
+    if report.error is not None:
+        raise report.error
+    return 3 if report.left else 0

@@ -1,0 +1,277 @@
+"""The app: handlers, the ledger they share, and what it takes to run them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from semel.consumer import settings as settings_
+from semel.consumer.attempts import AttemptLog
+from semel.consumer.backoff import Duration, seconds
+from semel.consumer.context import Context, current, logger
+from semel.consumer.handlers import Handler, inspect_handler
+from semel.consumer.health import HealthServer
+from semel.consumer.keys import KeySpec, PayloadSpec
+from semel.consumer.lane import Lane, Tools
+from semel.consumer.runtime import Report, Runtime
+from semel.errors import SemelError
+from semel.ledger.contract import Ledger, LedgerError
+from semel.sqs import Client
+
+if TYPE_CHECKING:
+    from semel.sqs import Queue
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_LEDGER: Final = "sqlite:///semel-ledger.db"
+DEFAULT_DRAIN: Final = 25.0  # under the 30 seconds that Kubernetes gives
+DEAD_LETTER_RETENTION: Final = 1_209_600  # 14 days: a dead letter keeps the age that it came with
+CREATED_MAX_RECEIVES: Final = 10
+PYTHONS_THRESHOLD: Final = (700, 10, 10)
+CALM: Final = (20_000, 20, 50)
+
+
+class App:
+    """Handlers for queues, with one ledger.
+
+    `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else a SQLite file in this folder. `attempt_log`: a
+    folder, local or remote. Any option of a handler can be given here for all of them; see `semel run --explain`.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger | str | None = None,
+        *,
+        client: Client | None = None,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        attempt_log: AttemptLog | str | None = None,
+        drain: Duration = DEFAULT_DRAIN,
+        **options: Any,
+    ) -> None:
+        settings_.check_names(options, "an app")
+        self._ledger = ledger
+        self._client = client
+        self._address = (endpoint_url, region, profile)
+        self._attempt_log = attempt_log
+        self.drain_limit = seconds(drain)
+        self.options = options
+        self.handlers: dict[str, Handler] = {}
+        self._drain: Callable[[], int] | None = None
+
+    # Registering.
+
+    def handler(
+        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec = True, **options: Any
+    ) -> Callable[[F], F]:
+        """Call the function with each message of `queue`, a name, URL or ARN. Options: see `semel.consumer.settings`.
+
+        `key`: what makes two messages the same: "$.order.id", "attribute:NAME", "dedup-id", or a function of the
+        body; by default the attribute `idempotency-key` if the producer set one, else the MessageId.
+        `payload`: what must be the same where the key is: the body (True), nothing (False), fields, or a function.
+        """
+        return self._register(queue, key, payload, options, is_batch=False)
+
+    def batch_handler(
+        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec = True, **options: Any
+    ) -> Callable[[F], F]:
+        """Call the function with a Batch of up to `size` messages, at most `linger` seconds after the first came."""
+        return self._register(queue, key, payload, {"concurrency": 1, **options}, is_batch=True)
+
+    def _register(
+        self, queue: str, key: KeySpec, payload: PayloadSpec, options: dict[str, Any], *, is_batch: bool
+    ) -> Callable[[F], F]:
+        def register(function: F) -> F:
+            settings_.check_names(options, f"the handler of {queue!r}")
+            found = inspect_handler(queue, function, is_batch=is_batch, key=key, payload=payload, options=options)
+            if queue in self.handlers:
+                raise SemelError(f"the queue {queue!r} has two handlers: {self.handlers[queue].name} and {found.name}")
+            self.handlers[queue] = found
+            return function
+
+        return register
+
+    @property
+    def current(self) -> Context:
+        """The context of the handler that runs in this thread or task."""
+        return current()
+
+    # Running.
+
+    def run(self, **how: Any) -> Report:
+        """Work until SIGTERM or SIGINT (or the queues are empty, with burst=True); returns after the drain.
+
+        Options: burst, health ("host:port"), drain, create_dlq, and any option of a handler, which then counts most.
+        """
+        if gc.get_threshold() == PYTHONS_THRESHOLD:
+            # Messages are many and short-lived; Python's own pace would spend a tenth of the time looking for cycles.
+            gc.set_threshold(*CALM)
+        with ExitStack() as stack:
+            runtime = self.start(stack, **how)
+            if threading.current_thread() is threading.main_thread():
+                stack.enter_context(_signals(runtime))
+            runtime.stopping.wait()
+            return runtime.finish()
+
+    def start(
+        self,
+        stack: ExitStack,
+        *,
+        burst: bool = False,
+        health: str | None = None,
+        drain: Duration | None = None,
+        create_dlq: bool = False,
+        tools: Tools | None = None,
+        queues: Mapping[str, Any] | None = None,
+        **command_line: Any,
+    ) -> Runtime:
+        """A runtime that has been started; `stack` closes what was opened for it."""
+        tools = tools or self.tools(stack)
+        client, ledger = self.client(), self.ledger(stack)
+        lanes = self.lanes(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
+        limit = self.drain_limit if drain is None else seconds(drain)
+        runtime = Runtime(lanes, ledger, client, tools, drain=limit, burst=burst)
+        if health is not None:
+            host, _, port = health.rpartition(":")
+            server = HealthServer(host or "127.0.0.1", _port(port), health=runtime.health, metrics=tools.metrics.text)
+            stack.callback(server.close)
+            logger.info("health and metrics on %s", server.url)
+        runtime.start()
+        return runtime
+
+    def tools(self, stack: ExitStack, **given: Any) -> Tools:
+        log = self._attempt_log
+        if isinstance(log, str):
+            log = AttemptLog.open(log)
+            stack.callback(log.close)
+        tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **given)
+        if log is not None:
+            opened = log
+            tools.metrics.lane().counter("attempts_dropped", lambda: opened.dropped)
+        return tools
+
+    def connect_to(self, endpoint_url: str) -> None:
+        """Use another SQS than the one that was configured."""
+        self._client = Client(endpoint_url, *self._address[1:])
+
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = Client(*self._address)
+        return self._client
+
+    def ledger(self, stack: ExitStack) -> Ledger:
+        if isinstance(self._ledger, Ledger):
+            return self._ledger
+        ledger = Ledger.connect(self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER)
+        stack.callback(ledger.close)
+        return ledger
+
+    def lanes(
+        self,
+        client: Client,
+        ledger: Ledger,
+        tools: Tools,
+        *,
+        create_dlq: bool = False,
+        only: Mapping[str, Any] | None = None,
+        **command_line: Any,
+    ) -> list[Lane]:
+        """One lane a handler, its settings resolved. Raises SemelError for whatever could not work."""
+        if not self.handlers:
+            raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
+        chosen = [handler for name, handler in self.handlers.items() if only is None or name in only]
+        lanes = [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
+        for lane in lanes:
+            if lane.dead_letters is None:
+                logger.warning(
+                    "%s has no dead-letter queue: a message that always fails is tried again until its retention is "
+                    "over, and is lost then; give the queue a RedrivePolicy, or run with --create-dlq",
+                    lane.name,
+                )
+        return lanes
+
+    def _lane(
+        self,
+        handler: Handler,
+        client: Client,
+        ledger: Ledger,
+        tools: Tools,
+        command_line: Mapping[str, Any],
+        create_dlq: bool,
+    ) -> Lane:
+        queue = client.queue(handler.queue)
+        attributes = queue.attributes()
+        if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
+            attributes = _create_dead_letter_queue(client, queue)
+        found = settings_.resolve(
+            queue=queue.name,
+            command_line=command_line,
+            handler=handler.options,
+            app=self.options,
+            environment=os.environ,
+            attributes=attributes,
+        )
+        if handler.transaction and not ledger.transactional:
+            raise LedgerError(
+                f"the handler {handler.name} asks for a transaction, which a {type(ledger).__name__} does not have: "
+                "use a PostgreSQL or SQLite ledger, or leave `tx` out of the handler"
+            )
+        dead_letters = client.queue(found.dead_letter) if found.dead_letter else None
+        return Lane(handler, found, queue, dead_letters, ledger, tools)
+
+    # In tests.
+
+    def drain(self) -> int:
+        """Work off, on this thread, all that can be received now; returns the number of effects. See semel.testing."""
+        if self._drain is None:
+            raise SemelError("app.drain() is for tests: use it inside `with semel.testing.driving(app, broker):`")
+        return self._drain()
+
+    @contextmanager
+    def driven_by(self, drain: Callable[[], int]) -> Iterator[None]:
+        self._drain = drain
+        try:
+            yield
+        finally:
+            self._drain = None
+
+
+def _create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
+    name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
+    wanted = {"MessageRetentionPeriod": str(DEAD_LETTER_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
+    created = client.create_queue(name, wanted)
+    policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": CREATED_MAX_RECEIVES})
+    queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
+    logger.warning("created the dead-letter queue %s for %s", name, queue.name)
+    return queue.attributes()
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65_535:
+        raise SemelError(f"health={text!r} is no address: write it as 8080 or 0.0.0.0:8080")
+    return int(text)
+
+
+class _signals:
+    """SIGTERM and SIGINT stop the runtime; a second one hurries it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, lambda _number, _frame: self._runtime.stop())
+
+    def __exit__(self, *_exception: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)

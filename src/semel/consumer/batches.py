@@ -1,0 +1,79 @@
+"""Many messages for one call of a batch handler, each with an outcome of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from semel.consumer.outcomes import Outcome, Reject, Retry, Skip
+
+if TYPE_CHECKING:
+    from semel.consumer.context import Context, Message
+    from semel.consumer.delivery import Delivery
+
+T = TypeVar("T")
+
+
+class Item(Generic[T]):
+    """One message of a batch: done when the handler returns, unless it says otherwise."""
+
+    __slots__ = ("_delivery", "outcome", "value")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self.value: T = delivery.value
+        self.outcome: Outcome | None = None
+
+    @property
+    def context(self) -> Context:
+        return self._delivery.context
+
+    @property
+    def message(self) -> Message:
+        return self._delivery.received
+
+    @property
+    def key(self) -> str:
+        return self._delivery.key
+
+    @property
+    def fence(self) -> int:
+        return self._delivery.fence
+
+    @property
+    def attempt(self) -> int:
+        return self._delivery.attempt
+
+    def reject(self, reason: str) -> None:
+        """To the dead-letter queue, with this reason. What was written for it in the transaction stays written."""
+        self.outcome = Reject(reason)
+
+    def retry(self, reason: str = "", *, after: float | None = None) -> None:
+        """Again later. In a transaction, what was written for it must have been undone, by `tx.savepoint()`."""
+        self.outcome = Retry(reason, after=after)
+
+    def skip(self) -> None:
+        """Done, with nothing to do."""
+        self.outcome = Skip()
+
+
+class Batch(Generic[T]):
+    """The messages of one call, in the order of their receipt; those of a FIFO group in their group's order."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self.items: list[Item[T]] = [Item(delivery) for delivery in deliveries]
+
+    def __iter__(self) -> Iterator[Item[T]]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Item[T]:
+        return self.items[place]
+
+    @property
+    def values(self) -> list[T]:
+        return [item.value for item in self.items]

@@ -1,0 +1,162 @@
+"""Claiming: what was received is read, and the ledger asked for its keys, many with one call; each answer an event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.consumer.attempts import Step
+from semel.consumer.decoding import Undecodable
+from semel.consumer.delivery import Delivery
+from semel.consumer.keys import Key, NoKey, scoped
+from semel.consumer.lane import Lane
+from semel.consumer.life import Action, Event, State
+from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, Verdict, Won
+
+
+def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:
+    for delivery in deliveries:
+        _read(lane, delivery)
+    verdicts = _ask(lane, deliveries, [d.ledger_key for d in deliveries])
+    if verdicts is None:
+        lane.carry_out((d, lane.advance(d, Event.LEDGER_DOWN)) for d in deliveries)
+        return
+    lane.tools.crash("after_claim")
+    steps: list[tuple[Delivery, tuple[Action, ...]]] = []
+    won: list[Delivery] = []
+    disputed: list[Delivery] = []
+    for delivery, verdict in zip(deliveries, verdicts, strict=True):
+        event = _heard(delivery, verdict)
+        actions = lane.advance(delivery, event)
+        if delivery.state is State.CLAIMED:
+            won.append(delivery)
+        elif delivery.state is State.DISPUTED:
+            disputed.append(delivery)
+        else:
+            steps.append((delivery, actions))
+    _told(lane, deliveries, verdicts)
+    if disputed:
+        _claim_apart(lane, disputed)
+    held_up = _held_up(deliveries) if lane.fifo else frozenset()
+    lane.carry_out(steps)
+    _dispatch(lane, won, held_up)
+
+
+def _read(lane: Lane, delivery: Delivery) -> None:
+    """Decode the body and find the key. What cannot be read gets a key too, and is rejected in its turn."""
+    received, handler = delivery.received, lane.handler
+    try:
+        delivery.value = received if handler.takes_message else handler.decode(received.body)
+    except Undecodable as error:
+        delivery.problem = f"undecodable: {error}"
+    try:
+        key = handler.key.resolve(received, delivery.value)
+    except NoKey as error:
+        key = Key(received.message_id, "message-id")
+        if lane.settings.missing_key != "message-id":
+            delivery.problem = delivery.problem or f"no key: {error}"
+    except Exception as error:  # noqa: BLE001 - the user's own function
+        key = Key(received.message_id, "message-id")
+        delivery.problem = delivery.problem or f"no key: {type(error).__name__}: {error}"
+    if key.origin != "message-id":  # under its own id a message can only be itself
+        try:
+            delivery.payload = handler.payload(received, delivery.value)
+        except Exception as error:  # noqa: BLE001 - as above
+            # It cannot be what the key stands for already: that was read.
+            delivery.payload = f"unreadable/{received.message_id}"
+            delivery.problem = delivery.problem or f"no payload: {type(error).__name__}: {error}"
+    delivery.key, delivery.key_origin = key.text, key.origin
+    delivery.ledger_key = scoped(lane.name, key.text)
+
+
+def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[Verdict] | None:
+    asks = [
+        Ask(key, delivery.payload, f"{lane.name}/{delivery.received.message_id}")
+        for delivery, key in zip(deliveries, keys, strict=True)
+    ]
+    before = lane.tools.monotonic()
+    try:
+        verdicts = lane.ledger.claim(asks, claimant=lane.tools.claimant(), lease=lane.settings.lease)
+    except LedgerError as error:
+        lane.ledger_failed("claim", error)
+        return None
+    lane.ledger_answers(True)
+    for delivery in deliveries:
+        delivery.lease_ends = before + lane.settings.lease
+    lane.metrics.claim.observe(lane.tools.monotonic() - before)
+    return verdicts
+
+
+def _heard(delivery: Delivery, verdict: Verdict) -> Event:
+    match verdict:
+        case Won(claim, _, attempt, _, notes):
+            delivery.claim, delivery.fence, delivery.attempt, delivery.notes = claim, claim.fence, attempt, notes
+            return Event.WON
+        case Done():
+            return Event.FOUND_DONE
+        case Held(_, remaining):
+            delivery.held_for = remaining
+            return Event.HELD
+        case Conflict(_, recorded):
+            state = "done" if recorded else "at work"
+            delivery.problem = f"conflict: the key {delivery.key!r} is {state} with another payload"
+            return Event.CONFLICT
+
+
+def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+    """Count and log what the ledger said."""
+    metrics = lane.metrics
+    won = [d for d, verdict in zip(deliveries, verdicts, strict=True) if type(verdict) is Won]
+    if len(won) == len(deliveries) and not any(verdict.taken_over for verdict in verdicts):  # type: ignore[union-attr]
+        metrics.claimed.add(len(won))
+        lane.log(Step.CLAIMED, won)
+        return
+    for delivery, verdict in zip(deliveries, verdicts, strict=True):
+        match verdict:
+            case Won(taken_over=taken_over):
+                metrics.claimed.add(1)
+                if taken_over:
+                    metrics.taken_over.add(1)
+                lane.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,))
+            case Done():
+                metrics.healed.add(1)
+                lane.log(Step.DUPLICATE, (delivery,))
+            case Held(remaining=remaining):
+                metrics.bounced.add(1)
+                lane.log(Step.BOUNCED, (delivery,), remaining)
+            case Conflict():
+                metrics.conflicts.add(1)
+                lane.log(Step.CONFLICT, (delivery,), error=delivery.problem)
+
+
+def _claim_apart(lane: Lane, disputed: Sequence[Delivery]) -> None:
+    """Messages whose key belongs to another payload are rejected under a key that is theirs alone."""
+    for delivery in disputed:
+        delivery.payload = ""
+    verdicts = _ask(lane, disputed, [f"{lane.name}/conflict/{d.received.message_id}" for d in disputed])
+    steps = []
+    for place, delivery in enumerate(disputed):
+        event = Event.LEDGER_DOWN if verdicts is None else _heard(delivery, verdicts[place])
+        delivery.error = delivery.problem
+        steps.append((delivery, lane.advance(delivery, event)))
+    lane.carry_out(steps)
+
+
+def _held_up(deliveries: Sequence[Delivery]) -> frozenset[str]:
+    """Groups of which an earlier message neither is done nor can be worked on here: what follows must wait."""
+    ends = (State.BOUNCED, State.BACKING_OFF, State.LOST, State.RELEASED)
+    return frozenset(d.group for d in deliveries if d.group is not None and d.state in ends)
+
+
+def _dispatch(lane: Lane, won: Sequence[Delivery], held_up: frozenset[str]) -> None:
+    if not lane.fifo:
+        lane.runnable.put(won)
+        return
+    ready, refused = [], []
+    with lane.lock:
+        for delivery in won:
+            if delivery.group in held_up:
+                refused.append(delivery)
+            elif lane.handler.is_batch or lane.groups.add(delivery):
+                ready.append(delivery)
+    lane.give_up(refused)
+    lane.runnable.put(ready)

@@ -1,0 +1,161 @@
+"""What a handler is told about its message, and what it can ask of the runtime while it works."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+import orjson
+
+from semel.consumer.logs import MessageLogger, message_logger
+from semel.consumer.outcomes import Lost
+from semel.errors import SemelError
+from semel.sqs import Received as Message
+
+if TYPE_CHECKING:
+    from semel.consumer.delivery import Delivery
+
+T = TypeVar("T")
+
+__all__ = ["CURRENT", "Context", "Message", "current"]
+
+_MISSING: Final = object()
+
+
+class Context:
+    """The claim that a handler works under.
+
+    `key` is the idempotency key: pass it on to whatever you call, so that a second attempt is known as such.
+    `fence` grows with every holder of the key: a store that compares it can refuse an overtaken one.
+    """
+
+    __slots__ = ("_delivery", "_log")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._log: MessageLogger | None = None
+
+    @property
+    def key(self) -> str:
+        return self._delivery.key
+
+    @property
+    def key_origin(self) -> str:
+        """Where the key was read from: "message-id", "$.order.id", "carried" …"""
+        return self._delivery.key_origin
+
+    @property
+    def fence(self) -> int:
+        return self._delivery.fence
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; counted by the ledger, so that bounced deliveries don't count."""
+        return self._delivery.attempt
+
+    @property
+    def queue(self) -> str:
+        return self._delivery.lane.name
+
+    @property
+    def message(self) -> Message:
+        return self._delivery.received
+
+    @property
+    def deadline(self) -> float:
+        """When the claim ends by time.monotonic(), unless the heartbeat extends it once more, which it does."""
+        return self._delivery.deadline
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set once the claim is gone: stop then, what you do no longer counts. Async handlers are cancelled too."""
+        return self._delivery.lost_event()
+
+    def check(self) -> None:
+        """Raise Lost if the claim is gone: call it between the parts of long work."""
+        if self._delivery.is_lost:
+            raise Lost(f"the claim on {self.key!r} is gone: another worker may have the message by now")
+
+    @property
+    def log(self) -> MessageLogger:
+        """A logger that says queue, message id, key, fence and attempt with each line."""
+        if self._log is None:
+            delivery = self._delivery
+            self._log = message_logger(
+                self.queue, delivery.received.message_id, delivery.key, delivery.fence, delivery.attempt
+            )
+        return self._log
+
+    @overload
+    def step(self, name: str, work: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
+    @overload
+    def step(self, name: str, work: Callable[[], T]) -> T: ...
+    def step(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do a part of the work and note its result: the next attempt gets the result and does not do it again.
+
+        The result must be JSON. What `work` does can still happen twice, if the worker dies between the work and the
+        note. In an async handler it is awaited, and `work` may be a coroutine function or a plain one, which then
+        runs on the loop.
+        """
+        if self._delivery.lane.handler.is_async:
+            return self._async_step(name, work)
+        found = self._noted(name)
+        if found is not _MISSING:
+            return found
+        self.check()
+        result = work()
+        if inspect.isawaitable(result):
+            raise SemelError(f"the step {name!r} is async in a handler that is not: make the handler async too")
+        self._note(name, _encode(name, result))
+        return result
+
+    async def _async_step(self, name: str, work: Callable[[], Any]) -> Any:
+        import asyncio
+
+        found = self._noted(name)
+        if found is not _MISSING:
+            return found
+        self.check()
+        result = work()
+        if inspect.isawaitable(result):
+            result = await result
+        await asyncio.to_thread(self._note, name, _encode(name, result))
+        return result
+
+    def _noted(self, name: str) -> Any:
+        found = self._delivery.notes.get(name)
+        return _MISSING if found is None else orjson.loads(found)
+
+    def _note(self, name: str, value: bytes) -> None:
+        delivery = self._delivery
+        assert delivery.claim is not None
+        if not delivery.lane.ledger.note(delivery.claim, name, value):
+            raise Lost(f"the claim on {self.key!r} was gone when its step {name!r} was to be noted")
+        delivery.notes = {**delivery.notes, name: value}
+
+
+def _encode(name: str, result: Any) -> bytes:
+    try:
+        return orjson.dumps(result)
+    except TypeError as error:
+        raise SemelError(
+            f"the result of the step {name!r} cannot be kept: {error}; return JSON, or an address"
+        ) from None
+
+
+CURRENT: ContextVar[Context] = ContextVar("semel_current")
+
+
+def current() -> Context:
+    """The context of the handler that runs in this thread or task."""
+    try:
+        return CURRENT.get()
+    except LookupError:
+        raise SemelError("no handler runs here: the current context exists only while a message is handled") from None
+
+
+logger: Final = logging.getLogger("semel.consumer")

@@ -1,0 +1,94 @@
+"""The copy of a message that goes to the dead-letter queue, with all that is known about why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from semel.consumer.attempts import Step
+from semel.consumer.context import logger
+from semel.consumer.delivery import Delivery
+from semel.consumer.lane import UNBURIABLE_ATTEMPT, Lane
+from semel.consumer.life import Event
+from semel.sqs import Entry, Sent, letters
+from semel.sqs.errors import SqsError
+
+
+def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
+    """Copy rejected messages to the dead-letter queue; what cannot be copied stays in its own queue, and waits long."""
+    if lane.dead_letters is None:
+        problem = "there is no dead-letter queue: set a RedrivePolicy, dead_letter=…, or run with --create-dlq"
+        outcomes: Sequence[object] = [problem] * len(deliveries)
+    else:
+        try:
+            outcomes = lane.dead_letters.send_many([entry_for(delivery) for delivery in deliveries])
+        except SqsError as error:
+            outcomes = [error] * len(deliveries)
+    lane.tools.crash("after_bury")
+    steps = []
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        buried = isinstance(outcome, Sent)
+        if buried:
+            lane.metrics.rejected.add(1)
+            lane.log(Step.REJECTED, (delivery,), error=delivery.error)
+            logger.warning("dead letter %s of %s: %s", delivery.received.message_id, lane.name, delivery.error)
+        else:
+            delivery.retry_after = lane.settings.retry.delay(UNBURIABLE_ATTEMPT, 1.0)
+            lane.log(Step.RETRIED, (delivery,), error=f"{delivery.error}; not buried: {outcome}")
+            logger.error(
+                "%s of %s was to become a dead letter (%s) and cannot: %s",
+                delivery.received.message_id,
+                lane.name,
+                delivery.error,
+                outcome,
+            )
+        steps.append((delivery, lane.advance(delivery, Event.BURIED if buried else Event.UNBURIABLE)))
+    lane.carry_out(steps)
+
+
+def entry_for(delivery: Delivery) -> Entry:
+    received = delivery.received
+    letter = _letter(delivery)
+    return Entry(
+        received.body,
+        attributes=letters.attributes(letter, received.attributes, len(received.body.encode())),
+        group=_group(delivery),
+        # A second sending of this copy is the same copy; the message that comes back and fails again has a new id.
+        dedup=received.message_id if _fifo(delivery) else None,
+        trace=received.trace,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    body: str
+    group: str | None
+    texts: dict[str, str]
+
+
+def packed(delivery: Delivery) -> Packed:
+    """The same for the outbox, whose messages have attributes of text only."""
+    received = delivery.received
+    texts = letters.texts(_letter(delivery), received.attributes, len(received.body.encode()))
+    return Packed(received.body, _group(delivery), texts)
+
+
+def _letter(delivery: Delivery) -> letters.Letter:
+    reason, _, error = delivery.error.partition(": ")
+    return letters.Letter(
+        key=delivery.key,
+        reason=reason or "rejected",
+        error=error or delivery.error,
+        attempts=delivery.attempt,
+        message_id=delivery.received.message_id,
+        queue=delivery.lane.name,
+    )
+
+
+def _fifo(delivery: Delivery) -> bool:
+    target = delivery.lane.dead_letters
+    return target is not None and target.fifo
+
+
+def _group(delivery: Delivery) -> str | None:
+    return (delivery.received.group or "dead-letters") if _fifo(delivery) else None

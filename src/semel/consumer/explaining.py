@@ -1,0 +1,57 @@
+"""Each setting of each handler, where it came from, and what the handler guarantees: for people and for scripts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from semel.consumer.processes import Wanted, chosen, prepared
+
+
+def explain(wanted: Wanted) -> dict[str, Any]:
+    app = prepared(wanted)
+    with ExitStack() as stack:
+        ledger = app.ledger(stack)
+        client = app.client()
+        lanes = app.lanes(client, ledger, app.tools(stack), only=chosen(wanted), **wanted.options)
+        return {
+            "endpoint": client.endpoint,
+            "ledger": type(ledger).__name__,
+            "handlers": [
+                {
+                    "queue": lane.name,
+                    "handler": lane.handler.name,
+                    "guarantee": str(lane.handler.guarantee),
+                    "key": lane.handler.key.origin,
+                    "fifo": lane.fifo,
+                    "dead_letter_queue": lane.dead_letters.name if lane.dead_letters else None,
+                    "settings": {
+                        name: {"value": _shown(getattr(lane.settings, name)), "source": source}
+                        for name, source in lane.settings.sources.items()
+                    },
+                }
+                for lane in lanes
+            ],
+        }
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def text(found: dict[str, Any]) -> str:
+    lines = [f"endpoint  {found['endpoint']}", f"ledger    {found['ledger']}"]
+    for handler in found["handlers"]:
+        lines += [
+            "",
+            f"{handler['queue']}  →  {handler['handler']}",
+            f"  guarantee: {handler['guarantee']}",
+            f"  key: {handler['key']}",
+            f"  dead letters: {handler['dead_letter_queue'] or 'NONE: what always fails is tried until it expires'}",
+        ]
+        width = max(len(name) for name in handler["settings"])
+        values = {name: str(setting["value"]) for name, setting in handler["settings"].items()}
+        wide = min(44, max(map(len, values.values())))
+        for name, setting in handler["settings"].items():
+            lines.append(f"    {name:<{width}}  {values[name]:<{wide}}  {setting['source']}")
+    return "\n".join(lines)

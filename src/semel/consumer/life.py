@@ -1,0 +1,170 @@
+"""The life of one message in a consumer: states, events, and what is to be done. No I/O, no clock, no threads.
+
+The rules that this table keeps:
+1. A message is deleted only after the ledger has its outcome: recorded by us, or found recorded on arrival.
+2. The heartbeat stops before the message is deleted, hidden for a retry, or shown again.
+3. A claim is given back before its message is shown to others, so that they need not wait for the lease.
+4. Once visibility or lease is lost, nothing of the handler's outcome is recorded and nothing is deleted.
+   Where a record is already under way, its fence decides.
+5. Every life ends, and frees its slot exactly once.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+from typing import Final
+
+
+class State(IntEnum):
+    RECEIVED = 0  # hidden from others, kept so by the heartbeat; the ledger has not been asked, or not answered
+    DISPUTED = auto()  # its key is known with another payload: to be claimed under its own id, and rejected
+    CLAIMED = auto()  # ours, and waiting for a free worker or for its turn in its group
+    WORKING = auto()  # the handler runs
+    DONE = auto()  # the handler returned; the record is under way
+    REJECTED = auto()  # to be copied to the dead-letter queue
+    BURIED = auto()  # copied there; the record is under way
+    RECORDED = auto()  # the ledger has its outcome; to be deleted
+    LOST_AT_WORK = auto()  # visibility or lease is gone, the handler still runs
+    # The ends.
+    ACKED = auto()  # deleted; or if that failed, healed by the next delivery
+    BOUNCED = auto()  # another holder works on the key: hidden for the rest of its lease
+    BACKING_OFF = auto()  # failed: hidden until its next attempt
+    RELEASED = auto()  # not begun: shown again at once
+    LOST = auto()  # somebody else may have it by now: nothing is touched
+
+
+class Event(IntEnum):
+    WON = 0  # the claim is ours
+    FOUND_DONE = auto()  # the ledger has had its outcome
+    HELD = auto()  # another holder has the key
+    CONFLICT = auto()  # the key is known with another payload
+    LEDGER_DOWN = auto()  # the ledger does not answer
+    STARTED = auto()  # a worker took it
+    SUCCEEDED = auto()  # the handler returned, or asked to skip the message
+    COMMITTED = auto()  # the handler's transaction committed, with the record in it
+    FAILED = auto()  # the handler raised, or asked to be called again
+    REFUSED = auto()  # never to be tried again: rejected by the handler, undecodable, without a key, out of attempts
+    BURIED = auto()  # its copy is in the dead-letter queue
+    UNBURIABLE = auto()  # there is no dead-letter queue, or it did not take the copy
+    RECORDED = auto()  # the ledger has written the outcome down
+    FENCED = auto()  # the ledger refused: a newer claim exists
+    LOST = auto()  # visibility or lease ended, or could not be extended in time
+    GIVE_UP = auto()  # not begun and not to be begun here: shutdown, or its group is blocked
+    ABANDONED = auto()  # begun, cancelled by the shutdown, and ended
+    DELETED = auto()  # SQS took the deletion, or it is not worth another try
+
+
+class Action(IntEnum):
+    CLAIM_APART = 0  # ask the ledger again, under the message's own id
+    DEAD_LETTER = auto()  # copy it to the dead-letter queue
+    RECORD = auto()  # write down that it is done
+    RECORD_REJECTED = auto()
+    TELL = auto()  # tell the handler that it has lost its claim
+    STOP_BEAT = auto()
+    GIVE_BACK = auto()  # release the claim; the attempt counts
+    GIVE_BACK_UNTRIED = auto()  # release the claim; the attempt does not count
+    DELETE = auto()
+    HIDE_FOR_LEASE = auto()  # until the other holder's lease is over
+    HIDE_FOR_RETRY = auto()
+    SHOW = auto()
+    END = auto()  # free the slot
+
+
+_S, _E, _A = State, Event, Action
+_DELETE: Final = (_A.STOP_BEAT, _A.DELETE, _A.END)
+_BOUNCE: Final = (_A.STOP_BEAT, _A.HIDE_FOR_LEASE, _A.END)
+_BACK_OFF: Final = (_A.STOP_BEAT, _A.HIDE_FOR_RETRY, _A.END)
+_RETRY: Final = (_A.STOP_BEAT, _A.GIVE_BACK, _A.HIDE_FOR_RETRY, _A.END)
+_RELEASE: Final = (_A.STOP_BEAT, _A.GIVE_BACK_UNTRIED, _A.SHOW, _A.END)
+_DROP: Final = (_A.STOP_BEAT, _A.END)
+
+Next = tuple[State, tuple[Action, ...]]
+
+TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
+    (_S.RECEIVED, _E.WON): (_S.CLAIMED, ()),
+    (_S.RECEIVED, _E.FOUND_DONE): (_S.RECORDED, _DELETE),
+    (_S.RECEIVED, _E.HELD): (_S.BOUNCED, _BOUNCE),
+    (_S.RECEIVED, _E.CONFLICT): (_S.DISPUTED, (_A.CLAIM_APART,)),
+    (_S.RECEIVED, _E.LEDGER_DOWN): (_S.BACKING_OFF, _BACK_OFF),
+    (_S.RECEIVED, _E.GIVE_UP): (_S.RELEASED, (_A.STOP_BEAT, _A.SHOW, _A.END)),
+    (_S.RECEIVED, _E.LOST): (_S.LOST, _DROP),
+    #
+    (_S.DISPUTED, _E.WON): (_S.REJECTED, (_A.DEAD_LETTER,)),
+    (_S.DISPUTED, _E.FOUND_DONE): (_S.RECORDED, _DELETE),
+    (_S.DISPUTED, _E.HELD): (_S.BOUNCED, _BOUNCE),
+    (_S.DISPUTED, _E.LEDGER_DOWN): (_S.BACKING_OFF, _BACK_OFF),
+    (_S.DISPUTED, _E.GIVE_UP): (_S.RELEASED, (_A.STOP_BEAT, _A.SHOW, _A.END)),
+    (_S.DISPUTED, _E.LOST): (_S.LOST, _DROP),
+    #
+    (_S.CLAIMED, _E.STARTED): (_S.WORKING, ()),
+    (_S.CLAIMED, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
+    (_S.CLAIMED, _E.REFUSED): (_S.REJECTED, (_A.DEAD_LETTER,)),
+    (_S.CLAIMED, _E.GIVE_UP): (_S.RELEASED, _RELEASE),
+    (_S.CLAIMED, _E.LOST): (_S.LOST, (_A.STOP_BEAT, _A.GIVE_BACK_UNTRIED, _A.END)),
+    #
+    (_S.WORKING, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
+    (_S.WORKING, _E.COMMITTED): (_S.RECORDED, _DELETE),
+    (_S.WORKING, _E.FAILED): (_S.BACKING_OFF, _RETRY),
+    (_S.WORKING, _E.REFUSED): (_S.REJECTED, (_A.DEAD_LETTER,)),
+    (_S.WORKING, _E.LEDGER_DOWN): (_S.BACKING_OFF, _RETRY),
+    (_S.WORKING, _E.FENCED): (_S.LOST, _DROP),
+    (_S.WORKING, _E.ABANDONED): (_S.RELEASED, (_A.STOP_BEAT, _A.GIVE_BACK, _A.SHOW, _A.END)),
+    (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.STOP_BEAT, _A.TELL)),
+    #
+    # The effect is there and the record under way: whether the claim was lost is for the fence to say.
+    (_S.DONE, _E.RECORDED): (_S.RECORDED, _DELETE),
+    (_S.DONE, _E.FENCED): (_S.LOST, _DROP),
+    (_S.DONE, _E.LOST): (_S.DONE, ()),
+    (_S.DONE, _E.LEDGER_DOWN): (_S.LOST, _DROP),
+    #
+    (_S.REJECTED, _E.BURIED): (_S.BURIED, (_A.RECORD_REJECTED,)),
+    (_S.REJECTED, _E.UNBURIABLE): (_S.BACKING_OFF, _RETRY),
+    (_S.REJECTED, _E.LOST): (_S.REJECTED, ()),
+    (_S.BURIED, _E.RECORDED): (_S.RECORDED, _DELETE),
+    (_S.BURIED, _E.FENCED): (_S.LOST, _DROP),
+    (_S.BURIED, _E.LOST): (_S.BURIED, ()),
+    (_S.BURIED, _E.LEDGER_DOWN): (_S.LOST, _DROP),
+    #
+    # Its slot and its claim are kept until the handler has ended: until then it may still be at work.
+    (_S.LOST_AT_WORK, _E.SUCCEEDED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
+    (_S.LOST_AT_WORK, _E.FAILED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
+    (_S.LOST_AT_WORK, _E.REFUSED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
+    (_S.LOST_AT_WORK, _E.LEDGER_DOWN): (_S.LOST, (_A.GIVE_BACK, _A.END)),
+    (_S.LOST_AT_WORK, _E.ABANDONED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
+    (_S.LOST_AT_WORK, _E.FENCED): (_S.LOST, (_A.END,)),
+    (_S.LOST_AT_WORK, _E.LOST): (_S.LOST_AT_WORK, ()),
+    # Its transaction was already being committed, and the fence was still the newest one.
+    (_S.LOST_AT_WORK, _E.COMMITTED): (_S.RECORDED, (_A.DELETE, _A.END)),
+    #
+    (_S.RECORDED, _E.DELETED): (_S.ACKED, ()),
+    (_S.RECORDED, _E.LOST): (_S.RECORDED, ()),
+    #
+    # The ledger's answer came after the message had been let go: nobody is to wait for a claim that nobody uses.
+    (_S.LOST, _E.WON): (_S.LOST, (_A.GIVE_BACK_UNTRIED,)),
+    (_S.RELEASED, _E.WON): (_S.RELEASED, (_A.GIVE_BACK_UNTRIED,)),
+}
+
+ENDS: Final = frozenset({_S.ACKED, _S.BOUNCED, _S.BACKING_OFF, _S.RELEASED, _S.LOST})
+# Kept hidden by the heartbeat.
+BEATING: Final = frozenset({_S.RECEIVED, _S.DISPUTED, _S.CLAIMED, _S.WORKING, _S.DONE, _S.REJECTED, _S.BURIED})
+# What may still be said of a life that has ended; it changes nothing.
+LATE: Final = frozenset({_E.LOST, _E.GIVE_UP, _E.DELETED, _E.FOUND_DONE, _E.HELD, _E.CONFLICT, _E.LEDGER_DOWN})
+# Somebody is at it: the heartbeat extends the ledger's lease too.
+LEASED: Final = frozenset({_S.CLAIMED, _S.WORKING, _S.DONE, _S.REJECTED, _S.BURIED})
+
+# The same table by number: a dictionary of pairs of enums costs more than the step itself.
+_TABLE: Final[list[list[Next | None]]] = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]
+
+
+class ImpossibleStep(AssertionError):
+    """An event that cannot happen in this state: a mistake of the runtime, never of a user."""
+
+
+def step(state: State, event: Event) -> Next:
+    """The next state, and what is to be done, in this order."""
+    found = _TABLE[state][event]
+    if found is None:
+        if state in ENDS and event in LATE:
+            return state, ()
+        raise ImpossibleStep(f"{event.name} cannot happen to a message that is {state.name}")
+    return found

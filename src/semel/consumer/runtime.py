@@ -1,0 +1,267 @@
+"""Running an app on threads: start, watch over, drain, stop.
+
+A runtime starts the threads of each lane, keeps one heartbeat for all of them, dispatches the outbox, cleans the
+ledger up, restarts a receiver that hangs, and at the end hands back everything that was not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from semel.consumer import outbox
+from semel.consumer.context import logger
+from semel.consumer.guard import Guard
+from semel.consumer.health import Health
+from semel.consumer.heartbeat import Heartbeat
+from semel.consumer.lane import Lane, Tools
+from semel.consumer.life import LEASED, State
+from semel.consumer.threads import LaneThreads
+from semel.ledger.contract import Ledger, LedgerError
+from semel.sqs import Client
+
+MOST_BEATERS: Final = 4
+PURGE_EVERY: Final = 60.0
+WATCHDOG: Final = 3  # polls' worth of silence
+FLUSH: Final = 10.0  # seconds for the last deletes
+BURST_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
+EMPTY_POLLS: Final = 2
+AT_WORK: Final = LEASED - {State.CLAIMED} | {State.LOST_AT_WORK}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to. `left`: messages whose handler still ran when the drain limit was over, by queue."""
+
+    completed: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+    error: BaseException | None = None
+
+    @property
+    def clean(self) -> bool:
+        return not self.left and self.error is None
+
+
+class Runtime:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        ledger: Ledger,
+        client: Client,
+        tools: Tools,
+        *,
+        drain: float = 25.0,
+        burst: bool = False,
+    ) -> None:
+        self.tools = tools
+        self.ledger = ledger
+        self.client = client
+        self.drain = drain
+        self.burst = burst
+        self.wait: int | None = BURST_WAIT if burst else None
+        self.guard = Guard(tools.monotonic, tools.chance)
+        self.heart = Heartbeat(tools.monotonic, tools.chance)
+        self.lanes = [LaneThreads(lane, self) for lane in lanes]
+        self.stopping = threading.Event()
+        self._hurry = threading.Event()
+        self._committed = threading.Event()
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._beaters = 0
+        self._started = tools.monotonic()
+        for lane in lanes:
+            lane.arrived = self.heart.watch
+            lane.ledger_answers = self.guard.heard
+            lane.committed = self._committed.set
+            self._offer_gauges(lane)
+
+    def _offer_gauges(self, lane: Lane) -> None:
+        gauge = lane.metrics.gauge
+        gauge("in_flight", lambda: len(lane.in_hand))
+        gauge("permits_free", lambda: lane.slots.free)
+        gauge("bytes_in_flight", lambda: lane.slots.bytes)
+        gauge("circuit_open", lambda: float(self.guard.is_open))
+        gauge("receivers", lambda: sum(threads.receivers for threads in self.lanes if threads.lane is lane))
+        gauge("oldest_in_flight_seconds", lambda: _oldest(lane, self.tools.monotonic()))
+
+    # Running.
+
+    def run(self) -> Report:
+        """Start, work until told to stop, and drain."""
+        self.start()
+        self.stopping.wait()
+        return self.finish()
+
+    def start(self) -> None:
+        for threads in self.lanes:
+            threads.start()
+        self._add_beater()
+        self._spawn("supervise", self._supervise)
+        self._spawn("purge", self._purge)
+        if self.ledger.transactional:
+            self._spawn("outbox", self._dispatch_outbox)
+
+    def stop(self) -> None:
+        """Stop receiving and drain; called a second time: at once. Returns immediately; see `finish`."""
+        if self.stopping.is_set():
+            self._hurry.set()
+        self.stopping.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Something that no retry will mend: stop, and say so."""
+        if self._error is None:
+            self._error = error
+            logger.error("stopping: %s", error)
+        self.stopping.set()
+
+    def _spawn(self, role: str, run: Any) -> None:
+        thread = threading.Thread(target=run, name=f"semel-{role}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of all async handlers, on a thread of its own."""
+        with self._loop_lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._spawn("loop", self._loop.run_forever)
+            return self._loop
+
+    # Beside the work.
+
+    def _add_beater(self) -> None:
+        self._beaters += 1
+        self._spawn("beat", self._beat)
+
+    def _beat(self) -> None:
+        while not self.heart.closed:
+            began = time.monotonic()
+            beat = self.heart.round(1.0)
+            if beat and time.monotonic() - began > 0.5 and self._beaters < MOST_BEATERS:
+                self._add_beater()  # a round this long would make the next ones late
+
+    def _supervise(self) -> None:
+        while not self.stopping.wait(0.25):
+            now = self.tools.monotonic()
+            for threads in self.lanes:
+                allowed = WATCHDOG * max(5, threads.lane.settings.wait)
+                if now - threads.last_poll > allowed:
+                    logger.error("no poll of %s has come back for %.0f s: starting anew", threads.lane.name, allowed)
+                    threads.lane.metrics.watchdog_restarts.add(1)
+                    threads.restart_receivers()
+                elif not threads.receivers and not self.stopping.is_set():
+                    threads.add_receiver()
+            if self.burst and all(self._is_empty(threads) for threads in self.lanes):
+                self.stop()
+
+    def _is_empty(self, threads: LaneThreads) -> bool:
+        return threads.empty_polls >= EMPTY_POLLS and not threads.lane.in_hand
+
+    def _purge(self) -> None:
+        while not self.stopping.wait(PURGE_EVERY):
+            try:
+                while self.ledger.purge() and not self.stopping.wait(0.1):
+                    pass
+            except LedgerError as error:
+                logger.warning("cleaning the ledger up failed: %s", error)
+
+    def _dispatch_outbox(self) -> None:
+        while not self.stopping.is_set():
+            if not self._outbox_round():
+                self._committed.wait(1.0)
+                self._committed.clear()
+
+    def _outbox_round(self) -> int:
+        try:
+            return outbox.dispatch(self.ledger, self.client, self.tools)
+        except LedgerError as error:
+            logger.warning("the outbox cannot be read: %s", error)
+            return 0
+
+    # The end.
+
+    def finish(self) -> Report:
+        """Drain within the limit, hand back what was not begun, flush what is done, and report what is left."""
+        for threads in self.lanes:
+            threads.lane.stopping = True
+            threads.cancel.set()
+            threads.lane.slots.wake()
+        for threads in self.lanes:
+            threads.lane.give_up(list(threads.lane.in_hand.values()))
+        ends = self.tools.monotonic() + self.drain
+        while self._at_work() and self.tools.monotonic() < ends and not self._hurry.wait(0.02):
+            pass
+        if self._at_work():
+            self._abandon()
+        left = {threads.lane.name: count for threads in self.lanes if (count := _working(threads.lane))}
+        for threads in self.lanes:
+            threads.close(FLUSH)
+        self.heart.close()
+        if self.ledger.transactional:
+            while self._outbox_round():
+                pass
+        self._stop_loop()
+        for name, count in left.items():
+            logger.error(
+                "%d handlers of %s did not finish within %g s; their messages will come back", count, name, self.drain
+            )
+        completed = sum(threads.lane.metrics.completed.count for threads in self.lanes)
+        return Report(completed, left, self._error)
+
+    def _at_work(self) -> bool:
+        return any(threads.lane.in_hand for threads in self.lanes)
+
+    def _abandon(self) -> None:
+        """The limit is over: async handlers are cancelled, plain ones cannot be."""
+        asynchronous = [threads for threads in self.lanes if threads.lane.handler.is_async]
+        for threads in asynchronous:
+            threads.cancel_tasks()
+        ends = time.monotonic() + 2.0
+        while any(_working(threads.lane) for threads in asynchronous) and time.monotonic() < ends:
+            time.sleep(0.01)
+
+    def _stop_loop(self) -> None:
+        if self._loop is None:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        for thread in self._threads:
+            if thread.name == "semel-loop":
+                thread.join(2.0)
+                if not thread.is_alive():
+                    self._loop.close()
+
+    # Health.
+
+    def health(self) -> Health:
+        now = self.tools.monotonic()
+        lanes = {}
+        polling = True
+        for threads in self.lanes:
+            silent = now - threads.last_poll
+            lanes[threads.lane.name] = {
+                "seconds_since_poll": round(silent, 1),
+                "in_hand": len(threads.lane.in_hand),
+                "receivers": threads.receivers,
+                "free_slots": threads.lane.slots.free,
+            }
+            polling = polling and silent < WATCHDOG * max(5, threads.lane.settings.wait)
+        stopping = self.stopping.is_set()
+        details = {"lanes": lanes, "ledger": "unreachable" if self.guard.is_open else "ok", "stopping": stopping}
+        if self._error is not None:
+            details["error"] = str(self._error)
+        live = self._error is None and polling
+        return Health(live=live, ready=live and not stopping and not self.guard.is_open, details=details)
+
+
+def _working(lane: Lane) -> int:
+    return sum(1 for delivery in list(lane.in_hand.values()) if delivery.state in AT_WORK)
+
+
+def _oldest(lane: Lane, now: float) -> float:
+    return max((now - delivery.received_at for delivery in list(lane.in_hand.values())), default=0.0)

@@ -1,0 +1,87 @@
+"""Settling: outcomes into the ledger, claims back to it, then what had to wait for that. Many messages a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.consumer.attempts import Step
+from semel.consumer.delivery import Delivery
+from semel.consumer.lane import MARGIN, Lane, Settlement
+from semel.consumer.life import Action, Event
+from semel.ledger.contract import Finish, LedgerError, Status
+
+
+def settle(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
+    """Returns what the ledger could not take and what is still worth another try."""
+    records = [item for item in items if item[1] in (Action.RECORD, Action.RECORD_REJECTED)]
+    again = _record(lane, records) if records else []
+    for tried, action in ((True, Action.GIVE_BACK), (False, Action.GIVE_BACK_UNTRIED)):
+        releases = [item for item in items if item[1] is action]
+        if releases:
+            _release(lane, releases, tried=tried)
+    return again
+
+
+def _record(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
+    keep = lane.settings.keep
+    finishes = [
+        Finish(
+            lane.claim_of(delivery),
+            Status.DONE if action is Action.RECORD else Status.REJECTED,
+            delivery.result,
+            keep,
+        )
+        for delivery, action, _ in items
+    ]
+    before = lane.tools.monotonic()
+    try:
+        recorded = lane.ledger.record(finishes)
+    except LedgerError as error:
+        lane.ledger_failed("record", error)
+        return _not_recorded(lane, items)
+    lane.ledger_answers(True)
+    now = lane.tools.monotonic()
+    lane.metrics.record.observe(now - before)
+    lane.tools.crash("after_record")
+    steps, done = [], []
+    for (delivery, action, _), well in zip(items, recorded, strict=True):
+        steps.append((delivery, lane.advance(delivery, Event.RECORDED if well else Event.FENCED)))
+        if not well:
+            lane.metrics.fenced.add(1)
+            lane.log(Step.FENCED, (delivery,), error="a newer claim exists: its outcome does not count")
+        elif action is Action.RECORD:
+            done.append(delivery)
+    _count(lane, done, now)
+    lane.carry_out(steps)
+    return []
+
+
+def _count(lane: Lane, done: Sequence[Delivery], now: float) -> None:
+    lane.metrics.completed.add(len(done))
+    if lane.tools.log is not None:
+        for delivery in done:
+            lane.log(Step.RECORDED, (delivery,), now - delivery.started_at if delivery.started_at else 0.0)
+
+
+def _not_recorded(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
+    """Keep trying while the claim is ours; past that, the next delivery has to do the work again."""
+    now = lane.tools.monotonic()
+    again, steps = [], []
+    for item in items:
+        if now < item[0].deadline - MARGIN:
+            again.append(item)
+        else:
+            lane.log(Step.LOST, (item[0],), error="the ledger did not answer until its claim had ended")
+            steps.append((item[0], lane.advance(item[0], Event.LEDGER_DOWN)))
+    lane.carry_out(steps)
+    return again
+
+
+def _release(lane: Lane, items: Sequence[Settlement], *, tried: bool) -> None:
+    claims = [lane.claim_of(delivery) for delivery, _, _ in items]
+    try:
+        lane.ledger.release(claims, tried=tried)
+    except LedgerError as error:
+        lane.ledger_failed("release", error)  # the lease will end by itself
+    lane.tools.crash("after_release")
+    lane.carry_out([(delivery, rest) for delivery, _, rest in items])

@@ -1,0 +1,69 @@
+"""How many messages may be in this process's hands: the only brake on receiving.
+
+A receive asks for no more than there are free slots, so nothing waits in a hidden buffer. Bytes are bounded too: once
+the bodies in hand exceed their limit, no further receive is made until some have gone.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Slots:
+    def __init__(self, count: int, max_bytes: int) -> None:
+        self.count = count
+        self._max_bytes = max_bytes
+        self._free = count
+        self._bytes = 0
+        self._waiting = 0
+        self._changed = threading.Condition(threading.Lock())
+
+    @property
+    def free(self) -> int:
+        return self._free
+
+    @property
+    def taken(self) -> int:
+        return self.count - self._free
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def take(self, most: int, timeout: float) -> int:
+        """Up to `most` slots; 0 if none came free in time.
+
+        Waits, for as long as `timeout`, until half of what is wanted is there: a receive costs the same for one
+        message as for ten.
+        """
+        least = max(1, min(most, self.count) // 2)
+        with self._changed:
+            if not self._ready(least):
+                self._waiting += 1
+                try:
+                    self._changed.wait_for(lambda: self._ready(least), timeout)
+                finally:
+                    self._waiting -= 1
+            if not self._ready(1):
+                return 0
+            taken = min(most, self._free)
+            self._free -= taken
+            return taken
+
+    def _ready(self, least: int) -> bool:
+        return self._free >= least and self._bytes < self._max_bytes
+
+    def add_bytes(self, size: int) -> None:
+        with self._changed:
+            self._bytes += size
+
+    def give(self, count: int, size: int = 0) -> None:
+        with self._changed:
+            self._free += count
+            self._bytes -= size
+            if self._waiting:
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,255 @@
+"""`semel run` and `semel health` as a user starts them: processes, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel import Client
+from semel.broker import EmbeddedBroker, running
+from semel.sqs import Entry, Queue
+
+APP = """
+import os, time
+from semel import App, Transaction, Context
+
+app = App(os.environ["TEST_LEDGER"])
+
+@app.handler("orders", lease="45s", key="$.n")
+def handle(order: dict, ctx: Context) -> None:
+    with open(os.environ["TEST_EFFECTS"], "a") as file:
+        file.write(f"{order['n']}\\n")
+    if order.get("seconds"):
+        time.sleep(order["seconds"])
+
+@app.handler("payments")
+def book(payment: dict, tx: Transaction) -> None:
+    tx.execute("INSERT INTO nowhere VALUES (1)")
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def orders(broker: EmbeddedBroker) -> Iterator[Queue]:
+    with Client(broker.url, "us-east-1", access_key="test", secret_key="test") as client:
+        for name in ("payments", "orders"):
+            queue = client.create_queue(name)
+        yield queue
+        for message in iter(lambda: queue.receive(10, 0), []):
+            queue.delete([received.receipt for received in message])
+
+
+class Shop:
+    """A folder with an app in it, and the command line in that folder."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self.folder = folder
+        self.effects_file = folder / "effects"
+        (folder / "shop.py").write_text(APP)
+        self.environment = {
+            **os.environ,
+            "TEST_LEDGER": f"sqlite:///{folder}/ledger.db",
+            "TEST_EFFECTS": str(self.effects_file),
+            "AWS_ENDPOINT_URL_SQS": endpoint,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+        }
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "semel.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=120)
+        return process.returncode, output, errors
+
+    @property
+    def effects(self) -> list[int]:
+        return sorted(map(int, self.effects_file.read_text().split())) if self.effects_file.exists() else []
+
+
+@pytest.fixture
+def shop(tmp_path: Path, broker: EmbeddedBroker) -> Shop:
+    return Shop(tmp_path, broker.url)
+
+
+def wait_for(condition: object, process: subprocess.Popen[str] | None = None) -> None:
+    ends = time.monotonic() + 60
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < ends
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def test_a_burst_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue) -> None:
+    orders.send_many([Entry(json.dumps({"n": n})) for n in range(25)])
+    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--json")
+    assert code == 0, errors
+    assert json.loads(output) == {"completed": 25, "left": {}, "error": ""}
+    assert shop.effects == list(range(25))
+
+
+def test_several_processes_share_the_work_and_report_as_one(shop: Shop, orders: Queue) -> None:
+    orders.send_many([Entry(json.dumps({"n": n})) for n in range(60)])
+    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--processes", "2", "--json")
+    assert code == 0, errors
+    assert json.loads(output)["completed"] == 60
+    assert shop.effects == list(range(60))
+
+
+def test_sigterm_drains_and_exits_with_0(shop: Shop, orders: Queue) -> None:
+    orders.send(json.dumps({"n": 1, "seconds": 1}))
+    process = shop.start("run", "shop:app", "--queue", "orders")
+    wait_for(lambda: shop.effects == [1], process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    counts = orders.attributes("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    assert set(counts.values()) == {"0"}
+
+
+def test_handlers_that_outlast_the_drain_make_it_3(shop: Shop, orders: Queue) -> None:
+    orders.send(json.dumps({"n": 1, "seconds": 60}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--drain", "500ms")
+    wait_for(lambda: shop.effects == [1], process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 3, errors
+    assert "did not finish within 0.5 s" in errors
+
+
+def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--log-level", "error")
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+        def workers() -> list[int]:
+            return [pid for pid in map(int, children.read_text().split()) if b"spawn_main" in command_of(pid)]
+
+        wait_for(lambda: len(workers()) == 2, process)
+        victim = workers()[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: len(workers()) == 2 and victim not in workers(), process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orders: Queue) -> None:
+    code, output, errors = shop.run("run", "shop:app", "--explain", "--concurrency", "7")
+    assert code == 0, errors
+    lines = output.splitlines()
+    assert any(line.split()[:3] == ["concurrency", "7", "command"] for line in lines)
+    assert any(line.split()[:3] == ["lease", "45.0", "handler"] for line in lines)
+    assert any(line.split()[:3] == ["wait", "20", "default"] for line in lines)
+    assert "exactly once: its writes and the ledger's record are one transaction" in output
+    assert "at least once, one holder at a time" in output
+    assert max(map(len, lines)) <= 140
+    code, output, _ = shop.run("run", "shop:app", "--explain", "--json")
+    found = {handler["queue"]: handler for handler in json.loads(output)["handlers"]}
+    assert found["orders"]["settings"]["lease"] == {"value": 45.0, "source": "handler"}
+    assert found["payments"]["guarantee"].startswith("exactly once")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "nowhere:app"), "there is no module 'nowhere'"),
+        (("run", "shop"), "write it as module:app"),
+        (("run", "shop:nothing"), "is not an App"),
+        (("run", "shop:app", "--queue", "nope"), "no handler for 'nope'"),
+        (("run", "shop:app", "--lease", "soon", "--queue", "orders"), "lease='soon' (command line)"),
+        (("run", "shop:app", "--concurrency", "0", "--queue", "orders"), "concurrency=0 (command line)"),
+        (("run", "shop:app", "--processes", "0"), "--processes 0"),
+        (("run", "shop:app", "--endpoint-url", "http://127.0.0.1:9", "--queue", "orders"), "127.0.0.1:9"),
+        (("run", "shop:app", "--queue", "orders", "--health", "nonsense"), "health"),
+        (("health", "1"), "127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line_with_exit_code_1(
+    shop: Shop, orders: Queue, arguments: tuple[str, ...], said: str
+) -> None:
+    shop.environment["AWS_MAX_ATTEMPTS"] = "1"
+    code, _, errors = shop.run(*arguments)
+    assert code == 1, errors
+    assert said in errors
+    assert "Traceback" not in errors
+
+
+def test_a_missing_queue_is_named(shop: Shop, broker: EmbeddedBroker) -> None:
+    (shop.folder / "shop.py").write_text(APP.replace('"orders"', '"no-such-queue"'))
+    code, _, errors = shop.run("run", "shop:app", "--queue", "no-such-queue")
+    assert code == 1
+    assert "no-such-queue" in errors
+    assert "Traceback" not in errors
+
+
+def test_create_dlq_makes_the_queue_and_says_so(shop: Shop, orders: Queue, broker: EmbeddedBroker) -> None:
+    code, _, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--create-dlq")
+    assert code == 0, errors
+    assert "created the dead-letter queue orders-dlq" in errors
+    assert "orders-dlq" in orders.attributes("RedrivePolicy")["RedrivePolicy"]
+    orders.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": ""}})
+
+
+def test_health_and_metrics_of_one_and_of_many_processes(shop: Shop, orders: Queue, free_port: int) -> None:
+    for processes in ("1", "2"):
+        orders.send(json.dumps({"n": int(processes)}))
+        process = shop.start(
+            "run", "shop:app", "--queue", "orders", "--processes", processes, "--health", str(free_port)
+        )
+        try:
+            wait_for(lambda: is_healthy(shop, free_port), process)
+            wait_for(lambda n=int(processes): n in shop.effects, process)
+            wait_for(lambda: completed(free_port) == 1, process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
+def is_healthy(shop: Shop, port: int) -> bool:
+    return shop.run("health", str(port))[0] == 0
+
+
+def completed(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith('semel_completed_total{queue="orders"}'))
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

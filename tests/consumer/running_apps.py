@@ -1,0 +1,72 @@
+"""Apps on threads against a broker in the process, for tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from semel import App, Client
+from semel.broker import EmbeddedBroker
+from semel.consumer.lane import Lane
+from semel.consumer.runtime import Report, Runtime
+from semel.sqs import Entry, Queue
+
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], Any], what: str = "it") -> None:
+    """Wait for something that is bound to happen; fails after a minute."""
+    ends = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ends, f"{what} did not happen within {PATIENCE:g} s"
+        time.sleep(0.005)
+
+
+def client_of(broker: EmbeddedBroker) -> Client:
+    return Client(broker.url, "us-east-1", access_key="test", secret_key="test")
+
+
+def send(queue: Queue, bodies: list[str], group: Callable[[int], str] | None = None) -> None:
+    entries = [
+        Entry(body, group=group(place) if group else None, dedup=str(place) if group else None)
+        for place, body in enumerate(bodies)
+    ]
+    for outcome in queue.send_many(entries):
+        assert hasattr(outcome, "message_id"), outcome
+
+
+class Running:
+    """An app at work. `stop()` drains it and returns its report."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._report: Report | None = None
+
+    def lane(self, place: int = 0) -> Lane:
+        return self.runtime.lanes[place].lane
+
+    @property
+    def deleted(self) -> int:
+        return sum(threads.lane.metrics.deleted.count for threads in self.runtime.lanes)
+
+    def stop(self) -> Report:
+        if self._report is None:
+            self.runtime.stop()
+            self._report = self.runtime.finish()
+        return self._report
+
+
+@contextmanager
+def running_app(app: App, **how: Any) -> Iterator[Running]:
+    with ExitStack() as stack:
+        running = Running(app.start(stack, **how))
+        try:
+            yield running
+        finally:
+            running.stop()
+            leftover = [thread for thread in threading.enumerate() if thread.name.startswith("semel-receive")]
+            for thread in leftover:
+                thread.join(10)

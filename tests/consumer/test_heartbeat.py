@@ -1,0 +1,347 @@
+"""The heartbeat, driven by hand: what it keeps, what it loses, and what it never does too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from semel import App, Context, Lost
+from semel.broker import EmbeddedBroker
+from semel.consumer.attempts import Attempt, Step
+from semel.consumer.life import State
+from semel.ledger.contract import Claim, LedgerUnavailable
+from semel.ledger.sqlite import SqliteLedger
+from semel.testing.driving import Driver, driving
+
+LEASE = 30
+
+
+class Log:
+    """What the lane tells the attempt log."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.events: list[Attempt] = []
+
+    def add_all(self, events: list[Attempt]) -> None:
+        self.events += events
+
+    def steps(self) -> list[Step]:
+        return [event.step for event in self.events]
+
+
+@pytest.fixture
+def queue(sqs_broker: EmbeddedBroker) -> str:
+    return str(sqs_broker.client().create_queue(QueueName="jobs")["QueueUrl"])
+
+
+@contextmanager
+def at_work(broker: EmbeddedBroker, during: Callable[[Driver, Context], None], **options: Any) -> Iterator[Driver]:
+    """A driver whose handler does `during` while it works."""
+    app = App(lease=LEASE, **options)
+    drivers: list[Driver] = []
+
+    @app.handler("jobs")
+    def work(body: str, ctx: Context) -> None:
+        during(drivers[0], ctx)
+
+    with driving(app, broker) as driver:
+        drivers.append(driver)
+        log = Log()
+        driver.worker.tools.log = log  # type: ignore[assignment]
+        driver.log = log  # type: ignore[attr-defined]
+        yield driver
+
+
+def send(broker: EmbeddedBroker, queue: str, body: str = "x") -> str:
+    return str(broker.client().send_message(QueueUrl=queue, MessageBody=body)["MessageId"])
+
+
+def watch_changes(driver: Driver, watch: Callable[[Any], None]) -> None:
+    """Sees every change of visibility on its way to SQS."""
+    queue = driver.lane("jobs").queue
+    change = queue.change_visibility
+
+    def watched(pairs: Any) -> Any:
+        watch(pairs)
+        return change(pairs)
+
+    queue.change_visibility = watched  # type: ignore[method-assign]
+
+
+def in_flight(broker: EmbeddedBroker) -> int:
+    return len(broker.peek("jobs", state="in_flight"))
+
+
+def test_a_message_stays_hidden_and_leased_for_as_long_as_its_handler_works(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        for _ in range(20):  # ten times the lease
+            sqs_broker.clock.advance(LEASE / 2)
+            driver.worker.beat()
+            assert in_flight(sqs_broker) == 1
+        (entry,) = driver.ledger.look([f"jobs/{ctx.key}"])
+        assert entry is not None
+        assert entry.lease_ends > sqs_broker.clock.now()
+        assert not ctx.lost.is_set()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+        assert sqs_broker.peek("jobs") == []
+
+
+def test_no_beat_is_sent_before_a_quarter_nor_after_a_third_of_the_lease(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        began = ctx.deadline
+        sqs_broker.clock.advance(LEASE / 4)
+        driver.worker.beat()
+        assert ctx.deadline == began
+        sqs_broker.clock.advance(LEASE / 3 - LEASE / 4 + 0.01)
+        driver.worker.beat()
+        assert ctx.deadline > began
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+
+
+def test_messages_that_wait_for_a_worker_are_kept_too_ten_a_call(sqs_broker: EmbeddedBroker, queue: str) -> None:
+    calls: list[int] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        if calls:
+            return
+        watch_changes(driver, lambda pairs: calls.append(len(pairs)))
+        sqs_broker.clock.advance(LEASE / 2)
+        driver.worker.beat()
+        assert in_flight(sqs_broker) == 10
+
+    with at_work(sqs_broker, during) as driver:
+        for _ in range(10):
+            send(sqs_broker, queue)
+        assert driver.drain() == 10
+        assert calls == [10]
+
+
+def test_a_handler_whose_message_was_taken_back_is_told_and_its_outcome_does_not_count(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    runs: list[int] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        runs.append(ctx.fence)
+        if len(runs) > 1:
+            return
+        lost = ctx.lost
+        sqs_broker.clock.advance(LEASE + 1)  # no beat in time: a long pause
+        driver.worker.beat()
+        assert lost.is_set()
+        with pytest.raises(Lost):
+            ctx.check()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        driver.drain()
+        assert runs == [1, 2]  # the first one did not count; what came back was worked on again
+        steps = driver.log.steps()  # type: ignore[attr-defined]
+        assert steps.count(Step.LOST) == 1
+        assert steps.count(Step.RECORDED) == 1
+        assert sqs_broker.peek("jobs") == []
+
+
+def test_a_beat_that_fails_is_tried_again_inside_the_margin(sqs_broker: EmbeddedBroker, queue: str) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        sqs_broker.faults.set("throttle", 1.0)
+        sqs_broker.clock.advance(LEASE / 2)
+        driver.worker.beat()
+        assert not ctx.lost.is_set()
+        sqs_broker.faults.clear()
+        sqs_broker.clock.advance(2)
+        driver.worker.beat()
+        assert ctx.deadline > sqs_broker.clock.now() + LEASE / 2
+        sqs_broker.clock.advance(LEASE / 4)
+        assert in_flight(sqs_broker) == 1
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+
+
+def test_beats_that_go_on_failing_lose_the_message_before_its_visibility_ends(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    seen: list[float] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        if seen:
+            return
+        sqs_broker.faults.set("throttle", 1.0)
+        deadline = ctx.deadline
+        while not ctx.lost.is_set():
+            sqs_broker.clock.advance(0.25)
+            driver.worker.beat()
+            assert sqs_broker.clock.now() < deadline
+        seen.append(sqs_broker.clock.now())
+        sqs_broker.faults.clear()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        driver.drain()
+        assert seen
+        assert in_flight(sqs_broker) == 1  # nothing of it was touched: it comes back by itself
+
+
+def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: EmbeddedBroker, queue: str) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        if ctx.attempt > 1:
+            return
+        driver.ledger.forget([f"jobs/{ctx.key}"])
+        sqs_broker.clock.advance(LEASE / 2)
+        driver.worker.beat()
+        assert ctx.lost.is_set()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        driver.drain()
+        assert driver.log.steps().count(Step.RECORDED) == 0  # type: ignore[attr-defined]
+
+
+def test_a_ledger_that_does_not_answer_a_beat_is_asked_again(
+    sqs_broker: EmbeddedBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        away = True
+
+        def extend(ledger: SqliteLedger, claims: list[Claim], lease: float) -> list[bool]:
+            if away:
+                raise LedgerUnavailable("away")
+            return whole(ledger, claims, lease)
+
+        whole = SqliteLedger.extend
+        monkeypatch.setattr(SqliteLedger, "extend", extend)
+        sqs_broker.clock.advance(LEASE / 2)
+        driver.worker.beat()
+        assert not ctx.lost.is_set()
+        away = False
+        sqs_broker.clock.advance(2)
+        driver.worker.beat()
+        assert ctx.deadline > sqs_broker.clock.now() + LEASE / 2
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+
+
+def test_a_message_of_which_a_new_copy_comes_goes_on_with_the_new_handle(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        if not runs:
+            runs.append(ctx.fence)
+            handle = driver.lane("jobs").in_hand[ctx.message.message_id].receipt
+            sqs_broker.client().change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
+            assert driver.worker.receive(driver.lane("jobs")) == 1
+            assert driver.lane("jobs").in_hand[ctx.message.message_id].receipt != handle
+        else:
+            runs.append(ctx.fence)
+
+    runs: list[int] = []
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+        assert runs == [1]
+        assert sqs_broker.peek("jobs") == []
+        assert driver.lane("jobs").slots.free == driver.lane("jobs").slots.count
+
+
+def test_a_handler_past_its_max_runtime_is_given_up_on(sqs_broker: EmbeddedBroker, queue: str) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        if ctx.attempt > 1:
+            return
+        for _ in range(5):
+            sqs_broker.clock.advance(LEASE / 2)
+            driver.worker.beat()
+        assert ctx.lost.is_set()
+
+    with at_work(sqs_broker, during, max_runtime=60) as driver:
+        send(sqs_broker, queue)
+        driver.drain()
+        assert Step.LOST in driver.log.steps()  # type: ignore[attr-defined]
+
+
+def test_twelve_hours_after_the_receipt_the_message_is_lost_and_no_beat_asks_for_more(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        if ctx.attempt > 1:
+            return
+        asked: list[int] = []
+        watch_changes(driver, lambda pairs: asked.extend(seconds for _, seconds in pairs))
+        began = sqs_broker.clock.now()
+        while not ctx.lost.is_set():
+            sqs_broker.clock.advance(600)
+            driver.worker.beat()
+            assert sqs_broker.clock.now() - began < 12 * 3_600 + 600
+        assert sqs_broker.clock.now() - began > 11 * 3_600
+        assert max(asked) <= 1_800
+
+    with at_work(sqs_broker, during) as driver:
+        driver.lane("jobs")
+        send(sqs_broker, queue)
+        for lane in driver.worker.lanes:
+            object.__setattr__(lane.settings, "lease", 1_800.0)
+        driver.drain()
+
+
+def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBroker, queue: str) -> None:
+    """Otherwise the late beat would overwrite the shorter time of the back-off."""
+    order: list[str] = []
+    reached, go_on = threading.Event(), threading.Event()
+
+    def during(driver: Driver, ctx: Context) -> None:
+        lane = driver.lane("jobs")
+        change = lane.queue.change_visibility
+
+        def slow(pairs: Any) -> Any:
+            name = "beat" if not order else "back-off"
+            if name == "beat":
+                reached.set()
+                go_on.wait(30)
+            answer = change(pairs)
+            order.append(name)
+            return answer
+
+        lane.queue.change_visibility = slow  # type: ignore[method-assign]
+        sqs_broker.clock.advance(LEASE / 2)
+        threading.Thread(target=driver.worker.beat, daemon=True).start()
+        assert reached.wait(30)
+        raise ValueError("fails while a beat is on its way")
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        lane = driver.lane("jobs")
+        driver.worker.receive(lane)
+        driver.worker.work(lane)
+        driver.worker.settle(lane)
+        assert order == []  # neither: the back-off must not go first
+        (delivery,) = lane.in_hand.values()
+        go_on.set()
+        ends = time.monotonic() + 30
+        while delivery.after_beat or delivery.beating:
+            assert time.monotonic() < ends
+            time.sleep(0.001)
+        while lane.in_hand:
+            driver.worker.settle(lane)
+            assert time.monotonic() < ends
+        assert order == ["beat", "back-off"]
+        assert delivery.state is State.BACKING_OFF

@@ -1,0 +1,184 @@
+"""A place to drive workers in: a broker, its clock, and what a test wants to know of its queues and of the ledger.
+
+Time stands still until `advance`, for the broker, the workers and the ledger alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ledger.stores import Shift
+from semel.broker import EmbeddedBroker, running
+from semel.consumer.app import App
+from semel.consumer.context import Context
+from semel.consumer.lane import Lane
+from semel.ledger.contract import Entry, Ledger
+from semel.ledger.sqlite import SqliteLedger
+from semel.sqs import Client, Queue
+from semel.testing.driving import Driver
+
+LEASE = 30
+ACCESS = {"access_key": "test", "secret_key": "test"}
+
+
+class Clock(Shift):
+    """The broker's clock, without a request for each look at it. A ledger that gets it as `ahead` goes by it too."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        super().__init__()
+        self._broker = broker
+        self._now = broker.clock.now()
+
+    def __call__(self) -> float:
+        return self._now - time.time()
+
+    def now(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._broker.clock.advance(seconds)
+        self._now = self._broker.clock.now()
+
+
+class Place:
+    """Queues, and workers that come and go. `ledger` is shared by all of them unless one is given its own."""
+
+    def __init__(self, broker: EmbeddedBroker, client: Client, clock: Clock, ledger: Ledger) -> None:
+        self.broker = broker
+        self.client = client
+        self.clock = clock
+        self.ledger = ledger
+
+    # Queues.
+
+    def queue(self, name: str = "orders", *, dlq: str | None = None, receives: int = 100, **attributes: Any) -> Queue:
+        """A queue, with a dead-letter queue of that name if one is wanted."""
+        wanted = {"VisibilityTimeout": str(LEASE)} | {key: str(value) for key, value in attributes.items()}
+        if name.endswith(".fifo"):
+            wanted["FifoQueue"] = "true"
+        if dlq is not None:
+            target = self.client.create_queue(dlq, {"FifoQueue": "true"} if dlq.endswith(".fifo") else None)
+            wanted["RedrivePolicy"] = json.dumps({"deadLetterTargetArn": target.arn, "maxReceiveCount": receives})
+        return self.client.create_queue(name, wanted)
+
+    def send(self, body: Any, queue: str = "orders", **options: Any) -> str:
+        """Returns the message's id."""
+        text = body if isinstance(body, str) else json.dumps(body)
+        if queue.endswith(".fifo"):
+            options = {"group": "g", "dedup": f"{time.time_ns()}"} | options
+        return self.client.queue(queue).send(text, **options).message_id
+
+    def messages(self, queue: str = "orders", state: str | None = None) -> list[dict[str, Any]]:
+        return self.broker.peek(queue, state)
+
+    def bodies(self, queue: str = "orders", state: str | None = None) -> list[Any]:
+        return [json.loads(message["Body"]) for message in self.messages(queue, state)]
+
+    def is_empty(self, queue: str = "orders") -> bool:
+        return not self.messages(queue)
+
+    def hidden_for(self, queue: str = "orders") -> float:
+        """Seconds until the only message that there is can be received again."""
+        (message,) = self.messages(queue, "in_flight")
+        return float(message["VisibleAt"]) - self.clock.now()
+
+    def redrive(self, dead_letters: str, queue: str = "orders") -> None:
+        """As an operator does: SQS moves them, with new message ids. It knows the way back only of what it moved
+        itself, so the destination is named."""
+        arns = {"SourceArn": self.client.queue(dead_letters).arn, "DestinationArn": self.client.queue(queue).arn}
+        self.client.call("StartMessageMoveTask", arns)
+        self.clock.advance(1)
+
+    # Workers.
+
+    def worker(
+        self,
+        app: App,
+        *,
+        crash_at: str | None = None,
+        ledger: Ledger | None = None,
+        chance: float = 0.5,
+        **options: Any,
+    ) -> Driver:
+        now = self.clock.now
+        driver = Driver(app, self.broker, self.client, ledger or self.ledger, chance=lambda: chance, now=now, **options)
+        driver.crash_at(crash_at)
+        return driver
+
+    def entry(self, key: str, queue: str = "orders") -> Entry | None:
+        (found,) = self.ledger.look([f"{queue}/{key}"])
+        return found
+
+    def known(self, key: str, queue: str = "orders") -> Entry:
+        found = self.entry(key, queue)
+        assert found is not None, f"the ledger does not know {queue}/{key}"
+        return found
+
+
+def take(driver: Driver, queue: str = "orders") -> Lane:
+    """The worker receives and claims, and has not begun to work yet."""
+    lane = driver.lane(queue)
+    driver.worker.receive(lane)
+    return lane
+
+
+def letter(message: dict[str, Any]) -> dict[str, str]:
+    """A dead letter's attributes as plain texts."""
+    return {
+        name.removeprefix("semel-"): value["StringValue"]
+        for name, value in message["MessageAttributes"].items()
+        if "StringValue" in value
+    }
+
+
+@contextlib.contextmanager
+def place_of(
+    broker: EmbeddedBroker, open_ledger: Callable[[Clock], Ledger] | None = None, **client: Any
+) -> Iterator[Place]:
+    with contextlib.ExitStack() as stack:
+        clock = Clock(broker)
+        ledger = open_ledger(clock) if open_ledger else SqliteLedger(":memory:", ahead=clock)
+        stack.enter_context(ledger)
+        options: dict[str, Any] = {"sleep": lambda _seconds: None} | ACCESS | client
+        found = Client(broker.url, broker.region, **options)
+        stack.callback(found.close)
+        yield Place(broker, found, clock, ledger)
+
+
+@contextlib.contextmanager
+def new_place(**client: Any) -> Iterator[Place]:
+    with running(clock="manual") as broker, place_of(broker, **client) as found:
+        yield found
+
+
+class Calls:
+    """What a handler was called with, and what it is to do: each call takes the next of `outcomes`, then none."""
+
+    def __init__(self, *outcomes: BaseException) -> None:
+        self.outcomes = list(outcomes)
+        self.seen: list[tuple[str, int]] = []  # key and attempt
+
+    def __call__(self, ctx: Context) -> None:
+        self.seen.append((ctx.key, ctx.attempt))
+        if self.outcomes:
+            raise self.outcomes.pop(0)
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.seen]
+
+
+def shop(calls: Calls, queue: str = "orders", *, key: Any = "$.id", payload: Any = True, **options: Any) -> App:
+    """An app with one handler, which does what `calls` says."""
+    app = App()
+
+    @app.handler(queue, key=key, payload=payload, **options)
+    def ship(order: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        calls(ctx)
+        return {"shipped": order}
+
+    return app
