@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from running_apps import client_of, running_app, send, until
 
-from semel import App, Batch, Context, Reject, Retry, SqliteLedger, Transaction
+from semel import App, Batch, Context, Fixed, Reject, Retry, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.attempts import AttemptLog
 from semel.ledger.contract import LedgerUnavailable, Verdict
 from semel.sqs import Queue
-from semel.sqs.errors import QueueNotFound
+from semel.sqs.errors import AccessDenied, QueueNotFound
 
 
 @pytest.fixture
@@ -374,6 +374,27 @@ def test_a_queue_that_vanishes_stops_the_app_and_says_so(app: App) -> None:
         report = run.stop()
     assert isinstance(report.error, QueueNotFound)
     assert "orders" in str(report.error)
+
+
+@pytest.mark.parametrize("call", ["delete", "change_visibility"])
+def test_a_missing_permission_stops_the_app_and_is_named(app: App, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make_queue(app)
+
+    @app.handler("orders", lease=2, retry=Fixed(1))
+    def handle(body: str) -> None:
+        if call == "change_visibility":
+            raise ValueError("to be put back")
+
+    def denied(self: Queue, *_arguments: Any) -> Any:
+        raise AccessDenied(f"{call} is not allowed", code="AccessDenied", operation=call, queue=self.name)
+
+    monkeypatch.setattr(Queue, call, denied)
+    send(queue, ["x"])
+    with running_app(app) as run:
+        assert run.runtime.stopping.wait(60)
+        report = run.stop()
+    assert isinstance(report.error, AccessDenied)
+    assert call in str(report.error)
 
 
 def test_a_poller_that_hangs_is_noticed_and_replaced(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

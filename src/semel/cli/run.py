@@ -39,6 +39,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--lease", metavar="S", help="visibility timeout and lease, such as 30 or 5m")
     parser.add_argument("--create-dlq", action="store_true", help="create the dead-letter queues that are missing")
     parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health and /metrics here")
+    parser.add_argument(
+        "--attempt-log", metavar="FOLDER", help="log every step of every message here; s3://… works too"
+    )
     parser.add_argument("--endpoint-url", metavar="URL", help="SQS's address, for the broker in the box and others")
     parser.add_argument(
         "--log-format", choices=("auto", "json", "text"), default="auto", help="auto: JSON unless a terminal"
@@ -62,6 +65,7 @@ def run(given: argparse.Namespace) -> int:
         drain=given.drain,
         create_dlq=given.create_dlq,
         health=given.health,
+        attempt_log=given.attempt_log,
         options={name: value for name in ("concurrency", "lease") if (value := getattr(given, name)) is not None},
     )
     if given.explain:

@@ -116,13 +116,18 @@ class App:
             # Messages are many and short-lived; Python's own pace would spend a tenth of the time looking for cycles.
             gc.set_threshold(*CALM)
         with ExitStack() as stack:
-            runtime = self.start(stack, **how)
+            runtime = self.prepare(stack, **how)
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(_signals(runtime))
-            runtime.stopping.wait()
-            return runtime.finish()
+            return runtime.run()
 
-    def start(
+    def start(self, stack: ExitStack, **how: Any) -> Runtime:
+        """A runtime at work; the caller stops and finishes it."""
+        runtime = self.prepare(stack, **how)
+        runtime.start()
+        return runtime
+
+    def prepare(
         self,
         stack: ExitStack,
         *,
@@ -134,7 +139,7 @@ class App:
         queues: Mapping[str, Any] | None = None,
         **command_line: Any,
     ) -> Runtime:
-        """A runtime that has been started; `stack` closes what was opened for it."""
+        """A runtime that can be started; `stack` closes what was opened for it."""
         tools = tools or self.tools(stack)
         client, ledger = self.client(), self.ledger(stack)
         lanes = self.lanes(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
@@ -145,11 +150,10 @@ class App:
             server = HealthServer(host or "127.0.0.1", _port(port), health=runtime.health, metrics=tools.metrics.text)
             stack.callback(server.close)
             logger.info("health and metrics on %s", server.url)
-        runtime.start()
         return runtime
 
     def tools(self, stack: ExitStack, **given: Any) -> Tools:
-        log = self._attempt_log
+        log = self._attempt_log or os.environ.get("SEMEL_ATTEMPT_LOG")
         if isinstance(log, str):
             log = AttemptLog.open(log)
             stack.callback(log.close)
@@ -162,6 +166,10 @@ class App:
     def connect_to(self, endpoint_url: str) -> None:
         """Use another SQS than the one that was configured."""
         self._client = Client(endpoint_url, *self._address[1:])
+
+    def log_to(self, folder: str) -> None:
+        """Write the attempt log here."""
+        self._attempt_log = folder
 
     def client(self) -> Client:
         if self._client is None:

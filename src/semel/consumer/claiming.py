@@ -18,6 +18,7 @@ def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:
         _read(lane, delivery)
     verdicts = _ask(lane, deliveries, [d.ledger_key for d in deliveries])
     if verdicts is None:
+        lane.log(Step.LEDGER_DOWN, deliveries)
         lane.carry_out((d, lane.advance(d, Event.LEDGER_DOWN)) for d in deliveries)
         return
     lane.tools.crash("after_claim")

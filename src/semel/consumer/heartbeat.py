@@ -172,7 +172,7 @@ class Heartbeat:
         try:
             failures = lane.queue.change_visibility([(delivery.receipt, seconds) for delivery, seconds in wanted])
         except SqsError as error:
-            logger.warning("the heartbeat of %d messages of %s failed: %s", len(wanted), lane.name, error)
+            lane.sqs_failed(error, "got no heartbeat", len(wanted))
             return set()
         confirmed = set()
         for (delivery, seconds), failure in zip(wanted, failures, strict=True):

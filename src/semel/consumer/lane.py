@@ -29,6 +29,7 @@ from semel.consumer.settings import Settings
 from semel.consumer.slots import Slots
 from semel.ledger.contract import Claim, Ledger, LedgerError
 from semel.sqs import Cancel
+from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
 
 if TYPE_CHECKING:
     from semel.sqs import Queue
@@ -96,6 +97,7 @@ class Lane:
         self.to_be_claimed: Callable[[list[Delivery]], None] = lambda _deliveries: None  # the claimer's ear
         self.arrived: Callable[[list[Delivery]], None] = lambda _deliveries: None  # the heartbeat's ear
         self.ledger_answers: Callable[[bool], None] = lambda _well: None  # the circuit breaker's ear
+        self.failed: Callable[[SqsError], None] = lambda _error: None  # the runtime's ear: no retry will mend this
         self.committed: Callable[[], None] = lambda: None  # the outbox's ear: a transaction may have sent something
         self.stopping = False
 
@@ -376,6 +378,13 @@ class Lane:
                 for d in deliveries
             ]
         )
+
+    def sqs_failed(self, error: SqsError, what: str, count: int) -> None:
+        """A call about messages in hand failed. Without the permission to make it, going on would only do harm."""
+        logger.error("%d messages of %s %s: %s", count, self.name, what, error)
+        # Credentials that have expired may be renewed; a permission that is missing is missing.
+        if isinstance(error, AccessDenied) and not isinstance(error, CredentialsRefused):
+            self.failed(error)
 
     def ledger_failed(self, doing: str, error: LedgerError) -> None:
         self.metrics.ledger_errors.add(1)

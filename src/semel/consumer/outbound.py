@@ -21,7 +21,7 @@ def delete(lane: Lane, deliveries: Sequence[Delivery]) -> None:
     try:
         failures = lane.queue.delete([delivery.receipt for delivery in deliveries])
     except SqsError as error:
-        logger.error("%d messages of %s are done but could not be deleted: %s", len(deliveries), lane.name, error)
+        lane.sqs_failed(error, "are done but could not be deleted", len(deliveries))
         failures = [Failure(error.code, str(error))] * len(deliveries)
     lane.tools.crash("after_delete")
     now = lane.tools.monotonic()
@@ -49,7 +49,7 @@ def hide(lane: Lane, pairs: Sequence[tuple[Delivery, int]]) -> None:
     try:
         failures = lane.queue.change_visibility([(delivery.receipt, seconds) for delivery, seconds in pairs])
     except SqsError as error:
-        logger.warning("%d messages of %s could not be put back: %s", len(pairs), lane.name, error)
+        lane.sqs_failed(error, "could not be put back", len(pairs))
         return
     for (delivery, _), failure in zip(pairs, failures, strict=True):
         if failure is not None and not failure.gone:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from semel.consumer.app import App
 from semel.consumer.context import logger
 from semel.consumer.health import Health, HealthServer
-from semel.consumer.metrics import merge_texts
+from semel.consumer.metrics import merge_texts, without_gauges
 from semel.consumer.runtime import Report, Runtime
 from semel.errors import SemelError
 
@@ -41,6 +41,7 @@ class Wanted:
     drain: str | float | None = None
     create_dlq: bool = False
     health: str | None = None
+    attempt_log: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,6 +83,8 @@ def prepared(wanted: Wanted) -> App:
     app = load(wanted.app)
     if wanted.endpoint_url:
         app.connect_to(wanted.endpoint_url)
+    if wanted.attempt_log:
+        app.log_to(wanted.attempt_log)
     for queue in wanted.queues or ():
         if queue not in app.handlers:
             raise SemelError(f"{wanted.app} has no handler for {queue!r}; it has {', '.join(sorted(app.handlers))}")
@@ -102,11 +105,13 @@ class _Worker:
         self.started_at = 0.0
         self._lock = threading.Lock()
         self.report: Report | None = None
+        self.last_metrics = ""
         self.start()
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.starts += 1
+        self.last_metrics = ""
         self.started_at = time.monotonic()
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(self._wanted, theirs), name=f"semel-{self.place}")
@@ -147,7 +152,7 @@ class _Parent:
             app.lanes(app.client(), ledger, app.tools(stack), create_dlq=wanted.create_dlq, **wanted.options)
         self._wanted = wanted
         self._stopping = threading.Event()
-        self._signals = 0
+        self._ended: list[str] = []  # what was counted by workers that have died
 
     def run(self) -> Report:
         quiet = replace(self._wanted, health=None, processes=1)
@@ -165,7 +170,6 @@ class _Parent:
         return self._added_up()
 
     def _signalled(self, number: int, _frame: object) -> None:
-        self._signals += 1
         self._stopping.set()
         for worker in self._workers:
             if worker.process.is_alive():
@@ -186,6 +190,9 @@ class _Parent:
                     pause = min(LONGEST_PAUSE, 0.5 * 2 ** min(worker.starts, 10)) if worker.starts > 1 else 0.0
                     if time.monotonic() - worker.started_at >= pause:
                         logger.error("worker %d died (%s): starting it again", worker.place, worker.process.exitcode)
+                        if worker.last_metrics:
+                            # Its counts stay in the sum: a counter that falls would be taken for a restart of all.
+                            self._ended.append(without_gauges(worker.last_metrics))
                         worker.start()
             if not alive:
                 return
@@ -208,8 +215,13 @@ class _Parent:
         )
 
     def _metrics(self) -> str:
-        answers = [worker.ask("metrics") for worker in self._workers]
-        return merge_texts([answer for answer in answers if isinstance(answer, str)])
+        texts = list(self._ended)
+        for worker in self._workers:
+            answer = worker.ask("metrics")
+            if isinstance(answer, str):
+                worker.last_metrics = answer
+                texts.append(answer)
+        return merge_texts(texts)
 
     def _added_up(self) -> Report:
         completed, left, errors = 0, dict[str, int](), []
@@ -234,12 +246,13 @@ def _work(wanted: Wanted, pipe: Connection) -> None:
     try:
         app = prepared(wanted)
         with ExitStack() as stack:
-            runtime = app.start(stack, burst=wanted.burst, drain=wanted.drain, queues=chosen(wanted), **wanted.options)
+            runtime = app.prepare(
+                stack, burst=wanted.burst, drain=wanted.drain, queues=chosen(wanted), **wanted.options
+            )
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _number, _frame: runtime.stop())
             threading.Thread(target=_answer, args=(runtime, pipe), daemon=True).start()
-            runtime.stopping.wait()
-            report = runtime.finish()
+            report = runtime.run()
     except SemelError as error:
         report = Report(error=error)
     pipe.send(("report", replace(report, error=SemelError(str(report.error)) if report.error else None)))

@@ -79,6 +79,7 @@ class Runtime:
             lane.arrived = self.heart.watch
             lane.ledger_answers = self.guard.heard
             lane.committed = self._committed.set
+            lane.failed = self.fail
             self._offer_gauges(lane)
 
     def _offer_gauges(self, lane: Lane) -> None:

@@ -20,7 +20,7 @@ from semel.consumer.lane import Lane, Settlement
 from semel.consumer.life import State
 from semel.ledger.contract import LedgerError
 from semel.sqs import Cancel
-from semel.sqs.errors import AccessDenied, Cancelled, NoCredentials, QueueNotFound, SqsError
+from semel.sqs.errors import AccessDenied, Cancelled, CredentialsRefused, NoCredentials, QueueNotFound, SqsError
 
 if TYPE_CHECKING:
     from semel.consumer.runtime import Runtime
@@ -114,10 +114,10 @@ class LaneThreads:
                     came = self._poll(taken, cancel)
                 except Cancelled:
                     return
-                except (AccessDenied, QueueNotFound, NoCredentials) as error:
-                    self.runtime.fail(error)
-                    return
                 except SqsError as error:
+                    if _final(error):
+                        self.runtime.fail(error)
+                        return
                     errors += 1
                     self.lane.metrics.poll_errors.add(1)
                     logger.warning("receiving from %s failed: %s", self.lane.name, error)
@@ -309,6 +309,13 @@ class LaneThreads:
             threads = [thread for thread in self._threads if thread.name.split("-")[1] in roles]
         for thread in threads:
             thread.join(max(0.0, ends - self.runtime.tools.monotonic()))
+
+
+def _final(error: SqsError) -> bool:
+    """No waiting will mend it. Credentials that SQS refuses may be renewed; they were good when the app started."""
+    if isinstance(error, CredentialsRefused):
+        return False
+    return isinstance(error, AccessDenied | QueueNotFound | NoCredentials)
 
 
 def _collect(inbox: Inbox[Any], size: int, linger: float, monotonic: Callable[[], float]) -> list[Any]:

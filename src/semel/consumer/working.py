@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from semel.consumer import deadletters
+from semel.consumer.attempts import Step
 from semel.consumer.batches import Batch
 from semel.consumer.context import CURRENT, logger
 from semel.consumer.delivery import Delivery
@@ -169,6 +170,8 @@ def judge(delivery: Delivery, error: BaseException, *, quiet: bool = False) -> E
     delivery.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     match error:
         case Skip():
+            delivery.lane.metrics.skipped.add(1)
+            delivery.lane.log(Step.SKIPPED, (delivery,), error=str(error))
             return Event.SUCCEEDED
         case Retry():
             delivery.retry_after = error.after
