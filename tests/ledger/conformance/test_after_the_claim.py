@@ -341,6 +341,14 @@ class TestExpiry:
         assert ledger.purge() == 0
         assert finish(ledger, claim)
 
+    def test_a_new_life_after_a_key_has_expired_knows_no_notes(self, make_ledger: Opener, ahead: Shift) -> None:
+        ledger = make_ledger(keep=100)
+        assert ledger.note(win(ledger, "a", lease=10).claim, "step", b"1")
+        ahead.advance(101)
+        again = win(ledger, "a", payload="another")
+        assert (again.attempt, again.notes) == (1, {})
+        assert entry(ledger, "a").notes == {}
+
     def test_what_has_expired_is_not_seen(self, make_ledger: Opener, ahead: Shift) -> None:
         ledger = make_ledger(keep=600)
         assert finish(ledger, win(ledger, "a").claim, result=b"old")

@@ -1,0 +1,1 @@
+"""The parts of `bench/consumers.py`: the site, one worker for each contestant, the report."""

@@ -1,0 +1,62 @@
+"""What a worker is told, as JSON on its command line. Standard library only: it runs in every environment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    role: str  # "consume" until ended from outside, or "fill" the queue with `amount` messages and end
+    endpoint: str  # of the broker
+    queue: str
+    queue_url: str
+    amount: int = 0
+    threads: int = 16
+    dynamodb: str = ""  # address of moto's server, where a contestant needs one
+    lease: int = 30
+    ledger: str = ""  # address of Semel's ledger, where it is a contestant of Semel's
+
+    @staticmethod
+    def read() -> Options:
+        return Options(**json.loads(sys.argv[1]))
+
+
+def sqs_client(options: Options) -> Any:
+    """boto3 as users make it, with a connection for each thread."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client("sqs", endpoint_url=options.endpoint, config=Config(max_pool_connections=options.threads + 2))
+
+
+def send_all(sqs: Any, options: Options, bodies: list[str]) -> None:
+    """Send up to ten bodies with one call."""
+    entries = [{"Id": str(i), "MessageBody": body} for i, body in enumerate(bodies)]
+    answer = sqs.send_message_batch(QueueUrl=options.queue_url, Entries=entries)
+    if answer.get("Failed"):
+        raise AssertionError(answer["Failed"])
+
+
+def in_threads(count: int, work: Callable[[], None]) -> None:
+    """Run `work` in so many threads; an error in one of them ends the process with its text."""
+    import os
+    import threading
+    import traceback
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - told, and the end
+            traceback.print_exc()
+            os._exit(1)
+
+    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,1 @@
+"""The parts of `bench/ledgers.py`: the work, one worker for each library, the report."""

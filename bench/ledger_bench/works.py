@@ -1,0 +1,153 @@
+"""What is measured: stores, how each is started and why it counts as durable, and who works on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_bench import machine
+from broker_bench.results import Bar, Figure, at_least
+from broker_bench.targets import DATA, Moto, Server, Unavailable
+from peer_bench.libraries import IDEMKIT, POWERTOOLS, Library
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    label: str
+    library: Library | None  # None: in Semel's own environment
+    module: str
+
+
+SEMEL = Contestant("semel", "Semel", None, "ledger_bench.semel_worker")
+CONTESTANTS = {
+    one.name: one
+    for one in (
+        SEMEL,
+        Contestant("powertools", "Powertools", POWERTOOLS, "ledger_bench.powertools_worker"),
+        Contestant("idemkit", "idemkit", IDEMKIT, "ledger_bench.idemkit_worker"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the store is: for Semel as a ledger's address, for the others as their drivers take it."""
+
+    ledger: str
+    plain: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row: claim + record of new keys in batches on one store."""
+
+    name: str
+    store: str
+    title: str
+    batch: int
+    contestants: tuple[str, ...]
+    bar: float | None = None  # keys/s that Semel is to reach
+
+    def bars(self, figure: Figure | None) -> list[Bar]:
+        if self.bar is None:
+            return []
+        return [at_least(f"≥ {self.bar:,.0f} keys/s", self.bar, figure.value if figure else None, "keys/s")]
+
+
+ALL = ("semel", "powertools", "idemkit")
+WORKS = {
+    work.name: work
+    for work in (
+        Work("sqlite", "sqlite", "SQLite, batches of 10", 10, ("semel",), 10_000),
+        Work("redis", "redis", "Redis, batches of 10", 10, ALL, 10_000),
+        Work("postgres", "postgres", "PostgreSQL, batches of 10", 10, ("semel", "idemkit"), 5_000),
+        Work("postgres-1000", "postgres", "PostgreSQL, batches of 1,000", 1_000, ("semel",), 25_000),
+        Work("dynamodb", "dynamodb", "DynamoDB (moto), batches of 10", 10, ALL),
+    )
+}
+
+# What the head of the report says; the servers are asked whether it is so before anything is measured.
+DURABLE = {
+    "sqlite": "SQLite: WAL, synchronous=FULL (a commit is on disk)",
+    "redis": "Redis: appendonly, appendfsync=always (a write is on disk before its answer)",
+    "postgres": "PostgreSQL: fsync, synchronous_commit and full_page_writes on",
+    "dynamodb": "DynamoDB: moto's server, which keeps everything in memory and sets the pace itself",
+}
+
+
+@contextmanager
+def on_disk() -> Iterator[Path]:
+    """A folder on a disk; where temporary files are kept in memory, the servers' data goes beside the benchmark."""
+    DATA.mkdir(exist_ok=True)
+    if machine.in_memory(Path(tempfile.gettempdir())):
+        tempfile.tempdir = str(DATA)
+    with tempfile.TemporaryDirectory(prefix="ledger-", dir=DATA) as folder:
+        yield Path(folder)
+
+
+def _check_postgres(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        for name in ("fsync", "synchronous_commit", "full_page_writes"):
+            found = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+            if found != ("on",):
+                raise Unavailable(
+                    f"PostgreSQL runs with {name}={found}: its figures would not be those of a durable store"
+                )
+
+
+def _check_redis(url: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(url, decode_responses=True) as connection:
+        for name, wanted in (("appendonly", "yes"), ("appendfsync", "always")):
+            found: dict[str, str] = connection.config_get(name)
+            if found.get(name) != wanted:
+                raise Unavailable(f"Redis runs with {found}: its figures would not be those of a durable store")
+
+
+@contextmanager
+def _sqlite() -> Iterator[Addresses]:
+    with on_disk() as folder:
+        yield Addresses(f"sqlite:///{folder}/ledger.db", str(folder / "ledger.db"))
+
+
+@contextmanager
+def _redis() -> Iterator[Addresses]:
+    from servers import redis
+
+    with on_disk(), redis.running("--appendfsync", "always") as server:
+        _check_redis(server.url)
+        yield Addresses(server.url, server.url)
+
+
+@contextmanager
+def _postgres() -> Iterator[Addresses]:
+    from servers import postgres
+
+    with on_disk(), postgres.running() as server:
+        _check_postgres(server.url)
+        yield Addresses(server.url, server.url)
+
+
+@contextmanager
+def _dynamodb() -> Iterator[Addresses]:
+    """moto's server as its users start it, in an environment of its own."""
+    moto = Moto()
+    moto.prepare(lambda _text: None)
+    with Server(moto) as server:
+        url = f"http://{server.address[0]}:{server.address[1]}"
+        yield Addresses(f"dynamodb://semel?region=us-east-1&endpoint={url}&create=1", url)
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[Addresses]]] = {
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "postgres": _postgres,
+    "dynamodb": _dynamodb,
+}

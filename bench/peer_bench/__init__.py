@@ -1,0 +1,1 @@
+"""What the benchmarks against other libraries share: their environments, worker processes, and tables."""
