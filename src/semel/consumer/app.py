@@ -117,6 +117,7 @@ class App:
             gc.set_threshold(*CALM)
         with ExitStack() as stack:
             runtime = self.prepare(stack, **how)
+            gc.freeze()  # what is here now stays: nobody need look at it again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(_signals(runtime))
             return runtime.run()

@@ -26,6 +26,7 @@ class Delivery:
         "_lost",
         "after_beat",
         "attempt",
+        "beat_at",
         "beating",
         "cancel",
         "claim",
@@ -85,6 +86,7 @@ class Delivery:
         self.result = b""
         self.retry_after: float | None = None
         # The heartbeat's: a call about it is under way; and what is to be done once that is over.
+        self.beat_at = 0.0
         self.beating = False
         self.stopped = False
         self.after_beat: tuple[Action, ...] = ()

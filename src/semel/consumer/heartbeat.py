@@ -13,7 +13,6 @@ from __future__ import annotations
 import heapq
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
@@ -33,16 +32,16 @@ SHARE: Final = 1 / 3
 AT_ONCE: Final = 100  # messages of one lane in one round; ten a call
 TOGETHER: Final = 0.05  # what is due within this share of the lease goes with the batch, to fill it up
 
-Due = tuple[float, int, Lane, list[Delivery]]
-
 
 class Heartbeat:
-    """Holds who is due when. `round` does what is due now; threads or a test call it."""
+    """Knows which lane has a beat due when; whose beat it is, the lane's messages in hand say themselves. So nothing
+    here keeps a message alive that is over. `round` does what is due now; threads or a test call it."""
 
     def __init__(self, monotonic: Callable[[], float], chance: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._chance = chance
-        self._due: list[Due] = []
+        self._due: list[tuple[float, int, Lane]] = []
+        self._next: dict[Lane, float] = {}  # when each lane is looked at next
         self._order = count()
         self._changed = threading.Condition(threading.Lock())
         self.closed = False
@@ -50,20 +49,26 @@ class Heartbeat:
     def watch(self, deliveries: Sequence[Delivery]) -> None:
         """Messages that have just been received, all of one lane."""
         lane = deliveries[0].lane
-        self._push(self._monotonic() + self._interval(lane), lane, list(deliveries))
+        due = self._monotonic() + self._interval(lane)
+        for delivery in deliveries:
+            delivery.beat_at = due
+        self._look_at(lane, due)
 
     def _interval(self, lane: Lane) -> float:
         return lane.settings.lease * SHARE * (0.85 + 0.15 * self._chance())
 
-    def _push(self, due: float, lane: Lane, deliveries: list[Delivery]) -> None:
+    def _look_at(self, lane: Lane, due: float) -> None:
         with self._changed:
+            if self._next.get(lane, math.inf) <= due:
+                return
+            self._next[lane] = due
             first = not self._due or due < self._due[0][0]
-            heapq.heappush(self._due, (due, next(self._order), lane, deliveries))
+            heapq.heappush(self._due, (due, next(self._order), lane))
             if first:
                 self._changed.notify()
 
     def take(self, timeout: float) -> tuple[Lane, list[Delivery]] | None:
-        """Messages of one lane whose beat is due; None if none was in time, or if it is closed."""
+        """Messages of one lane whose beat is due; None if no lane's was in time, or if it is closed."""
         with self._changed:
             now = self._monotonic()
             if not self._due or self._due[0][0] > now:
@@ -73,37 +78,41 @@ class Heartbeat:
                 now = self._monotonic()
             if self.closed or not self._due or self._due[0][0] > now:
                 return None
-            _, _, lane, taken = heapq.heappop(self._due)
-            soon = now + lane.settings.lease * TOGETHER
-            while len(taken) < AT_ONCE and self._due and self._due[0][0] <= soon and self._due[0][2] is lane:
-                taken = taken + heapq.heappop(self._due)[3]
-            if self._due and self._due[0][0] <= now:
-                self._changed.notify()
-            return lane, taken
+            due, _, lane = heapq.heappop(self._due)
+            if self._next.get(lane) == due:
+                del self._next[lane]
+        return lane, self._begin(lane, now)
 
     def round(self, timeout: float) -> bool:
         """Wait for something to be due, and beat. False if nothing was."""
         found = self.take(timeout)
         if found is None:
             return False
-        lane, deliveries = found
-        alive = self._begin(lane, deliveries)
-        if not alive:
-            return True
-        try:
-            again = self._beat(lane, alive)
-        finally:
-            self._end(lane, alive)
-        self._again(lane, again)
+        lane, alive = found
+        if alive:
+            try:
+                self._beat(lane, alive)
+            finally:
+                self._end(lane, alive)
         return True
 
-    def _begin(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Those that still want a beat, marked as having one under way."""
+    def _begin(self, lane: Lane, now: float) -> list[Delivery]:
+        """Those that want a beat now or soon, marked as having one under way. The lane is looked at again in time."""
+        soon = now + lane.settings.lease * TOGETHER
+        taken: list[Delivery] = []
+        left = math.inf
         with lane.lock:
-            alive = [d for d in deliveries if not d.stopped and d.state in BEATING]
-            for delivery in alive:
-                delivery.beating = True
-        return alive
+            for delivery in lane.in_hand.values():
+                if delivery.stopped or delivery.beating or delivery.state not in BEATING:
+                    continue
+                if delivery.beat_at <= soon and len(taken) < AT_ONCE:
+                    delivery.beating = True
+                    taken.append(delivery)
+                elif delivery.beat_at < left:
+                    left = delivery.beat_at
+        if left < math.inf:
+            self._look_at(lane, left)
+        return taken
 
     def _end(self, lane: Lane, deliveries: Sequence[Delivery]) -> None:
         """The call is over: do what had to wait for it."""
@@ -116,34 +125,36 @@ class Heartbeat:
                     delivery.after_beat = ()
         lane.carry_out(waiting)
 
-    def _beat(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[tuple[float, Delivery]]:
-        """Extend visibility and lease. Returns who is to beat again, and when."""
+    def _beat(self, lane: Lane, deliveries: Sequence[Delivery]) -> None:
+        """Extend visibility and lease, and say when each is to beat again."""
         before = self._monotonic()
         wanted = self._not_over(lane, deliveries, before)
         confirmed = self._extend_visibility(lane, wanted, before)
         held = self._extend_leases(lane, [d for d in confirmed if d.claim is not None and d.state in LEASED], before)
         now = self._monotonic()
-        again: list[tuple[float, Delivery]] = []
         well = 0
-        hidden_to_the_end = set(deliveries) - {delivery for delivery, _ in wanted}
-        again += [(delivery.deadline - MARGIN, delivery) for delivery in hidden_to_the_end if not delivery.is_lost]
+        again = before + self._interval(lane)
+        for delivery in deliveries:
+            delivery.beat_at = (
+                delivery.deadline - MARGIN
+            )  # if there is nothing left to ask for: to be told that it is over
         for delivery, _ in wanted:
             if delivery in confirmed and delivery not in held.refused and delivery not in held.failed:
                 well += 1
-                again.append((before + self._interval(lane), delivery))
+                delivery.beat_at = again
             elif delivery in held.refused:
                 lane.lose(delivery, "the ledger has a newer claim on its key")
             elif now > delivery.deadline - MARGIN:
                 lane.lose(delivery, "neither SQS nor the ledger confirmed in time that it is still ours")
             elif not delivery.is_lost and not delivery.stopped:
                 left = delivery.deadline - MARGIN - now
-                again.append((now + max(0.05, min(1.0, left / 4)), delivery))
+                delivery.beat_at = now + max(0.05, min(1.0, left / 4))
         if well:
             lane.metrics.heartbeat_ok.add(well)
             lane.log(Step.HEARTBEAT, confirmed, now - before)
         if failed := len(wanted) - well:
             lane.metrics.heartbeat_failed.add(failed)
-        return again
+        self._look_at(lane, min(delivery.beat_at for delivery in deliveries))
 
     def _not_over(self, lane: Lane, deliveries: Sequence[Delivery], now: float) -> list[tuple[Delivery, int]]:
         """Each with the seconds that it may be hidden for; whose time is up is lost."""
@@ -206,14 +217,6 @@ class Heartbeat:
             elif delivery.state in (State.CLAIMED, State.WORKING):
                 held.refused.add(delivery)
         return held
-
-    def _again(self, lane: Lane, again: Sequence[tuple[float, Delivery]]) -> None:
-        """Back into the heap, those that are due together as one."""
-        by_time: defaultdict[int, list[tuple[float, Delivery]]] = defaultdict(list)
-        for due, delivery in again:
-            by_time[int(due / max(0.05, lane.settings.lease * TOGETHER))].append((due, delivery))
-        for those in by_time.values():
-            self._push(min(due for due, _ in those), lane, [delivery for _, delivery in those])
 
     def close(self) -> None:
         with self._changed:
