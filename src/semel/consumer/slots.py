@@ -7,6 +7,9 @@ the bodies in hand exceed their limit, no further receive is made until some hav
 from __future__ import annotations
 
 import threading
+from typing import Final
+
+MOMENT: Final = 0.02  # seconds
 
 
 class Slots:
@@ -33,22 +36,26 @@ class Slots:
     def take(self, most: int, timeout: float) -> int:
         """Up to `most` slots; 0 if none came free in time.
 
-        Waits, for as long as `timeout`, until half of what is wanted is there: a receive costs the same for one
-        message as for ten.
+        Once there is one, waits a moment for half of what is wanted: a receive costs the same for one as for ten.
         """
-        least = max(1, min(most, self.count) // 2)
+        half = max(1, min(most, self.count) // 2)
         with self._changed:
-            if not self._ready(least):
-                self._waiting += 1
-                try:
-                    self._changed.wait_for(lambda: self._ready(least), timeout)
-                finally:
-                    self._waiting -= 1
+            self._await(1, timeout)
             if not self._ready(1):
                 return 0
+            if timeout > 0:
+                self._await(half, min(timeout, MOMENT))
             taken = min(most, self._free)
             self._free -= taken
             return taken
+
+    def _await(self, least: int, timeout: float) -> None:
+        if timeout > 0 and not self._ready(least):
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: self._ready(least), timeout)
+            finally:
+                self._waiting -= 1
 
     def _ready(self, least: int) -> bool:
         return self._free >= least and self._bytes < self._max_bytes

@@ -1,0 +1,98 @@
+"""Slots and inboxes: what the threads of a lane wait for. Nothing is lost, nobody sleeps beside work."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from semel.consumer.inbox import Inbox
+from semel.consumer.slots import Slots
+
+
+def test_no_more_slots_are_taken_than_there_are() -> None:
+    slots = Slots(12, 1 << 20)
+    assert slots.take(10, 0) == 10
+    assert slots.take(10, 0) == 2
+    assert slots.take(10, 0) == 0
+    slots.give(3)
+    assert slots.take(10, 0) == 3
+    assert (slots.free, slots.taken) == (0, 12)
+
+
+def test_no_slot_is_given_out_while_too_many_bytes_are_in_hand() -> None:
+    slots = Slots(12, 100)
+    assert slots.take(1, 0) == 1
+    slots.add_bytes(100)
+    assert slots.take(1, 0) == 0
+    slots.give(1, 50)
+    assert slots.take(1, 0) == 1
+
+
+def test_a_single_free_slot_is_not_kept_waiting_for_company() -> None:
+    slots = Slots(10, 1 << 20)
+    assert slots.take(9, 0) == 9
+    assert slots.take(10, 60) == 1
+
+
+def test_whoever_waits_for_a_slot_is_woken_when_one_comes_free() -> None:
+    slots, got = Slots(1, 1 << 20), list[int]()
+    assert slots.take(1, 0) == 1
+    waiting = threading.Thread(target=lambda: got.append(slots.take(1, 60)))
+    waiting.start()
+    slots.give(1)
+    waiting.join(60)
+    assert got == [1]
+
+
+def test_an_inbox_gives_what_it_has_in_order_and_nothing_when_closed() -> None:
+    inbox: Inbox[int] = Inbox()
+    inbox.put(range(5))
+    assert inbox.take(2, 0) == [0, 1]
+    inbox.close()
+    assert inbox.take(10, None) == [2, 3, 4]
+    assert inbox.take(10, None) == []
+
+
+def test_every_item_is_taken_once_by_somebody_whatever_the_order_of_waking() -> None:
+    """Many threads take one at a time and come late to what they were woken for: no wake-up may get lost."""
+    for most in (1, 3):
+        inbox: Inbox[int] = Inbox()
+        seen: Counter[int] = Counter()
+        lock = threading.Lock()
+
+        def work(inbox: Inbox[int] = inbox, seen: Counter[int] = seen, most: int = most) -> None:
+            while taken := inbox.take(most, None):
+                with lock:
+                    seen.update(taken)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for start in range(0, 6_000, 3):
+            inbox.put(range(start, start + 3))
+        inbox.close()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert seen == dict.fromkeys(range(6_000), 1)
+
+
+def test_a_slow_taker_does_not_keep_the_others_asleep() -> None:
+    inbox: Inbox[int] = Inbox()
+    all_at_work = threading.Barrier(5, timeout=60)
+    done: list[int] = []
+
+    def work() -> None:
+        while taken := inbox.take(1, None):
+            all_at_work.wait()  # only passes if five of them work at the same time
+            done.extend(taken)
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    inbox.put(range(5))  # one put, one wake-up: the rest is up to those who take
+    inbox.put(range(5, 10))
+    inbox.close()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(done) == list(range(10))
