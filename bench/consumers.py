@@ -187,7 +187,8 @@ def header(settings: Settings, versions: dict[str, str], quick: bool) -> list[st
         "broker: semel serve, durable; bodies of 100 bytes (Celery's and dramatiq's own envelopes are larger)",
         f"{settings.rounds} rounds of at most {settings.window:g} s; threads: "
         + ", ".join(f"{one.label} {one.threads}" for one in CONTESTANTS.values() if one.name not in OURS),
-        "Semel with SQLite has up to 320 messages in hand (concurrency), the tuned loop 160; with PostgreSQL batches of 100, its default",
+        "Semel with SQLite has up to 320 messages in hand (concurrency), the tuned loop 160; "
+        "with PostgreSQL batches of 100, its default",
         "ledgers: SQLite synchronous=FULL; PostgreSQL with fsync; Powertools' DynamoDB is moto, which sets its pace",
     ]
 

@@ -2,7 +2,7 @@
 
 The ledger's address says which. Handlers do nothing; what is measured is all the rest. The first has 320 messages in
 hand at most (`concurrency`), since a handler that does nothing leaves a thread idle only while others wait for SQS and
-the disk; by default it would be 32, and about half as fast. The tuned loop has 160 in hand: more threads make it slower.
+the disk; by default it would be 32, and less than half as fast. The tuned loop has 160 in hand.
 """
 
 from __future__ import annotations
