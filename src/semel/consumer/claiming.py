@@ -48,7 +48,7 @@ def _read(lane: Lane, delivery: Delivery) -> None:
     try:
         delivery.value = received if handler.takes_message else handler.decode(received.body)
     except Undecodable as error:
-        delivery.problem = f"undecodable: {error}"
+        delivery.problem = f"undecodable: {error.reason}"
     try:
         key = handler.key.resolve(received, delivery.value)
     except NoKey as error:

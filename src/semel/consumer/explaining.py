@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from semel.consumer.processes import Wanted, chosen, prepared
+from semel.ledger.contract import Ledger
 
 
 def explain(wanted: Wanted) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def explain(wanted: Wanted) -> dict[str, Any]:
                     "fifo": lane.fifo,
                     "dead_letter_queue": lane.dead_letters.name if lane.dead_letters else None,
                     "settings": {
-                        name: {"value": _shown(getattr(lane.settings, name)), "source": source}
+                        name: {"value": _shown(name, getattr(lane.settings, name), ledger), "source": source}
                         for name, source in lane.settings.sources.items()
                     },
                 }
@@ -35,7 +36,9 @@ def explain(wanted: Wanted) -> dict[str, Any]:
         }
 
 
-def _shown(value: Any) -> Any:
+def _shown(name: str, value: Any, ledger: Ledger) -> Any:
+    if name == "keep" and value is None:
+        value = ledger.keep
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 

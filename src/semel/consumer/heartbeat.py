@@ -134,10 +134,8 @@ class Heartbeat:
         now = self._monotonic()
         well = 0
         again = before + self._interval(lane)
-        for delivery in deliveries:
-            delivery.beat_at = (
-                delivery.deadline - MARGIN
-            )  # if there is nothing left to ask for: to be told that it is over
+        for delivery in deliveries:  # those with nothing left to ask for are looked at when they are over
+            delivery.beat_at = delivery.deadline - MARGIN
         for delivery, _ in wanted:
             if delivery in confirmed and delivery not in held.refused and delivery not in held.failed:
                 well += 1

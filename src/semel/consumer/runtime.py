@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from semel.consumer import outbox
 from semel.consumer.context import logger
@@ -121,10 +121,17 @@ class Runtime:
             logger.error("stopping: %s", error)
         self.stopping.set()
 
-    def _spawn(self, role: str, run: Any) -> None:
-        thread = threading.Thread(target=run, name=f"semel-{role}", daemon=True)
+    def _spawn(self, role: str, run: Callable[[], object]) -> None:
+        thread = threading.Thread(target=self._guarded, args=(run,), name=f"semel-{role}", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _guarded(self, run: Callable[[], object]) -> None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - said, and the whole run stops: messages would be lost unnoticed
+            logger.exception("a thread of the runtime died: this is a mistake in Semel")
+            self.fail(error)
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of all async handlers, on a thread of its own."""
