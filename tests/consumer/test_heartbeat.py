@@ -306,6 +306,7 @@ def test_twelve_hours_after_the_receipt_the_message_is_lost_and_no_beat_asks_for
 def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBroker, queue: str) -> None:
     """Otherwise the late beat would overwrite the shorter time of the back-off."""
     order: list[str] = []
+    beats: list[threading.Thread] = []
     reached, go_on = threading.Event(), threading.Event()
 
     def during(driver: Driver, ctx: Context) -> None:
@@ -323,7 +324,8 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
 
         lane.queue.change_visibility = slow  # type: ignore[method-assign]
         sqs_broker.clock.advance(LEASE / 2)
-        threading.Thread(target=driver.worker.beat, daemon=True).start()
+        beats.append(threading.Thread(target=driver.worker.beat, daemon=True))
+        beats[0].start()
         assert reached.wait(30)
         raise ValueError("fails while a beat is on its way")
 
@@ -344,4 +346,5 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
             driver.worker.settle(lane)
             assert time.monotonic() < ends
         assert order == ["beat", "back-off"]
+        beats[0].join(30)
         assert delivery.state is State.BACKING_OFF
