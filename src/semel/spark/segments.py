@@ -1,0 +1,97 @@
+"""A segment: what one task received from a queue, as one checksummed Arrow stream.
+
+    Arrow IPC stream · blake2b-128 of it · its length, 8 bytes · "SEMELSG1"
+
+The rule: a segment is read whole and verified before a row of it is given to anybody. What was cut short or has a
+flipped bit is an error, never fewer or other rows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import pyarrow as pa
+
+from semel.errors import SemelError
+
+MAGIC: Final = b"SEMELSG1"
+_DIGEST: Final = 16
+_TRAILER: Final = _DIGEST + 8 + len(MAGIC)
+_META: Final = b"semel"
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+# What is sealed of a message; the first twelve are the columns of the source.
+COLUMNS: Final = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("body", pa.string()),
+        ("key", pa.string()),
+        ("group_id", pa.string()),
+        ("dedup_id", pa.string()),
+        ("sequence_number", pa.string()),
+        ("sent_at", _TIME),
+        ("first_received_at", _TIME),
+        ("received_at", _TIME),
+        ("receive_count", pa.int32()),
+        ("attributes", pa.map_(pa.string(), pa.string())),
+        ("queue", pa.string()),
+        ("receipt", pa.string()),
+        ("fence", pa.int64()),
+    ]
+)
+
+
+class SegmentDamaged(SemelError):
+    """A sealed segment is not what was sealed. The batch stops: its messages exist nowhere else."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(
+            f"segment {where} is damaged: {what}. It holds messages that are no longer in the queue, so nothing of "
+            "its batch is given out. Restore the file from a copy, or see 'A damaged segment' in docs/spark.md."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """About a segment: `attempt` names the attempt that sealed it; with `last` the task has no further one."""
+
+    queue: str
+    attempt: str
+    last: bool
+    hidden_until: float  # seconds since 1970 by the clock of the one who sealed it: until then its receipts are good
+
+
+def encode(table: pa.Table, meta: Meta) -> bytes:
+    sink = pa.BufferOutputStream()
+    schema = table.schema.with_metadata({_META: json.dumps(asdict(meta)).encode()})
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_table(table)
+    body = sink.getvalue()
+    return b"".join((body, blake2b(body, digest_size=_DIGEST).digest(), body.size.to_bytes(8, "little"), MAGIC))
+
+
+def decode(data: bytes, where: str) -> tuple[Meta, pa.Table]:
+    body = _verified(data, where)
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            table = reader.read_all()
+        fields: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
+        return Meta(**fields), table.replace_schema_metadata(None)
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise SegmentDamaged(where, f"it was written by a version that this one cannot read ({error})") from error
+
+
+def _verified(data: bytes, where: str) -> pa.Buffer:
+    if len(data) < _TRAILER or data[-len(MAGIC) :] != MAGIC:
+        raise SegmentDamaged(where, f"its end is missing ({len(data)} bytes are there)")
+    size = int.from_bytes(data[-len(MAGIC) - 8 : -len(MAGIC)], "little")
+    if size != len(data) - _TRAILER:
+        raise SegmentDamaged(where, f"{len(data) - _TRAILER} of its {size} bytes are there")
+    body = pa.py_buffer(data).slice(0, size)
+    if blake2b(body, digest_size=_DIGEST).digest() != data[size : size + _DIGEST]:
+        raise SegmentDamaged(where, "its checksum does not fit: bits have changed")
+    return body

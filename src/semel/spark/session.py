@@ -1,0 +1,183 @@
+"""Makes a SparkSession that suits Semel: a Java that is found, a quiet terminal, and settings for small micro-batches.
+
+The rule kept here: what the caller names in `conf` wins over every setting below, and a JVM that somebody else has
+started (spark-submit, a notebook) keeps its own master, log and memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from semel.errors import SemelError
+from semel.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_PYSPARK: Final = (4, 2)  # the first whose Python sources may say how much they take into a batch
+LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+CLUSTERS: Final = ("spark://", "k8s://", "yarn", "local-cluster[")
+CLUSTER_SHUFFLE_PARTITIONS: Final = 8
+TASK_TRIES: Final = 4  # as on a cluster; Spark's own "local[2]" gives up at the first failure
+MIN_HEAP_MB: Final = 1024
+MAX_HEAP_MB: Final = 4096
+
+# Stopping a query within a batch has Spark search the error's text with a regular expression that recurses once per
+# character: with Java's own stack of 1 MB the stream's thread dies of it, and prints a thousand lines.
+STACK: Final = "-Xss16m"
+
+ROCKSDB: Final = "spark.sql.streaming.stateStore.rocksdb"
+EVERYWHERE: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.adaptive.enabled": "false",  # a replayed batch must be cut into the same partitions
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    f"{ROCKSDB}.changelogCheckpointing.enabled": "true",
+    f"{ROCKSDB}.boundedMemoryUsage": "true",
+    f"{ROCKSDB}.trackTotalNumberOfRows": "false",  # a look-up for each row written, only to count them
+}
+# Hadoop, without its native library, starts a process to set a file's permissions and another to see whether it is a
+# link: 30 a micro-batch, more than a third of its time. The raw file system in Hadoop's older interface starts 3. It
+# keeps no checksum beside a file, either: those are renamed second, and a crash in between made the file unreadable.
+LOCAL_FILES: Final = {
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+class SparkError(SemelError):
+    """There is no Spark to be had here: PySpark is missing or too old, or Spark does not start."""
+
+
+def session(
+    name: str, *, master: str | None = None, cores: int | None = None, **conf: str | int | float | bool
+) -> SparkSession:
+    """The SparkSession of this process: a new one, or the one there is, with these settings as far as it takes them.
+
+    `master` is this machine unless named; `cores` is how many tasks run at once. Spark's own settings, which have dots
+    in their names, are given as `**{"spark.driver.memory": "4g"}`. Nothing of Spark's log reaches the terminal; the
+    environment variable SEMEL_SPARK_LOG=warn (or info) brings it back. A task is tried 4 times, on one machine too.
+    """
+    _check_pyspark()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    chosen = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+    settings = EVERYWHERE | _placed(chosen.pop("spark.master", master), cores) | chosen
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM
+        java.use()
+        settings["spark.driver.extraJavaOptions"] = _java_options(chosen.get("spark.driver.extraJavaOptions", ""))
+    _choose_python(settings.get("spark.master", ""))
+    _import_quietly()
+    try:
+        return SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        where = settings.get("spark.master", "the master of spark-submit")
+        raise SparkError(f"Spark does not start on {where}: {_reason(error)}") from error
+
+
+def _check_pyspark() -> None:
+    for package in ("pyspark", "pyarrow", "pandas"):  # Spark's mapInArrow asks for pandas, if only for its version
+        if find_spec(package) is None:
+            raise SparkError(f"this needs the package {package}: pip install 'semel[spark]'")
+    import pyspark
+
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < OLDEST_PYSPARK:
+        oldest = ".".join(map(str, OLDEST_PYSPARK))
+        raise SparkError(
+            f"this needs PySpark {oldest} or newer, and here is {pyspark.__version__}: "
+            "pip install --upgrade 'semel[spark]'"
+        )
+
+
+def _placed(master: str | None, cores: int | None) -> dict[str, str]:
+    """Where it runs, and what follows from that."""
+    if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        return {}
+    if master is not None and master.startswith(CLUSTERS):
+        limit = {"spark.cores.max": str(cores)} if cores else {}
+        partitions = str(cores or CLUSTER_SHUFFLE_PARTITIONS)
+        return limit | {"spark.master": master, "spark.sql.shuffle.partitions": partitions}
+    tasks, tries = _local(master or "local[*]")
+    tasks = cores or tasks
+    return LOCAL_FILES | {
+        "spark.master": f"local[{tasks},{tries}]",
+        "spark.sql.shuffle.partitions": str(tasks),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": f"{_heap_mb()}m",
+    }
+
+
+def _local(master: str) -> tuple[int, int]:
+    """Of a local master, how many tasks run at once and how often each is tried: "local", "local[4]", "local[*,1]"."""
+    named = re.fullmatch(r"local(?:\[([1-9]\d*|\*)(?:,([1-9]\d*))?\])?", master.replace(" ", ""))
+    if named is None:
+        raise SparkError(
+            f"no such master: {master!r}; there are local, local[N], local[*], spark://…, k8s://… and yarn"
+        )
+    tries = int(named[2] or TASK_TRIES)
+    if named[1] == "*":
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1, tries
+    return int(named[1] or 1), tries
+
+
+def _heap_mb() -> int:
+    """A quarter of the memory that this process may use; the rest is for Python's workers, RocksDB and the system."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no container, or one with no limit ("max")
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(max(memory // 4 // 2**20, MIN_HEAP_MB), MAX_HEAP_MB)
+
+
+def _java_options(chosen: str) -> str:
+    """The user's Java options, ours before them; a log configuration of the user's own is left alone."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    has_own_log = "log4j" in chosen or (folder and Path(folder, LOG_SETTINGS.name).exists())
+    quiet = [] if has_own_log else [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
+    return " ".join([STACK, *quiet, chosen]).strip()
+
+
+def _choose_python(master: str) -> None:
+    """Workers must run the Python that this is; on a cluster it may live elsewhere, and then the user has said so."""
+    if master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _import_quietly() -> None:
+    """Have Spark look at pandas now: it warns of pandas 3 where it finds one, on behalf of what Semel does not use."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pyspark.testing.utils  # noqa: F401
+
+
+def _reason(error: Exception) -> str:
+    """The one line of a Java stack trace that says what happened: the innermost cause, or else the first line."""
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return "its Java ended at once, and has said why above"
+    if "stopped SparkContext" in str(error):
+        return "no cluster answers there"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (causes[-1:] or thrown or lines or [type(error).__name__])[0]

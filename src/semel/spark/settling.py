@@ -1,0 +1,212 @@
+"""The end of batches: what Spark has committed is deleted for sure, remembered where that is in doubt, and dropped.
+
+Runs beside the driver, in the planner. The rule: a batch is settled when Spark asks for the one after it, for then its
+commit is written; Spark's own `commit` call comes late and may not come at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final
+
+from semel.spark.log import HORIZON, Mark, Over, Place, Sealed, SegmentLog, Totals, folder
+from semel.spark.options import ReadOptions
+from semel.sqs.client import Failure, Queue
+from semel.sqs.errors import SqsError
+
+_log: Final = logging.getLogger("semel.spark")
+PAGE: Final = 100
+
+
+class Settler:
+    def __init__(
+        self,
+        log: SegmentLog,
+        queues: Mapping[str, Queue],
+        options: ReadOptions,
+        kept_until: Callable[[Place], float] = lambda _: 0.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log
+        self._queues = {queue.name: queue for queue in queues.values()}
+        self._options = options
+        self._kept_until = kept_until
+        self._clock = clock
+        self._over = log.over()
+        self._suspects = log.suspects()
+        self._lock = threading.Lock()
+        self._drop_leftovers()
+
+    @property
+    def totals(self) -> Totals:
+        return self._over.totals
+
+    @property
+    def any_suspects(self) -> bool:
+        return any(self._suspects.values())
+
+    def _drop_leftovers(self) -> None:
+        """Files of batches that are over: a driver died while it dropped them."""
+        over = folder(self._over.through)
+        self._log.store.delete(
+            [name for name in self._log.store.names() if name.startswith("b") and name.partition("/")[0] <= over]
+        )
+
+    def settle(self, through: int) -> list[Mark]:
+        """Batches up to this one are committed. Returns what they came to, if that was not known before."""
+        with self._lock:
+            if through <= self._over.through:
+                return []
+            batches = range(self._over.through + 1, through + 1)
+            marks = [mark for batch in batches for mark in self._settled(batch)]
+            totals = Totals(**{name: getattr(self._over.totals, name) for name in Totals.__slots__})
+            totals.batches += len(batches)
+            for mark in marks:
+                totals.add(mark)
+            suspects = self._changed(marks)
+            over = Over(through, totals)
+            self._log.finish(over, suspects, batches)
+            self._over = over
+            self._suspects = self._suspects if suspects is None else suspects
+            return marks
+
+    def _settled(self, batch: int) -> list[Mark]:
+        sealed, marked = self._log.places(batch)
+        marks = []
+        for place in sealed:
+            mark = self._log.marked(place) if place in marked else None
+            if mark is None or not mark.deleted:
+                mark = self._delete(place, mark)
+            marks.append(mark)
+        return marks
+
+    def _delete(self, place: Place, mark: Mark | None) -> Mark:
+        segment = self._log.read(place)
+        assert segment is not None
+        hidden_until = max(segment.meta.hidden_until, self._kept_until(place))
+        unsure = delete_all(self._queues[segment.meta.queue], segment, self._options.threads)
+        if self._clock() >= hidden_until:  # then even a delete that was answered with success may have had no effect
+            unsure = sent_at(segment)
+        rows = len(segment.table)
+        known = mark or Mark(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)
+        return replace(known, deleted=True, unconfirmed={**known.unconfirmed, **unsure})
+
+    def _changed(self, marks: Sequence[Mark]) -> dict[str, dict[str, int]] | None:
+        """The suspects from now on, or None if they are as before."""
+        found = {queue: dict(ids) for queue, ids in self._suspects.items()}
+        for mark in marks:
+            ids = found.setdefault(mark.queue, {})
+            ids.update(mark.unconfirmed)
+            for healed in mark.healed:
+                ids.pop(healed, None)
+        too_old = (self._clock() - HORIZON) * 1_000
+        found = {
+            queue: {id_: sent for id_, sent in ids.items() if sent > too_old or not sent}
+            for queue, ids in found.items()
+        }
+        found = {queue: ids for queue, ids in found.items() if ids}
+        return None if found == self._suspects else found
+
+
+def sent_at(segment: Sealed) -> dict[str, int]:
+    """By id: when the messages of a segment were sent, in milliseconds; 0 if that is not known."""
+    ids, sent = (segment.table.column(name).to_pylist() for name in ("message_id", "sent_at"))
+    return {id_: 0 if at is None else int(at.timestamp() * 1_000) for id_, at in zip(ids, sent, strict=True)}
+
+
+def delete_all(queue: Queue, segment: Sealed, threads: int) -> dict[str, int]:
+    """Delete a segment's messages; returns those that may not be gone, with the time they were sent."""
+    receipts = segment.table.column("receipt").to_pylist()
+    outcomes = _each_page(lambda page: _deleted(queue, page), receipts, threads)
+    known = zip(sent_at(segment).items(), outcomes, strict=True)
+    return {id_: sent for (id_, sent), outcome in known if outcome is not None}
+
+
+def _deleted(queue: Queue, receipts: list[str]) -> list[Failure | None]:
+    try:
+        return queue.delete(receipts)
+    except SqsError as error:
+        _log.warning("queue %s: %d messages could not be deleted: %s", queue.name, len(receipts), error)
+        return [Failure("Unavailable", str(error))] * len(receipts)
+
+
+def _each_page(
+    call: Callable[[list[str]], list[Failure | None]], receipts: list[str], threads: int
+) -> list[Failure | None]:
+    pages = [receipts[start : start + PAGE] for start in range(0, len(receipts), PAGE)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="semel-settle") as pool:
+        return [outcome for page in pool.map(call, pages) for outcome in page]
+
+
+class Heart:
+    """`ack=committed`: keeps what the batch in hand has sealed hidden until it is settled. One thread, batches."""
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        queues: Mapping[str, Queue],
+        options: ReadOptions,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log
+        self._queues = {queue.name: queue for queue in queues.values()}
+        self._options = options
+        self._clock = clock
+        self._batch = 0
+        self._receipts: dict[Place, tuple[str, list[str]]] = {}
+        self._until: dict[Place, float] = {}
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, batch: int) -> None:
+        with self._wake:
+            self._batch = batch
+            self._receipts, self._until = {}, {}
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="semel-heart", daemon=True)
+                self._thread.start()
+
+    def kept_until(self, place: Place) -> float:
+        """Seconds since 1970; 0 if it is not known to have been kept."""
+        return self._until.get(place, 0.0)
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if self._wake.wait_for(lambda: self._stopped, self._options.visibility / 3):
+                    return
+                batch = self._batch
+            try:
+                self.beat(batch)
+            except Exception:  # noqa: BLE001  the next beat may succeed; if none does, the messages come back and are recognised
+                _log.exception("the heartbeat of batch %d failed", batch)
+
+    def beat(self, batch: int) -> int:
+        """One round; returns how many messages were kept hidden."""
+        sealed, _ = self._log.places(batch)
+        for place in sealed:
+            if place not in self._receipts:
+                segment = self._log.read(place)
+                if segment is not None:
+                    receipts = segment.table.column("receipt").to_pylist()
+                    self._receipts[place] = (segment.meta.queue, receipts)
+        kept = 0
+        for place, (queue_name, receipts) in list(self._receipts.items()):
+            until = self._clock() + self._options.visibility
+            pairs = [(receipt, self._options.visibility) for receipt in receipts]
+            outcomes = self._queues[queue_name].change_visibility(pairs)
+            if all(outcome is None for outcome in outcomes):
+                self._until[place] = until
+            kept += sum(outcome is None for outcome in outcomes)
+        return kept

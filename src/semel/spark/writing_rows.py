@@ -1,0 +1,209 @@
+"""Rows to messages: which column is what, the id of each message, and why a row cannot be one.
+
+The rule: a message's id is made of where it is sent from (the query and its batch, or the job), the task and its own
+content; of equal rows of a task, each further one is counted. So a retried task makes the same ids, in whatever order
+its rows come, and two rows never share one.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from semel.consumer.keys import PRODUCER_KEY
+from semel.sqs import Entry, limits
+
+_ID_BYTES: Final = 16
+_SEEN_BYTES: Final = 8  # of an id, to tell whether a row came before: a false yes costs nothing but a count
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The names of the columns that a message is made of. No `body`: the whole row is, as a JSON object.
+
+    `attributes` is a map; `fields` are columns that become attributes of their own names.
+    """
+
+    body: str | None = None
+    group: str | None = None
+    dedup: str | None = None
+    key: str | None = None
+    delay: str | None = None
+    attributes: str | None = None
+    fields: tuple[str, ...] = ()
+
+
+class Outgoing(NamedTuple):
+    """A row as a message. `number` counts the task's rows from 0; `problem` says why SQS would refuse it."""
+
+    number: int
+    id: str
+    entry: Entry
+    problem: str
+
+    @property
+    def key(self) -> str:
+        return str((self.entry.attributes or {}).get(PRODUCER_KEY, self.id))
+
+
+@dataclass(slots=True)
+class Rows:
+    """The messages of one task. It remembers 8 bytes of each row's digest, some 80 in Python, to count equal rows."""
+
+    columns: Columns
+    scope: str
+    fifo: bool
+    largest: int = limits.MAX_MESSAGE_BYTES
+    _count: int = 0
+    _seen: set[int] = field(default_factory=set)
+    _again: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        columns = self.columns
+        prefix = blake2b(self.scope.encode() + b"\0", digest_size=_ID_BYTES)
+        groups, dedups, keys = (_texts(batch, name) for name in (columns.group, columns.dedup, columns.key))
+        delays = _values(batch, columns.delay)
+        for row, (body, attributes) in enumerate(
+            zip(_bodies(batch, columns), _attributes(batch, columns), strict=True)
+        ):
+            group, dedup, key, delay = groups[row], dedups[row], keys[row], delays[row]
+            digest = prefix.copy()
+            digest.update(orjson.dumps([body, group, dedup, key, delay, sorted(attributes.items())]))
+            id_ = self._numbered(digest.digest())
+            attributes.setdefault(PRODUCER_KEY, key or id_)
+            if self.fifo:
+                dedup = dedup or _token(attributes[PRODUCER_KEY])
+            entry = Entry(body, attributes, delay, group, dedup if self.fifo else None)
+            yield Outgoing(self._count, id_, entry, problem(entry, self.fifo, self.largest))
+            self._count += 1
+
+    def _numbered(self, digest: bytes) -> str:
+        short = int.from_bytes(digest[:_SEEN_BYTES], "big")
+        if short not in self._seen:
+            self._seen.add(short)
+            return digest.hex()
+        self._again[short] += 1
+        return f"{digest.hex()}-{self._again[short]}"
+
+
+def problem(entry: Entry, fifo: bool, largest: int) -> str:
+    """Why SQS would refuse the message, and with it perhaps the nine others of its call; "" if it would not."""
+    body: str | None = entry.body
+    if not body:
+        return "its body is null" if body is None else "its body is empty"
+    if refused := _refused(body):
+        return f"its body has the character {refused}, which SQS refuses"
+    found = _attributes_problem(entry.attributes or {}) or _ids_problem(entry, fifo)
+    if found:
+        return found
+    if entry.size > largest:
+        return f"it has {entry.size} bytes with its attributes; the queue takes at most {largest}"
+    return ""
+
+
+def _attributes_problem(attributes: Mapping[str, Any]) -> str:
+    if len(attributes) > limits.MAX_MESSAGE_ATTRIBUTES:
+        own = len(attributes) - 1
+        return f"it has {own} attributes, and with {PRODUCER_KEY} one more than the ten that SQS takes"
+    for name, value in attributes.items():
+        if not limits.ATTRIBUTE_NAME.match(name):
+            return f"{name!r} is no name for an attribute"
+        if not value:
+            return f"its attribute {name!r} is empty"
+        if refused := _refused(value):
+            return f"its attribute {name!r} has the character {refused}, which SQS refuses"
+    return ""
+
+
+def _ids_problem(entry: Entry, fifo: bool) -> str:
+    if fifo and entry.group is None:
+        return "its group is null; a message for a FIFO queue has one"
+    for what, value in (("group", entry.group), ("deduplication id", entry.dedup)):
+        if value is not None and not limits.TOKEN.match(value):
+            return f"its {what} {value[:40]!r} is not 1 to 128 letters, digits and punctuation marks of ASCII"
+    if entry.delay is not None and not 0 <= entry.delay <= limits.MAX_DELAY:
+        return f"its delay of {entry.delay} s is not from 0 to {limits.MAX_DELAY}"
+    return ""
+
+
+def _refused(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return ""
+    found = limits.FORBIDDEN_CHARACTER.search(text)
+    return f"U+{ord(found[0]):04X}" if found else ""
+
+
+def _token(text: str) -> str:
+    """What can stand as a deduplication id for `text`, and for no other."""
+    return text if limits.TOKEN.match(text) else blake2b(text.encode(), digest_size=32).hexdigest()
+
+
+# Columns.
+
+
+def _values(batch: pa.RecordBatch, name: str | None) -> list[Any]:
+    return [None] * batch.num_rows if name is None else batch.column(name).to_pylist()
+
+
+def _texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
+    return [None if value is None else as_text(value) for value in _values(batch, name)]
+
+
+def _bodies(batch: pa.RecordBatch, columns: Columns) -> list[str]:
+    if columns.body is not None:
+        texts: list[str] = batch.column(columns.body).to_pylist()
+        return texts
+    return [as_json(row) for row in batch.to_pylist(maps_as_pydicts="strict")]
+
+
+def _attributes(batch: pa.RecordBatch, columns: Columns) -> Iterator[dict[str, str]]:
+    named = [(name, batch.column(name).to_pylist()) for name in columns.fields]
+    for row, pairs in enumerate(_values(batch, columns.attributes)):
+        found = {name: value for name, value in pairs or () if value is not None}
+        for name, values in named:
+            if values[row] is not None:
+                found[name] = as_text(values[row])
+        yield found
+
+
+def as_text(value: Any) -> str:
+    """A value as an attribute: texts as they are, the rest as in JSON."""
+    if isinstance(value, str):
+        return value
+    return as_json(value).strip('"')
+
+
+def as_json(value: Any) -> str:
+    """As Spark's own `to_json`: nulls of objects are left out, decimals are numbers, bytes are base64."""
+    return orjson.dumps(_plain(value), default=_other, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z).decode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _plain(one) for name, one in value.items() if one is not None}
+        case list():
+            return [_plain(one) for one in value]
+        case datetime.datetime() if value.tzinfo is not None:
+            return value.astimezone(datetime.UTC)
+    return value
+
+
+def _other(value: Any) -> Any:
+    match value:
+        case decimal.Decimal():
+            return orjson.Fragment(f"{value:f}")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime.timedelta():
+            return value.total_seconds()
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")

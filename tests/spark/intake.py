@@ -1,0 +1,78 @@
+"""A queue and a segment log to run the tasks of batches on, without Spark and with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from driven import Clock
+from semel.broker import EmbeddedBroker, running
+from semel.spark.log import SegmentLog
+from semel.spark.options import ReadOptions
+from semel.spark.planning import Offset, Planner
+from semel.spark.receiving import Assignment, Task
+from semel.spark.storage import LocalStore, Store
+from semel.sqs import Client, Entry, Queue
+
+
+@dataclass
+class Intake:
+    broker: EmbeddedBroker
+    clock: Clock
+    queue: Queue
+    store: Store
+    options: ReadOptions
+
+    @property
+    def log(self) -> SegmentLog:
+        return SegmentLog(self.store)
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def send(self, *bodies: str, group: str | None = None) -> None:
+        entries = [Entry(body, group=group, dedup=body if group else None) for body in bodies]
+        assert all(hasattr(sent, "message_id") for sent in self.queue.send_many(entries))
+
+    def planner(self) -> Planner:
+        queues = {self.queue.name: self.queue}
+        return Planner(self.options, self.log, queues, sleep=lambda _: None, clock=self.now)
+
+    def task(self, assignment: Assignment) -> Task:
+        now = self.now
+        return Task(self.options, assignment, log=self.log, queue=self.queue, first_wait=0, clock=now, monotonic=now)
+
+    def run(self, assignment: Assignment) -> list[str]:
+        """The bodies that a task gives out."""
+        return [body for table in self.task(assignment).tables() for body in bodies(table)]
+
+    def batch(self, planner: Planner, start: Offset, rows: int = 1_000) -> tuple[Offset, list[str]]:
+        """One batch that goes well."""
+        end = planner.latest(start, rows)
+        return end, [body for given in planner.assignments(start, end) for body in self.run(given)]
+
+    def with_options(self, **changes: object) -> Intake:
+        return replace(self, options=replace(self.options, **changes))  # type: ignore[arg-type]
+
+    def waiting(self) -> tuple[int, int]:
+        """Messages that are visible, and in flight."""
+        found = self.queue.attributes()
+        return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
+
+
+def bodies(table: pa.Table) -> list[str]:
+    found: list[str] = table.column("body").to_pylist()
+    return found
+
+
+@contextlib.contextmanager
+def intake(folder: Path, name: str = "orders", **attributes: str) -> Iterator[Intake]:
+    with running(clock="manual") as broker:
+        with Client(broker.url, access_key="test", secret_key="test", region="us-east-1") as client:
+            queue = client.create_queue(name, attributes)
+            options = ReadOptions(queues=(name,), segments=str(folder), threads=2, endpoint_url=broker.url)
+            yield Intake(broker, Clock(broker), queue, LocalStore(str(folder)), options)

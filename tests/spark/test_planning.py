@@ -1,0 +1,231 @@
+"""Which batch comes next, and what is remembered of those that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.spark.log import LogError, Place, counts
+from semel.spark.planning import assignments
+from semel.sqs.errors import SqsError
+from spark.intake import Intake, intake
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Intake]:
+    with intake(tmp_path / "log") as found:
+        yield found
+
+
+def test_nothing_waiting_is_no_batch(place: Intake) -> None:
+    planner = place.planner()
+    start = planner.initial()
+    assert planner.latest(start, 100) == start
+    assert planner.assignments(start, start) == []
+
+
+def test_the_offset_says_all_that_a_replay_needs(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    assert end["batch"] == 1
+    assert end["plan"] == {"orders": 1}
+    assert assignments(end) == planner.assignments(start, end) == place.planner().assignments(start, end)
+
+
+def test_more_waiting_gets_more_receivers_up_to_the_limit(place: Intake) -> None:
+    many = place.with_options(receivers=3)
+    planner = many.planner()
+    start = planner.initial()
+    assert planner.plan(start, {"orders": 999}, 50_000)["plan"] == {"orders": 1}
+    assert planner.plan(start, {"orders": 2_001}, 50_000)["plan"] == {"orders": 3}
+    assert planner.plan(start, {"orders": 2_000_000}, 30_000)["rows"] == 10_000
+
+
+def test_a_batch_is_dropped_once_the_next_is_asked_for(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    first, rows = place.batch(planner, planner.initial())
+    assert rows == ["a"]
+    assert place.store.names("b0000000001") != []
+    assert planner.latest(first, 100) == first
+    assert place.store.names("b0000000001") == []
+    assert counts(place.store.url).rows == 1
+
+
+def test_an_unconfirmed_delete_is_recognised_when_it_comes_back_also_after_a_restart(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    task = place.task(planner.assignments(start, end)[0])
+    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    assert [len(table) for table in task.tables()] == [1]
+    del task.queue.delete
+    place.clock.advance(place.options.visibility + 1)
+    place.send("b")
+
+    restarted = place.planner()
+    after, rows = place.batch(restarted, end)
+    assert rows == ["b"]
+    assert place.waiting() == (0, 0)
+    restarted.latest(after, 100)
+    assert place.log.suspects() == {}
+    assert counts(place.store.url).suspects == 1
+
+
+def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake) -> None:
+    place.send("a", "b")
+    planner = place.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    given = planner.assignments(start, end)[0]
+    tables = place.task(given)
+    tables._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(tables.tables())
+    place.clock.advance(place.options.visibility + 1)
+    assert place.waiting() == (2, 0)
+
+    restarted = place.planner()
+    again = [body for given in restarted.assignments(start, end) for body in place.run(given)]
+    assert sorted(again) == ["a", "b"]
+    assert place.batch(restarted, end)[1] == []
+    assert place.waiting() == (0, 0)
+
+
+def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place: Intake) -> None:
+    two = place.with_options(receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    first = two.task(planner.assignments(start, end)[0])
+    first._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(first.tables())
+    two.clock.advance(two.options.visibility + 1)
+
+    again = two.planner().assignments(start, end)
+    rows = [body for given in reversed(again) for body in two.run(given)]
+    assert len(set(rows)) == len(rows)
+
+
+def test_committed_deletes_only_what_the_sink_has(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, rows = late.batch(planner, planner.initial())
+    assert rows == ["a"]
+    assert late.waiting() == (0, 1)
+    planner.latest(end, 100)
+    assert late.waiting() == (0, 0)
+    planner.stop()
+
+
+def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heart is not None
+    for _ in range(5):
+        late.clock.advance(late.options.visibility - 5)
+        assert planner._heart.beat(end["batch"]) == 1
+    assert late.waiting() == (0, 1)
+    planner.latest(end, 100)
+    assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+    planner.stop()
+
+
+def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    planner.stop()
+    late.clock.advance(late.options.visibility + 1)
+    late.send("b")
+    restarted = late.planner()
+    assert late.batch(restarted, end)[1] == ["b"]
+    restarted.stop()
+
+
+def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
+    place.send(*map(str, range(30)))
+    planner = place.planner()
+    offset = planner.initial()
+    planner.available_now()
+    place.clock.advance(10)
+    rows: list[str] = []
+    while True:
+        end, more = place.batch(planner, offset, rows=10)
+        if end == offset:
+            break
+        rows += more
+        place.send("new")
+        offset = end
+    assert {str(n) for n in range(30)} <= set(rows)
+    assert place.waiting()[0] > 0
+
+
+def test_available_now_ends_when_what_is_counted_cannot_be_received(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    offset = planner.initial()
+    planner.available_now()
+    place.queue.receive(visibility=600, wait=0)
+    planner.look = lambda: {"orders": 1}  # type: ignore[method-assign]
+    batches = 0
+    while (end := place.batch(planner, offset)[0]) != offset:
+        offset, batches = end, batches + 1
+        assert batches < 10
+
+
+def test_a_new_checkpoint_on_an_old_log_is_refused(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    planner.latest(end, 100)
+    with pytest.raises(LogError, match="checkpoint is new"):
+        place.planner().initial()
+
+
+def test_another_log_under_an_old_checkpoint_is_refused(place: Intake, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="is empty or was removed"):
+        place.planner().latest({"log": "abc", "batch": 3}, 100)
+    place.planner().initial()
+    with pytest.raises(LogError, match="holds another log"):
+        place.planner().latest({"log": "abc", "batch": 3}, 100)
+
+
+def test_a_queue_that_is_no_longer_named_is_refused_and_one_more_is_not(place: Intake) -> None:
+    place.with_options(queues=("orders", "refunds")).planner().initial()
+    offset = {"log": (place.log.identity() or {})["id"], "batch": 0}
+    with pytest.raises(LogError, match="refunds"):
+        place.planner().latest(offset, 100)
+    more = place.with_options(queues=("orders", "refunds", "returns"))
+    assert more.planner().latest(offset, 100) == offset
+    assert (place.log.identity() or {})["queues"] == ["orders", "refunds", "returns"]
+
+
+def test_what_a_dead_driver_left_of_finished_batches_is_dropped(place: Intake) -> None:
+    planner = place.planner()
+    offset = planner.initial()
+    place.send("a")
+    end, _ = place.batch(planner, offset)
+    planner.latest(end, 100)
+    place.store.put(Place(1, 0, 0).segment, b"left")
+    place.planner().latest(end, 100)
+    assert place.store.names("b0000000001") == []
+
+
+def _down(_receipts: object) -> object:
+    raise SqsError("down")
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
