@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench-broker bench-behaviour bench-client bench-ledger bench-consumer clean
+.PHONY: demo test check format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
@@ -13,8 +13,8 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## a faulty queue worked off by the tutorial's loop, and by Semel under fire
-	@$(BIN)/python examples/demo.py
+demo: $(READY)  ## a faulty queue through Spark into a table, its driver killed half-way; then the audit
+	@$(BIN)/semel demo
 
 check: $(READY)  ## formatter, linter, strict types
 	$(BIN)/ruff format --check .
@@ -43,6 +43,9 @@ bench-ledger: $(READY)  ## the ledgers next to Powertools and idemkit
 
 bench-consumer: $(READY)  ## the consumer next to boto3 loops, Powertools, Celery and dramatiq
 	$(BIN)/python bench/consumers.py
+
+bench-spark: $(READY)  ## SQS through Spark: source, sinks, state, latency
+	$(BIN)/python bench/sparks.py
 
 clean:
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from semel.spark import java
-from semel.spark.session import LOCAL_FILES, SparkError, session
+from semel.spark.sessions import LOCAL_FILES, SparkError, session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,7 @@ def test_under_spark_submit_master_java_and_memory_are_those_of_spark_submit(mon
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas"])
 def test_a_missing_package_gives_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    monkeypatch.setattr("semel.spark.session.find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr("semel.spark.sessions.find_spec", lambda name: None if name == package else object())
     with pytest.raises(SparkError, match=rf"^this needs the package {package}: pip install 'semel\[spark\]'$"):
         session("name")
 
@@ -205,7 +205,7 @@ TROUBLED = """
 import sys, time
 from pathlib import Path
 from semel.spark import java
-from semel.spark.session import session
+from semel.spark.sessions import session
 
 at_work = Path(sys.argv[1])
 spark = session("quiet", master="local[1]")

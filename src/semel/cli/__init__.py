@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import health, run, serve
+from semel.cli import demo, health, pipeline, run, serve
 from semel.errors import SemelError
 
 
@@ -25,6 +25,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_to(commands)
     serve.add_to(commands)
     health.add_to(commands)
+    pipeline.add_to(commands)
+    demo.add_to(commands)
     return parser
 
 

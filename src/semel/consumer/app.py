@@ -172,6 +172,11 @@ class App:
         """Write the attempt log here."""
         self._attempt_log = folder
 
+    @property
+    def profile(self) -> str | None:
+        """The AWS profile that was named for it."""
+        return self._address[2]
+
     def client(self) -> Client:
         if self._client is None:
             self._client = Client(*self._address)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semel.spark.dedup import once
-    from semel.spark.session import session
+    from semel.spark.sessions import session
     from semel.spark.source import register
 
 __all__ = ["once", "register", "session"]
 
-_HOMES = {"once": "dedup", "register": "source", "session": "session"}
+_HOMES = {"once": "dedup", "register": "source", "session": "sessions"}
 
 
 def __getattr__(name: str) -> Any:

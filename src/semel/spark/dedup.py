@@ -34,5 +34,10 @@ def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
     marked = df.withColumn(
         _KEY, f.concat_ws("/", f.col("queue"), f.coalesce(f.col("key"), f.concat(f.lit("\x00"), f.col("message_id"))))
     )
-    unique = marked.withWatermark("received_at", f"{within} seconds").dropDuplicatesWithinWatermark([_KEY])
-    return unique.drop(_KEY)
+    return once_by(marked, _KEY, within)
+
+
+def once_by(df: DataFrame, column: str, within: int) -> DataFrame:
+    """Drops rows whose `column` came before, and the column; `received_at` says when a row came."""
+    unique = df.withWatermark("received_at", f"{within} seconds").dropDuplicatesWithinWatermark([column])
+    return unique.drop(column)

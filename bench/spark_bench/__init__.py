@@ -1,0 +1,1 @@
+"""What bench/sparks.py runs in processes of their own."""

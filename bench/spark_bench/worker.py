@@ -1,0 +1,289 @@
+"""One measurement in a Spark of its own: `python -m spark_bench.worker OPTIONS`. Prints its result as JSON.
+
+Every work ends with a list of batches: when each was in, with how many rows, and the CPU that this process, Spark and
+all workers had used by then. The first batches warm Spark up and do not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from broker_bench import machine
+from semel.sqs import Client, Entry
+
+
+class Sampler:
+    """CPU seconds of this process and its children, as a line over time."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            self._seen.append((time.time(), machine.cpu_seconds(os.getpid())))
+
+    def at(self, moment: float) -> float:
+        return min(self._seen, key=lambda seen: abs(seen[0] - moment))[1] if self._seen else 0.0
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def main() -> None:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    sampler = Sampler()
+    result = WORKS[given["work"]](given)
+    for batch in result["batches"]:
+        batch["cpu"] = sampler.at(batch["at"])
+    sampler.close()
+    print(json.dumps(result), flush=True)
+    os._exit(0)  # Spark's own shutdown is not what is measured
+
+
+def source(given: dict[str, Any], spark: Any) -> Any:
+    from semel.spark.source import register
+
+    register(spark)
+    name = "sqs"
+    if given.get("boto3"):
+        from spark_bench.boto3_source import Boto3Source
+
+        spark.dataSource.register(Boto3Source)
+        name = Boto3Source.name()
+    options = {
+        "queue": given["queue"],
+        "endpointUrl": given["endpoint"],
+        "segments": f"{given['folder']}/checkpoint/segments",
+        "maxMessagesPerBatch": given["per_batch"],
+        **given.get("options", {}),
+    }
+    return spark.readStream.format(name).options(**options).load()
+
+
+def noop(given: dict[str, Any]) -> dict[str, Any]:
+    """The source alone."""
+    from semel.spark.sessions import session
+
+    spark = session("bench", master="local[2]", **{"spark.sql.streaming.numRecentProgressUpdates": 10_000})
+    query = (
+        source(given, spark)
+        .writeStream.format("noop")
+        .option("checkpointLocation", f"{given['folder']}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return {"batches": [ended(progress) for progress in query.recentProgress if progress.numInputRows]}
+
+
+def ended(progress: Any) -> dict[str, Any]:
+    began = datetime.fromisoformat(progress.timestamp).timestamp()
+    took = progress.durationMs["triggerExecution"] / 1_000
+    return {"at": began + took, "rows": progress.numInputRows, "took": took, "parts": dict(progress.durationMs)}
+
+
+def pipeline(given: dict[str, Any]) -> dict[str, Any]:
+    """A pipeline from its file, as `semel pipeline run --available-now` runs it."""
+    with observed() as batches:
+        if "files" in given:
+            read_files_instead(given)
+        run(given, available_now=True)
+    return {"batches": batches}
+
+
+def run(given: dict[str, Any], **how: Any) -> None:
+    from semel.spark.pipeline.file import load
+    from semel.spark.pipeline.run import run as run_pipeline
+
+    file = Path(given["folder"]) / "pipeline.toml"
+    file.write_text(given["toml"])
+    report = run_pipeline(load(file), cores=2, show="none", **how)
+    if report.error is not None:
+        raise SystemExit(str(report.error))
+
+
+@contextlib.contextmanager
+def observed() -> Iterator[list[dict[str, Any]]]:
+    """When each batch was in the table."""
+    from semel.spark.pipeline.run import _Run
+
+    batches: list[dict[str, Any]] = []
+    told = _Run._committed
+
+    def committed(self: Any, number: int, began: float, outcomes: Any) -> None:
+        batches.append({"at": time.time(), "rows": sum(one.rows for one in outcomes), "number": number})
+        told(self, number, began, outcomes)
+
+    _Run._committed = committed  # type: ignore[method-assign]
+    yield batches
+
+
+def read_files_instead(given: dict[str, Any]) -> None:
+    """The ceiling: the same rows from Parquet files, by Spark's own source; everything after it is the same."""
+    from semel.spark import options as sqs
+
+    files = given["files"]
+
+    class Reader:
+        def __init__(self, spark: Any) -> None:
+            self._spark = spark
+
+        def options(self, **_: Any) -> Reader:
+            return self
+
+        def load(self) -> Any:
+            stream = self._spark.readStream.schema(sqs.SCHEMA).option("maxFilesPerTrigger", 2)
+            return stream.parquet(files)
+
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    known = DataStreamReader.format
+
+    def chosen(self: Any, name: str) -> Any:
+        return Reader(self._spark) if name == "sqs" else known(self, name)
+
+    DataStreamReader.format = chosen  # type: ignore[method-assign,assignment]
+
+
+def latency(given: dict[str, Any]) -> dict[str, Any]:
+    """From send to row: a pipeline that runs all the time, and a producer that sends a few at a time."""
+    from semel.spark.pipeline.stopping import Stop
+
+    stop = Stop()
+    with observed() as batches:
+        thread = threading.Thread(target=produce, args=(given, batches, stop), daemon=True)
+        thread.start()
+        run(given, stop=stop)
+    return {"batches": batches, "latencies": latencies(given, batches)}
+
+
+def produce(given: dict[str, Any], batches: list[dict[str, Any]], stop: Any) -> None:
+    queue = Client(given["endpoint"]).queue(given["queue"])
+    queue.send(body(0))
+    while not batches or not any(batch["rows"] for batch in batches):  # Spark is warm then
+        time.sleep(0.1)
+    began = time.monotonic()
+    number = 1
+    while time.monotonic() - began < given["seconds"]:
+        queue.send_many([Entry(body(number + place)) for place in range(10)])
+        number += 10
+        time.sleep(10 / given["rate"])
+    while sum(batch["rows"] for batch in batches) < number:
+        time.sleep(0.1)
+    stop.ask()
+
+
+def body(number: int) -> str:
+    return json.dumps({"id": f"{number:012d}", "cents": number, "country": "FR", "note": "x" * 20})
+
+
+def latencies(given: dict[str, Any], batches: list[dict[str, Any]]) -> list[float]:
+    import re
+
+    import pyarrow.parquet as pq
+
+    committed = {batch["number"]: batch["at"] for batch in batches}
+    found = []
+    for file in Path(given["folder"], "out").glob("*.parquet"):
+        number = re.search(r"b(\d{6,})", file.name)
+        assert number is not None
+        table = pq.read_table(file)
+        for sent, id_ in zip(table["_sent_at"].to_pylist(), table["id"].to_pylist(), strict=True):
+            if int(id_):
+                found.append(committed[int(number[1])] - sent.timestamp())
+    return found
+
+
+def state(given: dict[str, Any]) -> dict[str, Any]:
+    """Keys that are known already: `once` over the queue and over files that bring so many keys before."""
+    from pyspark.sql import functions as f
+
+    from semel.spark import once
+    from semel.spark import options as sqs
+    from semel.spark.sessions import session
+
+    spark = session("bench", master="local[2]", **{"spark.sql.shuffle.partitions": 4})
+    folder = Path(given["folder"])
+    (folder / "known").mkdir()
+    files = spark.readStream.schema(sqs.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "known"))
+    batches: list[dict[str, Any]] = []
+    rows = once(source(given, spark).unionByName(files))
+
+    def count(df: Any, _number: int) -> None:
+        seen = df.groupBy(f.col("queue")).count().collect()
+        fresh = {row["queue"]: row["count"] for row in seen}
+        batches.append({"at": time.time(), "rows": fresh.get(given["queue"], 0), "known": fresh.get("known", 0)})
+
+    query = rows.writeStream.foreachBatch(count).option("checkpointLocation", f"{folder}/checkpoint").start()
+    result: list[dict[str, Any]] = []
+    made = 0
+    for size in given["sizes"]:
+        while made < size:
+            more = min(250_000, size - made)
+            known_keys(spark, folder / "known", made, more)
+            made += more
+        query.processAllAvailable()
+        mark, used = len(batches), machine.cpu_seconds(os.getpid())
+        sending = fill(given, len(result))
+        query.processAllAvailable()
+        used = machine.cpu_seconds(os.getpid()) - used - sending
+        rows = sum(batch["rows"] for batch in batches[mark:])
+        result.append({"keys": size, "rows": rows, "cpu": used})
+    query.stop()
+    return {"batches": batches, "phases": result}
+
+
+def known_keys(spark: Any, folder: Path, first: int, count: int) -> None:
+    from semel.spark import options as sqs
+
+    names = ["message_id", "key", "queue", "received_at"]
+    kinds = dict(
+        zip(sqs.COLUMN_NAMES, sqs.SCHEMA.replace("STRING, STRING>", "STRING;STRING>").split(", "), strict=True)
+    )
+    columns = [
+        {
+            "message_id": "uuid() AS message_id",
+            "key": f"concat('known-', id + {first}) AS key",
+            "queue": "'known' AS queue",
+            "received_at": "current_timestamp() AS received_at",
+        }.get(name, f"CAST(NULL AS {kinds[name].split(' ', 1)[1].replace(';', ', ')}) AS {name}")
+        for name in sqs.COLUMN_NAMES
+    ]
+    assert all(name in sqs.COLUMN_NAMES for name in names)
+    target = folder.parent / f"making-{first}"
+    spark.range(count).selectExpr(*columns).coalesce(1).write.parquet(str(target))
+    for file in target.glob("part-*.parquet"):
+        file.rename(folder / f"{first}.parquet")
+
+
+def fill(given: dict[str, Any], phase: int) -> float:
+    """Sends; returns the CPU seconds that it took here, as they are not the pipeline's."""
+    began = time.thread_time()
+    queue = Client(given["endpoint"]).queue(given["queue"])
+    for start in range(0, given["amount"], 1_000):
+        queue.send_many([Entry(body(phase * given["amount"] + start + place)) for place in range(1_000)])
+    return time.thread_time() - began
+
+
+WORKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "noop": noop,
+    "pipeline": pipeline,
+    "latency": latency,
+    "state": state,
+}
+
+if __name__ == "__main__":
+    main()

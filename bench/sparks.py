@@ -1,0 +1,311 @@
+"""SQS through Spark: `make bench-spark`.
+
+One broker in a process of its own, on this machine; one Spark at a time, with two cores, started anew for each work and
+stopped after it. A queue is filled before; rates are taken from the end of the first batches, which warm Spark up, to
+the end of the last. The broker, Spark and its Python workers share the two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the servers that the tests use
+
+from broker_bench import machine
+from broker_bench.progress import Progress
+from broker_bench.results import Bar, at_least, at_most
+from broker_bench.targets import DATA, Semel, Server, Unavailable
+from peer_bench.arguments import names
+from peer_bench.libraries import run_worker
+from peer_bench.tables import Table, as_markdown, bars_table, laid_out
+from semel.sqs import Client, Entry
+from spark_bench.worker import body
+
+EXAMPLE = """\
+example:
+  python bench/sparks.py                          everything, some 20 minutes
+  python bench/sparks.py --works noop,parquet --messages 100000
+  python bench/sparks.py --durable                the broker syncs every change to disk
+"""
+WARM = 2  # batches that do not count
+PER_BATCH = 20_000
+PATIENCE = 900.0
+SCHEMA = 'ddl = "id STRING NOT NULL, cents BIGINT NOT NULL, country STRING, note STRING"'
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`rate`: messages/s between the end of the warm-up and the end; `cpu`: µs a message, Spark and workers alone."""
+
+    rate: float
+    cpu: float
+    batches: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Site:
+    def __init__(self, endpoint: str, postgres: str, messages: int, progress: Progress) -> None:
+        self.endpoint, self.postgres, self.messages, self.progress = endpoint, postgres, messages, progress
+        self.client = Client(endpoint, "us-east-1", access_key="test", secret_key="test")
+        self._numbers = itertools.count(1)
+
+    @contextlib.contextmanager
+    def place(self, messages: int) -> Iterator[dict[str, Any]]:
+        """A queue that is full, and an empty folder."""
+        name = f"bench-{next(self._numbers)}"
+        queue = self.client.create_queue(name, {"MessageRetentionPeriod": 345_600})
+        for start in range(0, messages, 1_000):
+            queue.send_many([Entry(body(start + place)) for place in range(min(1_000, messages - start))])
+        folder = Path(tempfile.mkdtemp(prefix="spark-", dir=DATA))
+        try:
+            yield {"endpoint": self.endpoint, "queue": name, "folder": str(folder), "per_batch": PER_BATCH}
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            queue.drop()
+
+    def noop(self, **more: Any) -> Measured:
+        with self.place(more.pop("messages", self.messages)) as given:
+            return steady(self.work("noop", given, **more))
+
+    def pipeline(self, sink: str, source: str = "", **more: Any) -> Measured:
+        with self.place(more.pop("messages", self.messages)) as given:
+            given |= {"toml": self.toml(given, sink, source, more.pop("per_batch", PER_BATCH))}
+            return steady(self.work("pipeline", given, **more))
+
+    def ceiling(self, files: Path, sink: str, source: str = "") -> Measured:
+        with self.place(0) as given:
+            given |= {"toml": self.toml(given, sink, source), "files": str(files)}
+            return steady(self.work("pipeline", given))
+
+    def latency(self, seconds: float, rate: float) -> list[float]:
+        with self.place(0) as given:
+            given |= {"toml": self.toml(given, PARQUET), "seconds": seconds, "rate": rate}
+            found: list[float] = self.work("latency", given)["latencies"]
+            return found
+
+    def state(self, sizes: list[int], amount: int) -> list[dict[str, Any]]:
+        with self.place(0) as given:
+            phases: list[dict[str, Any]] = self.work("state", given, sizes=sizes, amount=amount)["phases"]
+            return phases
+
+    def toml(self, given: dict[str, Any], sink: str, source: str = "", per_batch: int = PER_BATCH) -> str:
+        text = f"""
+            name = "bench"
+            checkpoint = "{given["folder"]}/checkpoint"
+            [source]
+            queues = ["{given["queue"]}"]
+            endpoint_url = "{self.endpoint}"
+            region = "us-east-1"
+            key = "$.id"
+            max_messages_per_batch = {per_batch}
+            {source}
+            [schema]
+            {SCHEMA}
+            metadata = ["sent_at"]
+            [rejects]
+            to = "table"
+            table = "{given["folder"]}/rejects"
+            [sink]
+            {sink.format(folder=given["folder"], postgres=self.postgres)}
+        """
+        return "\n".join(line.strip() for line in text.splitlines())
+
+    def work(self, name: str, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return run_worker(None, "spark_bench.worker", {"work": name, **given, **more}, PATIENCE)
+
+
+PARQUET = 'type = "parquet"\npath = "{folder}/out"'
+DELTA = 'type = "delta"\npath = "{folder}/out"'
+POSTGRES = 'type = "postgres"\ndsn = "{postgres}"\ntable = "bench_rows"\nmode = "upsert"\nkey = ["id"]'
+
+
+def steady(result: dict[str, Any]) -> Measured:
+    batches = [batch for batch in result["batches"] if batch["rows"]]
+    warm = min(WARM, len(batches) - 2)
+    counted = batches[warm:]
+    rows = sum(batch["rows"] for batch in counted)
+    seconds = counted[-1]["at"] - batches[warm - 1]["at"]
+    cpu = counted[-1]["cpu"] - batches[warm - 1]["cpu"]
+    return Measured(rows / seconds, cpu / rows * 1e6, batches)
+
+
+@contextlib.contextmanager
+def opened(durable: bool, messages: int, progress: Progress) -> Iterator[Site]:
+    from servers import postgres
+
+    DATA.mkdir(exist_ok=True)
+    with Server(Semel(durable=durable)) as broker, postgres.running() as database:
+        yield Site(f"http://{broker.address[0]}:{broker.address[1]}", database.url, messages, progress)
+
+
+def written_files(site: Site, folder: Path) -> Path:
+    """The same rows as files, as many in each as one receiver of one batch gets."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from semel.spark import building
+    from semel.spark.building import Taken
+    from semel.sqs import Received
+
+    target = folder / "files"
+    target.mkdir()
+    half = PER_BATCH // 2
+    for start in range(0, site.messages, half):
+        taken = [
+            Taken(
+                Received(f"{n:032x}", "receipt", body(n), {"SentTimestamp": "1700000000000"}), 1.7e9, 0.0, f"{n:012d}"
+            )
+            for n in range(start, min(start + half, site.messages))
+        ]
+        table: pa.Table = building.table(taken, "bench", None).drop_columns(["receipt", "fence"])
+        pq.write_table(table, target / f"{start:09d}.parquet")
+    return target
+
+
+WORKS = ("noop", "boto3", "parquet", "key", "postgres", "delta", "ceiling", "fixed", "latency", "receivers", "state")
+
+
+def measure(site: Site, works: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def take(name: str, call: Any) -> None:
+        if name.partition(" ")[0] in works:
+            site.progress.doing(name)
+            try:
+                found[name] = call()
+            except Unavailable as error:
+                site.progress.say(f"{name} failed: {error}")
+            value = found.get(name)
+            text = f"{value.rate:,.0f}/s, {value.cpu:,.0f} µs CPU" if isinstance(value, Measured) else "done"
+            site.progress.step(f"{name}: {text}")
+
+    take("noop", site.noop)
+    take("boto3", lambda: site.noop(boto3=True, messages=max(60_000, site.messages // 3)))
+    take("parquet", lambda: site.pipeline(PARQUET))
+    take("key", lambda: site.pipeline(PARQUET, 'dedup = "key"'))
+    take("postgres", lambda: site.pipeline(POSTGRES))
+    take("delta", lambda: site.pipeline(DELTA))
+    if "ceiling" in works:
+        with tempfile.TemporaryDirectory(dir=DATA) as folder:
+            files = written_files(site, Path(folder))
+            take("ceiling parquet", lambda: site.ceiling(files, PARQUET))
+            take("ceiling key", lambda: site.ceiling(files, PARQUET, 'dedup = "key"'))
+    take("fixed", lambda: site.pipeline(PARQUET, per_batch=1_000, messages=20_000))
+    take("latency", lambda: site.latency(30.0, 100.0))
+    take("receivers 1", lambda: site.noop(options={"receivers": 1}))
+    take("receivers 4", lambda: site.noop(options={"receivers": 4}))
+    take("state", lambda: site.state([1_000_000, 10_000_000], 40_000))
+    return found
+
+
+def bars(found: dict[str, Any]) -> list[tuple[str, Bar]]:
+    def rate(name: str) -> float | None:
+        return found[name].rate if name in found else None
+
+    def part(one: str, other: str) -> float | None:
+        return found[one].rate / found[other].rate if one in found and other in found else None
+
+    every = "messages/s"
+    result = [
+        ("SQS → no-op", at_least("≥ 15,000 messages/s", 15_000, rate("noop"), every)),
+        ("SQS → no-op", at_least("≥ 5 × the same over boto3", 5, part("noop", "boto3"), "×")),
+        ("SQS → Parquet, dedup=segments", at_least("≥ 12,000 messages/s", 12_000, rate("parquet"), every)),
+        ("SQS → Parquet, dedup=key", at_least("≥ 9,000 messages/s", 9_000, rate("key"), every)),
+        ("SQS → PostgreSQL, upsert", at_least("≥ 8,000 messages/s", 8_000, rate("postgres"), every)),
+        ("SQS → Delta", at_least("≥ 8,000 messages/s", 8_000, rate("delta"), every)),
+        ("of the ceiling: Parquet files → Parquet", at_least("≥ 0.5", 0.5, part("parquet", "ceiling parquet"), "")),
+        ("of the ceiling, dedup=key", at_least("≥ 0.5", 0.5, part("key", "ceiling key"), "")),
+    ]
+    fixed = found.get("fixed")
+    result.append(("a batch of 1,000", at_most("≤ 1.5 s", 1.5, between(fixed) if fixed else None, "s")))
+    latency = found.get("latency")
+    result.append(
+        ("from send to row, p50", at_most("≤ 3 s", 3.0, statistics.median(latency) if latency else None, "s"))
+    )
+    if "receivers 1" in found and "receivers 4" in found:
+        pair = (found["receivers 1"].cpu, found["receivers 4"].cpu)
+        text = "CPU a message with 4 receivers ÷ with 1"
+        result.append((text, at_most("≤ 1.3 ×", 1.3, max(pair) / min(pair), "×")))
+    if "state" in found:
+        few, many = (phase["cpu"] / phase["rows"] for phase in found["state"])
+        text = "CPU a message with 10 million keys ÷ with 1 million"
+        result.append((text, at_most("≤ 1.3 ×", 1.3, many / few, "×")))
+    return result
+
+
+def between(one: Measured) -> float:
+    """The median time from the end of a batch to the end of the next."""
+    ends: list[float] = [batch["at"] for batch in one.batches[WARM:]]
+    return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
+
+
+def figures(found: dict[str, Any]) -> Table:
+    lines: Table = [("work", "messages/s", "CPU µs a message")]
+    for name, value in found.items():
+        if isinstance(value, Measured):
+            lines.append((name, f"{value.rate:,.0f}", f"{value.cpu:,.0f}"))
+    if found.get("latency"):
+        ordered = sorted(found["latency"])
+        shares = {share: ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.9, 0.99)}
+        text = ", ".join(f"p{share * 100:g} {value:.2f} s" for share, value in shares.items())
+        lines.append((f"latency at 100 messages/s: {text}", "", ""))
+    for phase in found.get("state", ()):
+        cpu = phase["cpu"] / phase["rows"] * 1e6
+        lines.append((f"{phase['keys']:,} keys in the state", "", f"{cpu:,.0f}"))
+    return lines
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench/sparks.py",
+        description="Measure SQS through Spark.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"some of {','.join(WORKS)}")
+    parser.add_argument("--messages", type=int, default=200_000, metavar="N", help="in each queue (200,000)")
+    parser.add_argument("--durable", action="store_true", help="let the broker sync every change to disk")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    progress = Progress()
+    progress.expect(len(options.works) + 2)
+    try:
+        with opened(options.durable, options.messages, progress) as site:
+            found = measure(site, options.works)
+    except KeyboardInterrupt:
+        progress.say("interrupted; everything is stopped")
+        return 130
+    except Unavailable as error:
+        progress.say(f"bench-spark: {error}")
+        return 2
+    finally:
+        progress.finish()
+    head = [f"{name}: {value}" for name, value in machine.description().items()]
+    head.append(f"broker: semel serve, {'durable' if options.durable else 'in memory'}; {options.messages:,} messages")
+    parts = [("Figures", figures(found)), ("Bars", bars_table(bars(found)))]
+    print("\n".join(head), *(f"{title}\n\n{laid_out(table)}" for title, table in parts), sep="\n\n")
+    if options.markdown:
+        text = ["# SQS through Spark", "\n".join(f"- {line}" for line in head)]
+        text += [f"## {title}\n\n{as_markdown(table)}" for title, table in parts]
+        options.markdown.write_text("\n\n".join(text) + "\n")
+    if options.json:
+        plain = {name: asdict(value) if isinstance(value, Measured) else value for name, value in found.items()}
+        options.json.write_text(json.dumps(plain, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

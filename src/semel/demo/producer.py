@@ -1,0 +1,75 @@
+"""Orders, sent as carelessly as real ones: some twice after a timeout that was none, some broken.
+
+By seed, so that a run can be repeated; what was sent is known to the audit without asking the queue.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from semel.sqs import Client, Entry
+from semel.sqs.client import Queue
+
+QUEUE: Final = "orders"
+DEAD_LETTERS: Final = "orders-dlq"
+AGAIN: Final = 0.02  # of orders are sent twice
+POISON: Final = 0.005  # of orders are followed by a message that is none
+AT_ONCE: Final = 500
+_COUNTRIES: Final = ("DE", "FR", "IN", "JP", "US")
+_BROKEN: Final = ("not even JSON", '{"id": "%s", "euros": "a lot"}', '{"euros": 12}', '{"id": "%s", "euros": -5}')
+
+
+@dataclass
+class Sent:
+    """What was sent so far."""
+
+    ids: set[str] = field(default_factory=set)
+    euros: int = 0
+    again: int = 0
+    poison: int = 0
+    done: bool = False
+
+    @property
+    def orders(self) -> int:
+        return len(self.ids)
+
+    @property
+    def messages(self) -> int:
+        return self.orders + self.again + self.poison
+
+
+def create(client: Client, visibility: int) -> Queue:
+    dead = client.create_queue(DEAD_LETTERS, {"MessageRetentionPeriod": 1_209_600})
+    policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 100}
+    return client.create_queue(QUEUE, {"RedrivePolicy": json.dumps(policy), "VisibilityTimeout": visibility})
+
+
+def send(queue: Queue, count: int, sent: Sent, seed: int = 7) -> None:
+    """`count` orders and what comes with them; `sent` grows on the way."""
+    random = Random(seed)
+    page: list[str] = []
+    for number in range(count):
+        page += _messages(number, random, sent)
+        if len(page) >= AT_ONCE:
+            queue.send_many([Entry(body) for body in page])
+            page = []
+    queue.send_many([Entry(body) for body in page])
+    sent.done = True
+
+
+def _messages(number: int, random: Random, sent: Sent) -> Iterator[str]:
+    id_, euros = f"o-{number:06d}", random.randint(1, 500)
+    order = {"id": id_, "euros": euros, "country": random.choice(_COUNTRIES)}
+    sent.ids.add(id_)
+    sent.euros += euros
+    yield json.dumps(order)
+    if random.random() < AGAIN:
+        sent.again += 1
+        yield json.dumps(order)
+    if random.random() < POISON:
+        sent.poison += 1
+        yield random.choice(_BROKEN).replace("%s", id_)  # under the key of an order that is right

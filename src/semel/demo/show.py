@@ -1,0 +1,43 @@
+"""What a person sees while the demo runs: two lines that are redrawn on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import Final, TextIO
+
+EVERY: Final = 5.0
+
+
+class Screen:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self._out = stream or sys.stdout
+        self._live = self._out.isatty() and not quiet
+        self._quiet = quiet
+        self._said_at = 0.0
+        self._drawn = False
+
+    def say(self, text: str = "") -> None:
+        """A line that stays."""
+        if not self._quiet:
+            self._clear()
+            print(text, file=self._out, flush=True)
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        share = min(1.0, done / total) if total else 0.0
+        if self._live:
+            width = max(10, min(40, shutil.get_terminal_size().columns - 60))
+            full = round(share * width)
+            self._clear()
+            line = f"  [{'#' * full}{'.' * (width - full)}] {share:4.0%}  {text}"
+            print(line[: shutil.get_terminal_size().columns - 1], end="", file=self._out, flush=True)
+            self._drawn = True
+        elif not self._quiet and time.monotonic() - self._said_at >= EVERY:
+            self._said_at = time.monotonic()
+            print(f"  {share:4.0%}  {text}", file=self._out, flush=True)
+
+    def _clear(self) -> None:
+        if self._drawn:
+            print("\r\x1b[K", end="", file=self._out)
+            self._drawn = False

@@ -1,0 +1,249 @@
+"""`semel run APP --on spark`: the handlers of an app, run by Spark: one streaming query for each queue.
+
+The rule: the queries end in order. A batch in hand is finished, up to the drain limit; what is not is run again by the
+next start, and the ledger knows how far each message was.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from semel.consumer import processes
+from semel.consumer.backoff import Duration, seconds
+from semel.consumer.health import Health, HealthServer
+from semel.consumer.lane import Lane, Tools
+from semel.consumer.metrics import COUNTERS, Metrics
+from semel.errors import SemelError
+from semel.ledger.contract import Ledger
+from semel.spark.handlers_apps import Place
+from semel.spark.handlers_query import HandlerQuery, Source, cores
+from semel.spark.handlers_task import Patience
+from semel.spark.pipeline.failures import explained
+from semel.spark.pipeline.stopping import Stop, on_signals
+from semel.spark.sinks.base import Written
+from semel.spark.sinks.handler import HandlerSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log: Final = logging.getLogger("semel.spark")
+
+DEFAULT_CHECKPOINT: Final = "semel-checkpoint"
+MAX_MESSAGES: Final = 2_000  # of a batch: what a stop has to wait for, and what a crash has to go through again
+TICK: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to. By queue: `unfinished`, whether a batch was left in the middle; `waiting`: messages that wait
+    under the checkpoint for another attempt."""
+
+    completed: int = 0
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    unfinished: tuple[str, ...] = ()
+    waiting: dict[str, int] = field(default_factory=dict)
+    error: SemelError | None = None
+
+
+def run(
+    app: str,
+    *,
+    endpoint_url: str | None = None,
+    queues: Sequence[str] | None = None,
+    checkpoint: str | None = None,
+    available_now: bool = False,
+    master: str | None = None,
+    receivers: int | None = None,
+    max_messages: int = MAX_MESSAGES,
+    drain: Duration | None = None,
+    create_dlq: bool = False,
+    health: str | None = None,
+    attempt_log: str | None = None,
+    log_format: Literal["auto", "json", "text"] = "auto",
+    log_level: str = "info",
+    patience: Patience | None = None,
+    stop: Stop | None = None,
+    **options: Any,
+) -> Report:
+    """Runs the app that `module:name` names until a signal or `stop.ask()`; with `available_now`, until what is in the
+    queues at the start is done. What is wrong before the start is raised; from then on it is in the report.
+
+    `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
+    """
+    wanted = processes.Wanted(app, endpoint_url, None if queues is None else tuple(queues), attempt_log=attempt_log)
+    place = Place.here(
+        app,
+        endpoint_url=endpoint_url,
+        attempt_log=_absolute(attempt_log),
+        options=tuple(sorted(options.items())),
+        log_format="text" if log_format == "auto" and sys.stderr.isatty() else log_format,
+        log_level=log_level,
+    )
+    stop = Stop() if stop is None else stop
+    with ExitStack() as stack, on_signals(stop):
+        found = processes.prepared(wanted)
+        ledger = found.ledger(stack)
+        only = processes.chosen(wanted)
+        lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
+        folder = _folder(checkpoint, app)
+        _check_ledger(ledger, folder, master)
+        source = Source(found, folder, available_now, receivers, max_messages)
+        spark = _started(stack, app, master, [source.receivers(lane) for lane in lanes])
+        if master is None:  # as spark-submit has it
+            _check_ledger(ledger, folder, spark.sparkContext.master)
+        with on_signals(stop):  # again: Spark has taken SIGINT for itself
+            engine = _Engine(lanes, place, source, patience, seconds(found.drain_limit if drain is None else drain))
+            return engine.run(spark, stop, health)
+
+
+class _Engine:
+    """All queries of a run."""
+
+    def __init__(
+        self, lanes: Sequence[Lane], place: Place, source: Source, patience: Patience | None, drain: float
+    ) -> None:
+        self._metrics = Metrics()
+        self._drain = drain
+        self._started = False
+        self._queries = [
+            HandlerQuery(
+                lane, source, HandlerSink(place, f"{source.folder_of(lane)}/handler", patience=patience), self._count
+            )
+            for lane in lanes
+        ]
+
+    def run(self, spark: SparkSession, stop: Stop, health: str | None) -> Report:
+        with ExitStack() as stack:
+            if health is not None:
+                self._serve(stack, health)
+            error: SemelError | None = None
+            try:
+                for query in self._queries:
+                    query.start(spark)
+                self._started = True
+                self._watch(stop)
+            except Exception as failed:  # noqa: BLE001 - whatever PySpark and Py4J raise, the user gets one line
+                error = explained(failed)
+            unfinished = self._stop(stop)
+            return self._report(error, unfinished)
+
+    def _serve(self, stack: ExitStack, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not port.isdigit() or int(port) > 65_535:
+            raise SemelError(f"health={address!r} is no address: write it as 8080 or 0.0.0.0:8080")
+        server = HealthServer(host or "127.0.0.1", int(port), health=self._health, metrics=self._metrics.text)
+        stack.callback(server.close)
+        log.info("health and metrics on %s", server.url)
+
+    def _watch(self, stop: Stop) -> None:
+        """Until all have ended, one has failed, or it is asked to stop."""
+        while not stop.asked and self._error() is None:
+            active = [query for query in self._queries if query.active]
+            for query in self._queries:
+                query.try_waiting()
+            if not active:
+                return
+            stop.wait(TICK)
+
+    def _error(self) -> SemelError | None:
+        return next((error for query in self._queries if (error := query.error()) is not None), None)
+
+    def _stop(self, stop: Stop) -> tuple[str, ...]:
+        until = time.monotonic() + self._drain
+        for query in self._queries:
+            query.begin_no_other()
+        return tuple(query.name for query in self._queries if not query.stop(until, stop))
+
+    def _report(self, error: SemelError | None, unfinished: tuple[str, ...]) -> Report:
+        counts: dict[str, dict[str, int]] = {}
+        for query in self._queries:
+            counts |= {name: dict(found) for name, found in query.sink.counts.items()}
+        waiting = {query.name: query.waiting for query in self._queries if query.waiting}
+        for name in unfinished:
+            log.error("a batch of %s was left unfinished; the next start runs it again", name)
+        for name, count in waiting.items():
+            log.warning(
+                "%d messages of %s wait under the checkpoint for another attempt, by the next start", count, name
+            )
+        completed = sum(found.get("completed", 0) for found in counts.values())
+        return Report(completed, counts, unfinished, waiting, error or self._error())
+
+    def _count(self, written: Sequence[Written]) -> None:
+        for one in written:
+            for queue, counts in one.payload["counts"].items():
+                lane = self._metrics.lane(queue)
+                for name, count in counts.items():
+                    if name in COUNTERS:
+                        getattr(lane, name).add(count)
+
+    def _health(self) -> Health:
+        details = {query.name: {"active": query.active, "waiting": query.waiting} for query in self._queries}
+        live = self._error() is None
+        ready = live and self._started and all(query.active for query in self._queries)
+        return Health(live=live, ready=ready, details={"queries": details})
+
+
+# Before the start.
+
+
+def _folder(checkpoint: str | None, app: str) -> str:
+    """By default beside the ledger's default: in the current folder, under the app's name."""
+    return _absolute(checkpoint) or str(Path(DEFAULT_CHECKPOINT, app.replace(":", "-")).resolve())
+
+
+def _absolute(address: str | None) -> str | None:
+    return address if address is None or "://" in address else str(Path(address).expanduser().resolve())
+
+
+def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
+    """What would give each worker a ledger of its own, and so each message to several of them."""
+    from semel.ledger.sqlite import SqliteLedger
+
+    cluster = master is not None and not master.startswith("local")
+    if isinstance(ledger, SqliteLedger):
+        if ledger.path == ":memory:":
+            raise SemelError("a ledger in memory is known to one process only, and Spark has several: give it a file")
+        if cluster:
+            raise SemelError(
+                f"the ledger {ledger.path} is a file of this machine, and the executors of {master} are on others: use "
+                "a PostgreSQL, Redis or DynamoDB ledger"
+            )
+    if cluster and "://" not in checkpoint:
+        log.warning("the checkpoint %s must be on a file system that all executors of %s share", checkpoint, master)
+
+
+def _started(stack: ExitStack, app: str, master: str | None, receivers: Sequence[int]) -> SparkSession:
+    """A session; stopped at the end if it was started for this."""
+    from semel.spark.sessions import session
+
+    # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting for a core.
+    tasks = max(cores(), sum(receivers)) if master is None else None
+    owned = "pyspark" not in sys.modules or _no_context()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call, and the traceback of what we report
+    spark = session(f"semel {app}", master=master, cores=tasks)
+    if owned:
+        stack.callback(partial(_quietly, spark.stop))
+    spark = spark.newSession()
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    return spark
+
+
+def _no_context() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is None
+
+
+def _quietly(act: Callable[[], Any]) -> None:
+    with suppress(Exception):  # its Java has ended already
+        act()

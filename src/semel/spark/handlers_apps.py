@@ -1,0 +1,136 @@
+"""An app in an executor: imported by its name, once a worker process, with its client and its ledger.
+
+The rule: an executor runs the app as the driver would. So the folder that the driver was started in, its SEMEL_
+variables and what the command line said travel with the task; connections are opened here, and kept for the next task.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, cast
+
+from semel.consumer import logs, processes
+from semel.consumer.app import App
+from semel.consumer.context import logger
+from semel.consumer.handlers import Handler
+from semel.consumer.lane import Lane, Tools
+from semel.consumer.settings import Settings
+from semel.errors import SemelError
+from semel.ledger.contract import Ledger, LedgerError
+from semel.sqs import Client, Queue
+
+PURGE_EVERY: Final = 60.0
+_VARIABLES: Final = "SEMEL_"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how an app is run; a value that travels to the executors."""
+
+    app: str
+    endpoint_url: str | None = None
+    attempt_log: str | None = None
+    folder: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+    log_format: Literal["auto", "json", "text"] = "auto"
+    log_level: str = "info"
+
+    @classmethod
+    def here(cls, app: str, **given: Any) -> Place:
+        """As in this process."""
+        variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)))
+        return cls(app, folder=os.getcwd(), variables=variables, **given)
+
+    def wanted(self) -> processes.Wanted:
+        return processes.Wanted(self.app, endpoint_url=self.endpoint_url, attempt_log=self.attempt_log)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a lane is made of, besides the queue that it works on and the tools of one task."""
+
+    handler: Handler
+    settings: Settings
+    queue: Queue
+    dead_letters: Queue | None
+    attributes: dict[str, str]
+
+
+class LoadedApp:
+    """Of one worker process. Spark gives a worker one task at a time."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.app = self._imported()
+        self.client: Client = self.app.client()
+        self.ledger: Ledger = self.app.ledger(ExitStack())  # closed with the process
+        self._parts: dict[str, Parts] = {}
+        self._purged = time.monotonic()
+
+    def _imported(self) -> App:
+        place = self.place
+        os.environ.update(place.variables)
+        if os.path.isdir(place.folder):  # on this machine: what the app names by a relative path is meant from there
+            os.chdir(place.folder)
+            if place.folder not in sys.path:
+                sys.path.insert(0, place.folder)
+        try:
+            return processes.prepared(place.wanted())
+        except SemelError as error:
+            raise SemelError(
+                f"{error}; on the executors ({os.getcwd()}). The app's modules must be importable there: install them, "
+                "or hand them over with spark.submit.pyFiles"
+            ) from error
+
+    def parts(self, name: str) -> Parts:
+        """For the queue with this name."""
+        if name not in self._parts:
+            self._parts[name] = self._looked_up(name)
+        return self._parts[name]
+
+    def _looked_up(self, name: str) -> Parts:
+        for reference in self.app.handlers:
+            if self.client.queue(reference).name == name:
+                (lane,) = self.app.lanes(
+                    self.client, self.ledger, Tools(), only={reference: None}, **dict(self.place.options)
+                )
+                # The message has left its queue: how often SQS would still deliver it says nothing any more.
+                settings = replace(lane.settings, max_receives=None)
+                return Parts(lane.handler, settings, lane.queue, lane.dead_letters, lane.queue.attributes())
+        handled = ", ".join(sorted(self.app.handlers))
+        raise SemelError(f"{self.place.app} has no handler for the queue {name!r}; it has {handled}")
+
+    def lane(self, parts: Parts, queue: object, tools: Tools) -> Lane:
+        return Lane(parts.handler, parts.settings, cast(Queue, queue), parts.dead_letters, self.ledger, tools)
+
+    def purge(self) -> None:
+        """Now and then, what has expired in the ledger."""
+        if time.monotonic() - self._purged > PURGE_EVERY:
+            self._purged = time.monotonic()
+            try:
+                self.ledger.purge()
+            except LedgerError as error:
+                logger.warning("cleaning the ledger up failed: %s", error)
+
+
+_loaded: dict[Place, LoadedApp] = {}
+_loading = threading.Lock()
+
+
+def loaded(place: Place) -> LoadedApp:
+    with _loading:
+        if place not in _loaded:
+            _loaded[place] = LoadedApp(place)
+        return _loaded[place]
+
+
+def configure_logs(place: Place) -> None:
+    """In a worker process of Spark's, whose standard error is the executor's: as `semel run` has it."""
+    if place not in _loaded:
+        logs.configure(place.log_format, place.log_level)

@@ -1,0 +1,222 @@
+"""One queue's streaming query: rows go to the handler batch by batch, and in between what waits is tried again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from semel.consumer.app import App
+from semel.consumer.lane import Lane
+from semel.errors import SemelError
+from semel.spark import points
+from semel.spark.handlers_apps import configure_logs
+from semel.spark.handlers_rows import NEEDED
+from semel.spark.pipeline.failures import explained
+from semel.spark.pipeline.stopping import Stop
+from semel.spark.sinks.base import MicroBatch, Written
+from semel.spark.sinks.handler import HandlerSink, HandlerWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TICK: Final = 0.25
+WRITTEN_DOWN: Final = 5.0  # seconds for Spark to write down that a batch is done
+RESULT: Final = "task INT, result BINARY"
+_RESULT: Final = pa.schema([("task", pa.int32()), ("result", pa.binary())])
+
+
+class StopAsked(SemelError):
+    """The next batch is not begun, as the run is to stop. The next start begins with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How each queue is read."""
+
+    app: App
+    checkpoint: str
+    available_now: bool
+    wanted_receivers: int | None
+    max_messages: int
+
+    def folder_of(self, lane: Lane) -> str:
+        return f"{self.checkpoint}/{lane.name}"
+
+    def receivers(self, lane: Lane) -> int:
+        # One for FIFO, as then a batch has each group in the order that SQS gave it out in.
+        return 1 if lane.fifo else self.wanted_receivers or min(4, cores())
+
+    def rows(self, spark: SparkSession, lane: Lane) -> DataFrame:
+        from semel.spark import source
+
+        client = self.app.client()
+        source.register(spark)
+        options = {
+            "queue": lane.handler.queue,
+            "segments": f"{self.folder_of(lane)}/segments",
+            "receivers": str(self.receivers(lane)),
+            "maxMessagesPerBatch": str(self.max_messages),
+            "columns": ",".join(NEEDED.names),
+            "endpointUrl": client.endpoint,
+            "region": client.region,
+        }
+        if self.app.profile:
+            options["profile"] = self.app.profile
+        return spark.readStream.format("sqs").options(**options).load()
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        return {"availableNow": True} if self.available_now else {"processingTime": "0 seconds"}
+
+
+class HandlerQuery:
+    """The query of one queue: its batches, and between them what waits for another attempt."""
+
+    def __init__(
+        self, lane: Lane, source: Source, sink: HandlerSink, count: Callable[[Sequence[Written]], None]
+    ) -> None:
+        self.name = lane.name
+        self.sink = sink
+        self._lane, self._source, self._count = lane, source, count
+        self._turn = threading.Lock()  # one job of the handler's at a time
+        self._stopping = False
+        self._done: int | None = None
+        self._failed: BaseException | None = None
+        self._query: StreamingQuery | None = None
+        self._spark: SparkSession | None = None
+
+    def start(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.sink.open(NEEDED)
+        rows = self._source.rows(spark, self._lane)
+        if self._lane.fifo:
+            rows = self.sink.arrange(rows, max(2, cores()))
+        self._query = (
+            rows.writeStream.queryName(f"{self.name}-{uuid4().hex[:6]}")
+            .option("checkpointLocation", f"{self._source.folder_of(self._lane)}/query")
+            .foreachBatch(self._batch)
+            .trigger(**self._source.trigger)
+            .start()
+        )
+
+    def _batch(self, df: DataFrame, number: int) -> None:
+        try:
+            with self._turn:
+                if self._stopping:
+                    raise StopAsked(f"batch {number} of {self.name} is not begun")
+                self._carry_out(df, MicroBatch(self.name, number))
+                self._done = number
+        except BaseException as error:  # Spark tells of it as text only
+            self._failed = error
+            raise
+
+    def _carry_out(self, df: DataFrame, batch: MicroBatch) -> None:
+        if self.sink.committed(batch):  # the source still has to see its rows read, to be sure of its deletes
+            df.write.format("noop").mode("append").save()
+            return
+        written = _outcomes(df, _Task(self.sink.writer(batch)))
+        points.reached("before-commit")
+        self.sink.commit(batch, written)
+        points.reached("after-commit")
+        self._count(written)
+
+    def try_waiting(self) -> None:
+        """Try again what is due, unless a batch is in hand, which does it too."""
+        if self.sink.state.due is None or self.sink.state.due > time.time() or not self._turn.acquire(blocking=False):
+            return
+        try:
+            partitions = self.sink.state.partitions
+            if self._stopping or self._spark is None or partitions is None:
+                return
+            tasks = self._spark.range(0, partitions, 1, partitions)
+            written = _outcomes(tasks, _Task(self.sink.writer(), nothing_new=True))
+            self.sink.commit_waiting(written)
+            self._count(written)
+        finally:
+            self._turn.release()
+
+    @property
+    def waiting(self) -> int:
+        return self.sink.state.waiting if self._query is not None else 0
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def error(self) -> SemelError | None:
+        if self._query is None or self._query.isActive:
+            return None
+        raised = self._query.exception()
+        if raised is None or isinstance(self._failed, StopAsked):
+            return None
+        return explained(self._failed if isinstance(self._failed, SemelError) else raised)
+
+    # The end.
+
+    def begin_no_other(self) -> None:
+        self._stopping = True
+
+    def stop(self, until: float, stop: Stop) -> bool:
+        """Whether it ended in order: with no batch in hand."""
+        if self._query is None:
+            return True
+        in_order = False
+        while self._query.isActive and time.monotonic() < until and not stop.at_once and not in_order:
+            in_order = self._turn.acquire(timeout=TICK)
+        if in_order:
+            self._turn.release()
+            self._written_down()
+        ended = not self._query.isActive
+        with suppress(Exception):  # it is over anyway; the next start goes on from what is on disk
+            self._query.stop()
+        return in_order or ended
+
+    def _written_down(self) -> None:
+        """Give Spark the time to write down that the last batch is done: it would be run again, to no effect."""
+        until = time.monotonic() + WRITTEN_DOWN
+        while self._query is not None and self._query.isActive and time.monotonic() < until:
+            progress = self._query.lastProgress
+            if self._done is None or (progress is not None and int(progress["batchId"]) >= self._done):
+                return
+            time.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What `mapInArrow` calls in the executors; one row comes back. `nothing_new`: only what waits is tried again."""
+
+    writer: HandlerWriter
+    nothing_new: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        configure_logs(self.writer.place)
+        rows = iter(()) if self.nothing_new else batches
+        written = self.writer.write(rows, context.partitionId(), uuid4().hex)
+        yield pa.RecordBatch.from_pydict({"task": [written.task], "result": [written.encode()]}, _RESULT)
+
+
+def _outcomes(df: DataFrame, task: _Task) -> list[Written]:
+    with warnings.catch_warnings():
+        # It looks for pandas, which it does not use here, and warns of a new one.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        mapped = df.mapInArrow(task, RESULT)
+    return [Written.decode(bytes(row.result)) for row in mapped.collect()]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

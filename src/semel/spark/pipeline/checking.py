@@ -1,0 +1,194 @@
+"""`semel pipeline check`: is the file right, do its queues exist, what would happen. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from semel.errors import SemelError
+from semel.spark.options import COLUMN_NAMES, ReadOptions, read_options
+from semel.spark.pipeline import evolution, schema
+from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.spec import (
+    Dedup,
+    DeltaSpec,
+    HandlerSpec,
+    ParquetSpec,
+    Pipeline,
+    PostgresSpec,
+    RejectTo,
+    SqsSpec,
+)
+from semel.sqs import Client
+from semel.sqs.errors import SqsError
+
+DAY: Final = 86_400
+
+
+class Level(StrEnum):
+    FINE = "fine"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `check` found; `plan` says what a run would do."""
+
+    pipeline: str
+    plan: tuple[str, ...]
+    findings: tuple[Finding, ...] = field(default_factory=tuple)
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.level is not Level.PROBLEM for finding in self.findings)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self) | {"passed": self.passed}
+
+
+def check(pipeline: Pipeline) -> Check:
+    findings = [*_queues(pipeline), *_history(pipeline)]
+    return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
+
+
+def told(found: Check) -> list[str]:
+    marks = {Level.FINE: "  ok      ", Level.WARNING: "  warning ", Level.PROBLEM: "  PROBLEM "}
+    lines = [f"{found.pipeline}", *(f"  {line}" for line in found.plan), ""]
+    lines += [marks[finding.level] + finding.text for finding in found.findings]
+    problems = sum(finding.level is Level.PROBLEM for finding in found.findings)
+    return [*lines, "", "it can run" if not problems else f"{problems} to mend before it can run"]
+
+
+# What would happen.
+
+
+def _plan(pipeline: Pipeline) -> Iterator[str]:
+    source = pipeline.source
+    yield f"reads     {', '.join(source.queues)}" + (f" at {source.endpoint_url}" if source.endpoint_url else "")
+    yield f"key       {source.key or 'the idempotency-key attribute, else the message id'}"
+    yield f"once      {_DEDUP[source.dedup]}"
+    if not pipeline.schema.raw:
+        yield f"rows      {schema.ddl(pipeline.schema.fields)}"
+    for constraint in pipeline.schema.constraints:
+        yield f"          rejected unless {constraint.name}"
+    yield f"rejects   {_rejects(pipeline)}"
+    yield f"writes    {_target(pipeline)}"
+    yield f"remembers {pipeline.checkpoint}"
+
+
+_DEDUP: Final = {
+    Dedup.SEGMENTS: "over crashes, retries, failed deletes; not what SQS or a producer sends twice (dedup = segments)",
+    Dedup.KEY: "each key once for the queue's retention, whoever sent or delivered it again (dedup = key)",
+    Dedup.LEDGER: "each key once among all that share the ledger (dedup = ledger)",
+}
+
+
+def _rejects(pipeline: Pipeline) -> str:
+    match pipeline.rejects.to:
+        case RejectTo.DEAD_LETTER_QUEUE:
+            return "to the queue's own dead-letter queue"
+        case RejectTo.QUEUE:
+            return f"to the queue {pipeline.rejects.target}"
+        case RejectTo.TABLE:
+            return f"to the Parquet table {pipeline.rejects.target}"
+
+
+def _target(pipeline: Pipeline) -> str:
+    match pipeline.sink:
+        case ParquetSpec(path=path):
+            return f"Parquet files in {path}: each row once for every reader"
+        case DeltaSpec(path=path):
+            return f"the Delta table {path}: a batch appears whole, or not at all"
+        case PostgresSpec(table=table, mode=mode):
+            return f"the PostgreSQL table {table} ({mode.value}): a batch is one transaction"
+        case SqsSpec(queue=queue) if queue.endswith(".fifo"):
+            return f"the queue {queue}: each row once, also if a batch is run again"
+        case SqsSpec(queue=queue):
+            return (
+                f"the Standard queue {queue}: after a crash some rows may be sent again, with the same idempotency-key"
+            )
+        case HandlerSpec(app=app):
+            return f"the handlers of {app}, under their ledger: what `semel run {app} --explain` says holds here too"
+
+
+# What is there.
+
+
+def _queues(pipeline: Pipeline) -> Iterator[Finding]:
+    source = pipeline.source
+    options = read_options(source.options(pipeline.checkpoint), column_names=COLUMN_NAMES)
+    try:
+        client = Client(*options.address)
+    except SemelError as error:
+        yield Finding(Level.PROBLEM, f"SQS: {error}")
+        return
+    with client:
+        for name in source.queues:
+            try:
+                found = client.queue(name).attributes()
+            except (SqsError, SemelError) as error:
+                yield Finding(Level.PROBLEM, f"queue {name}: {error}")
+                continue
+            yield from _queue(name, found, pipeline, options)
+        for name in _others(pipeline):
+            try:
+                client.queue(name).attributes("QueueArn")
+                yield Finding(Level.FINE, f"queue {name} is there")
+            except (SqsError, SemelError) as error:
+                yield Finding(Level.PROBLEM, f"queue {name}: {error}")
+
+
+def _others(pipeline: Pipeline) -> Iterator[str]:
+    if pipeline.rejects.to is RejectTo.QUEUE and pipeline.rejects.target:
+        yield pipeline.rejects.target
+    sink = pipeline.sink
+    if isinstance(sink, SqsSpec) and (sink.endpoint_url or sink.region or sink.profile) is None:
+        yield sink.queue
+
+
+def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
+    waiting, retention = int(found.get("ApproximateNumberOfMessages", 0)), int(found.get("MessageRetentionPeriod", 0))
+    fifo = found.get("FifoQueue") == "true"
+    kind = "FIFO" if fifo else "Standard"
+    yield Finding(Level.FINE, f"queue {name}: {kind}, {waiting:,} waiting, kept for {retention / DAY:g} days")
+    if "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
+        yield Finding(
+            Level.PROBLEM,
+            f"queue {name} has no dead-letter queue for what is rejected: give it a RedrivePolicy, or set [rejects] "
+            "queue or table",
+        )
+    if fifo and options.receivers_of(name) > 1:
+        yield Finding(
+            Level.WARNING,
+            f"queue {name} is FIFO and has several receivers: a group may be in two partitions of a batch",
+        )
+    remember = pipeline.source.remember
+    if pipeline.source.dedup is Dedup.KEY and remember is not None and remember < retention:
+        yield Finding(
+            Level.WARNING,
+            f"[source] remember is shorter than the retention of queue {name}: SQS can deliver a message again after "
+            "its key is forgotten",
+        )
+
+
+def _history(pipeline: Pipeline) -> Iterator[Finding]:
+    try:
+        former = Checkpoint(pipeline.checkpoint).record()
+    except SemelError as error:
+        yield Finding(Level.PROBLEM, f"checkpoint: {error}")
+        return
+    if former is None:
+        yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
+        return
+    yield Finding(Level.FINE, "checkpoint: goes on where it was")
+    for change in evolution.compare(former.spec, evolution.recorded(pipeline)):
+        yield Finding(Level.PROBLEM if change.breaking else Level.FINE, change.text)

@@ -1,0 +1,98 @@
+"""What went wrong in a query, in one line.
+
+Spark wraps an error of a Python worker in its own texts, and those in the text of the failed query. The rule: if a
+Semel error is inside, its words are what the user reads; otherwise the last line of the last traceback. The whole text
+is kept as `trace`, for the status file and never for the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from semel.consumer.logs import safe_text
+from semel.errors import SemelError
+
+MAX_LINE: Final = 2_000
+MAX_TRACE: Final = 20_000
+# What ends the text of an error inside Spark's: an empty line, Java's frames, the next cause, Spark's own code.
+_END: Final = re.compile(
+    r"\n\s*(?:\n|at |SQLSTATE|Caused by|Driver stacktrace|JVM stacktrace|=== |\.\.\. \d+ more)|\s*$"
+)
+_SEMEL: Final = re.compile(r"^(semel(?:\.\w+)+): ", re.MULTILINE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_PYTHON: Final = re.compile(r"^([A-Za-z_][\w.]*): ?", re.MULTILINE)
+_CAUSE: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ?", re.MULTILINE)
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+
+# (what Spark says, what it means and what to do)
+_KNOWN: Final = (
+    ("CONCURRENT_STREAM_LOG_UPDATE", "another query is running on the same checkpoint; stop one of the two"),
+    ("Multiple streaming queries are concurrently using", "another query is running on the same checkpoint; stop one"),
+    (
+        "java.lang.OutOfMemoryError",
+        "Spark's Java process ran out of memory; set spark.driver.memory (or spark.executor.memory) higher in [spark], "
+        "or max_messages_per_batch lower in [source]",
+    ),
+    ("No space left on device", "no space is left on the disk of the checkpoint, the table or Spark's temporary files"),
+)
+
+
+class PipelineFailed(SemelError):
+    """The query of a pipeline ended with an error. `trace` is all that is known about it."""
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self.trace = trace
+
+
+class SparkGone(PipelineFailed):
+    """Spark's Java process has ended under the driver's feet."""
+
+
+def explained(error: BaseException) -> SemelError:
+    """The error as one line for the user; a Semel error stays what it is."""
+    if isinstance(error, SemelError):
+        return error
+    trace = safe_text(f"{type(error).__module__}.{type(error).__qualname__}: {error}", MAX_TRACE)
+    if type(error).__name__ in ("Py4JNetworkError", "Py4JError", "ConnectionRefusedError", "ConnectionResetError"):
+        return SparkGone(
+            "Spark's Java process has ended. Was it killed, or did the machine run out of memory? What was committed "
+            "is safe; start the pipeline again and it goes on from there",
+            trace,
+        )
+    return PipelineFailed(in_one_line(str(error)) or type(error).__name__, trace)
+
+
+def in_one_line(text: str) -> str:
+    """What a text of Spark's means: the words of the Semel error in it, if there is one."""
+    found = [_until_end(text[match.end() :]) for match in _SEMEL.finditer(text)]
+    if found:
+        return safe_text(found[-1], MAX_LINE)
+    for sign, meaning in _KNOWN:
+        if sign in text:
+            return meaning
+    return safe_text(_from_python(text) or _from_java(text), MAX_LINE)
+
+
+def _until_end(text: str) -> str:
+    end = _END.search(text)
+    assert end is not None  # at the latest, the end of the text
+    return text[: end.start()].strip()
+
+
+def _from_python(text: str) -> str:
+    """The last line of the last traceback, with the error's name."""
+    _, traceback, rest = text.rpartition(_TRACEBACK)
+    if not traceback:
+        return ""
+    rest = _until_end(rest)
+    found = list(_PYTHON.finditer(rest))
+    return f"{found[-1][1].rpartition('.')[2]}: {rest[found[-1].end() :].strip()}" if found else ""
+
+
+def _from_java(text: str) -> str:
+    causes = list(_CAUSE.finditer(text))
+    if causes:
+        return f"{causes[-1][1]}: {_until_end(text[causes[-1].end() :])}"
+    return _SQLSTATE.sub("", text.strip().partition("\n")[0])

@@ -1,0 +1,232 @@
+"""Runs a pipeline: checks what its checkpoint remembers, opens the sinks, starts Spark, and stays until the end.
+
+The order keeps two promises: whatever can be refused is refused before Spark is started and anything is received; and
+the record in the checkpoint is written when the sinks are open and before the first batch, so that it is never ahead of
+what the table can take, nor behind what a batch has done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from semel.errors import SemelError
+from semel.spark.pipeline import starting, status
+from semel.spark.pipeline.batches import Batches
+from semel.spark.pipeline.board import Board, source_totals
+from semel.spark.pipeline.checkpoint import Checkpoint, Record
+from semel.spark.pipeline.display import Show, display_for, logging_above, repeatedly
+from semel.spark.pipeline.events import Events
+from semel.spark.pipeline.failures import explained
+from semel.spark.pipeline.making import rejects_of, sink_of, traces
+from semel.spark.pipeline.metrics import Metrics, health, serve
+from semel.spark.pipeline.queues import Backlog
+from semel.spark.pipeline.running import End, Running, Trigger
+from semel.spark.pipeline.snapshot import Snapshot, State
+from semel.spark.pipeline.spec import Dedup, HandlerSpec, Pipeline, segments_of
+from semel.spark.pipeline.stopping import Stop, on_signals
+from semel.spark.pipeline.tasks import Outcome
+from semel.spark.sinks.rejects import TABLE as REJECTED
+from semel.spark.storage import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log: Final = logging.getLogger("semel.spark")
+DRAIN: Final = 60.0  # seconds for the batch in hand after SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run ended. `code` is for the command line: 0 done or stopped, 1 failed, 3 stopped within a batch."""
+
+    snapshot: Snapshot
+    error: SemelError | None = None
+    unfinished: bool = False
+
+    @property
+    def code(self) -> int:
+        return 1 if self.error is not None else 3 if self.unfinished else 0
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    available_now: bool = False,
+    master: str | None = None,
+    cores: int | None = None,
+    show: Show = "auto",
+    drain: float = DRAIN,
+    stop: Stop | None = None,
+) -> Report:
+    """Runs it until it fails, is stopped (by a signal or `stop.ask()`), or with `available_now` the backlog is done.
+
+    A refusal before the start is raised; what happens from then on is in the report, and in status.json.
+    """
+    stop = Stop() if stop is None else stop
+    checkpoint = Checkpoint(pipeline.checkpoint)
+    with on_signals(stop), checkpoint.held():
+        record = recorded(pipeline, checkpoint)
+        wanted = _Wanted(available_now, master, cores, show, drain)
+        return _Run(pipeline, checkpoint, record, wanted, stop).run()
+
+
+def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:
+    """The record that this run goes by. A change of the file that would break exactly once is refused here."""
+    from semel.spark.pipeline import evolution
+
+    former = checkpoint.record()
+    spec = evolution.recorded(pipeline)
+    if former is None:
+        return checkpoint.fresh(spec)
+    for change in evolution.check(former.spec, spec):
+        log.info("%s: %s", pipeline.name, change.text)
+    return Record(former.id, spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    available_now: bool
+    master: str | None
+    cores: int | None
+    show: Show
+    drain: float
+
+
+class _Run:
+    """One run, from the sinks' opening to the last line of the display."""
+
+    def __init__(self, pipeline: Pipeline, checkpoint: Checkpoint, record: Record, wanted: _Wanted, stop: Stop) -> None:
+        self.pipeline, self.checkpoint, self.record = pipeline, checkpoint, record
+        self.wanted, self.stop = wanted, stop
+        self.sink, self.rejects = sink_of(pipeline), rejects_of(pipeline)
+        self.segments = open_store(segments_of(checkpoint.url))
+        former = status.read(checkpoint.store)
+        self.board = Board(pipeline.name, record.id, self.sink.name, former)
+        self.status = status.StatusFile(checkpoint.store, self.board)
+        self.metrics = Metrics(self.board.snapshot, pipeline.source.queues)
+        folder = traces(pipeline)
+        self.events = None if folder is None else Events(folder)
+        if self.events is not None:
+            self.metrics.attempts_dropped = self.events.dropped
+        self.backlog = Backlog(pipeline.source, self.board.waiting)
+        self.display = display_for(wanted.show)
+
+    def run(self) -> Report:
+        with ExitStack() as stack:
+            stack.enter_context(starting.quiet_py4j())
+            stack.enter_context(logging_above(self.display))
+            stack.enter_context(self.backlog.watched())
+            if self.events is not None:
+                stack.callback(self.events.close)
+            self.status.write()
+            with repeatedly(self._tick):
+                end = self._ended(stack)
+            return self._told(end)
+
+    def _ended(self, stack: ExitStack) -> End:
+        try:
+            return self._carried_out(stack)
+        except SemelError as error:
+            return End(error=error)
+        except Exception as error:  # a mistake of ours or of a library: one line, and the rest in status.json
+            log.debug("the pipeline ended with an error", exc_info=True)
+            return End(error=explained(error))
+
+    def _carried_out(self, stack: ExitStack) -> End:
+        self._open(stack)
+        if self.stop.asked:
+            return End(stopped=True)
+        spark, owned = starting.started(self.pipeline, self.wanted.master, self.wanted.cores)
+        stack.enter_context(on_signals(self.stop))  # again: Spark has taken SIGINT for itself
+        if owned:
+            stack.callback(starting.stop_quietly, spark)
+        from semel.spark.pipeline.listener import Listener
+
+        rows = starting.source_rows(spark, self.pipeline, self.checkpoint.url, self.sink)
+        listener = Listener(self.board, self.metrics)
+        batches = Batches(self.record.id, self.sink, self.rejects, self._committed, traced=self.events is not None)
+        self._serve(stack, lambda: 0.0 if batches.busy else listener.silence)
+        between = self._trying_again(spark, batches)
+        running = Running(batches, listener, self.stop, drain=self.wanted.drain, tick=between, stopping=self._stopping)
+        trigger = Trigger(self.pipeline.trigger.every, self.wanted.available_now)
+        return running.run(rows, self.pipeline.name, self.checkpoint.query, trigger, self._running)
+
+    def _open(self, stack: ExitStack) -> None:
+        """Sinks first, then the record: if a sink refuses, the record is still what the last run went by."""
+        from semel.spark.pipeline import parsing
+
+        for sink, schema in ((self.sink, parsing.row_schema(self.pipeline)), (self.rejects, REJECTED)):
+            stack.callback(sink.close)
+            sink.open(schema)
+        self.checkpoint.keep(self.record)
+
+    def _serve(self, stack: ExitStack, silence: Callable[[], float]) -> None:
+        """`silence`: seconds since the query was heard of. A batch may take its time."""
+        address = self.pipeline.metrics.health
+        if address is not None:
+            server = serve(address, lambda: health(self.board.snapshot(), silence()), self.metrics)
+            stack.callback(server.close)
+            self.board.told(health=server.url)
+
+    # What the query tells on its way.
+
+    def _running(self, query: str) -> None:
+        self.board.told(query=query)
+        self.board.moved(State.RUNNING)
+        self.status.write()
+
+    def _stopping(self) -> None:
+        self.board.moved(State.STOPPING)
+        self.status.write()
+
+    def _tick(self) -> None:
+        self.display.draw(self.board.snapshot())
+        self.status.beat()
+
+    def _trying_again(self, spark: SparkSession, batches: Batches) -> Callable[[], None]:
+        if not isinstance(self.pipeline.sink, HandlerSpec):
+            return lambda: None
+        from semel.spark.pipeline import waiting
+
+        return partial(waiting.try_again, spark, self.sink, batches)
+
+    def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
+        """A batch is in: tell it, count it, write the count down. In this order: see events.py."""
+        before = self.board.snapshot().counted
+        if self.events is not None and number > before:
+            self.events.committed(number, outcomes)
+        rejects: dict[str, int] = {}
+        for one in outcomes:
+            for reason, count in one.rejects.items():
+                rejects[reason] = rejects.get(reason, 0) + count
+        written = [one.written for one in outcomes if one.written is not None]
+        rows = sum(one.rows for one in (written or outcomes))
+        size = sum(one.bytes for one in written)
+        self.board.committed(number, began, rows=rows, size=size, rejects=rejects)
+        try:
+            self.board.received(source_totals(self.segments), by_key=self.pipeline.source.dedup is Dedup.KEY)
+        except (SemelError, OSError) as error:  # figures are missing then; the batch is in
+            log.warning("what was received cannot be counted: %s", error)
+        self.status.write()
+
+    def _told(self, end: End) -> Report:
+        if end.error is None:
+            self.backlog.look()
+        if end.error is not None:
+            self.board.moved(State.FAILED, end.error)
+        elif end.unfinished:
+            note = SemelError(
+                "a batch was left unfinished; the next start runs it again, and nothing is lost or doubled"
+            )
+            self.board.moved(State.STOPPED, note)
+        else:
+            self.board.moved(State.STOPPED if end.stopped or not self.wanted.available_now else State.DONE)
+        self.status.write()
+        snapshot = self.board.snapshot()
+        self.display.close(snapshot)
+        return Report(snapshot, end.error, end.unfinished)

@@ -1,0 +1,106 @@
+"""Spark for a pipeline, and the stream of its rows: the source, each key once if that is wanted, and parsed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.spark.pipeline import queues
+from semel.spark.pipeline.making import is_choosy, traces
+from semel.spark.pipeline.spec import Dedup, HandlerSpec, Pipeline
+from semel.spark.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log: Final = logging.getLogger("semel.spark")
+TASK_TRIES: Final = 4  # as on a cluster: on one machine Spark would give up at the first failure
+
+
+def started(pipeline: Pipeline, master: str | None, cores: int | None) -> tuple[SparkSession, bool]:
+    """A session of the pipeline's own, and whether Spark was started for it, and so is to be stopped with it."""
+    from semel.spark.sessions import session
+
+    settings: dict[str, Any] = dict(pipeline.spark)
+    if master is None and "spark.master" not in settings and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        settings["spark.master"] = f"local[{cores or _cores()},{TASK_TRIES}]"
+    owned = _no_spark_yet()
+    spark = session(f"semel {pipeline.name}", master=master, cores=cores, **settings).newSession()
+    _quiet_accumulators(spark)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.shuffle.partitions", str(pipeline.source.dedup_partitions))
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
+    return spark, owned
+
+
+def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: Sink) -> DataFrame:
+    """The source, each key once if that is wanted, and parsed."""
+    from semel.spark import dedup, source
+    from semel.spark.pipeline import parsing
+
+    source.register(spark)
+    options = pipeline.source.options(checkpoint)
+    folder = traces(pipeline)
+    if folder is not None:
+        options["attemptLog"] = folder
+    rows = spark.readStream.format("sqs").options(**options).load()
+    by_key = pipeline.source.dedup is Dedup.KEY
+    within = int(pipeline.source.remember or queues.retention(pipeline.source)) if by_key else 0
+    if isinstance(pipeline.sink, HandlerSpec):
+        from semel.spark.pipeline import waiting
+
+        # Nothing may come between the order of groups and the tasks.
+        rows = waiting.arranged(dedup.once(rows, within) if by_key else rows, sink, pipeline)
+        by_key = False
+    found = parsing.parsed(
+        rows, pipeline, with_message=is_choosy(pipeline), traced=folder is not None, identified=by_key
+    )
+    return dedup.once_by(found, parsing.IDENTITY, within) if by_key else found
+
+
+@contextmanager
+def quiet_py4j() -> Iterator[None]:
+    """Py4J logs each call, and the tracebacks of what a user gets in one line; some of it in the name of the root."""
+    root: list[logging.Handler] = [*logging.getLogger().handlers, *([logging.lastResort] if logging.lastResort else [])]
+    for handler in root:
+        handler.addFilter(_not_py4j)
+    try:
+        yield
+    finally:
+        for handler in root:
+            handler.removeFilter(_not_py4j)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
+
+
+def _quiet_accumulators(spark: SparkSession) -> None:
+    """PySpark's server for accumulators prints a traceback when Java goes away; what is to be said, we say."""
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+def stop_quietly(spark: SparkSession) -> None:
+    try:
+        spark.stop()
+    except Exception:  # its Java has ended already
+        log.debug("while Spark was stopped", exc_info=True)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _no_spark_yet() -> bool:
+    if "pyspark" not in sys.modules:
+        return True
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is None

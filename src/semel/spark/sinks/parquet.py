@@ -1,0 +1,189 @@
+"""A folder of Parquet files that any reader sees each row of once, with no manifest to look at.
+
+The rule: a file's name is that of (pipeline, batch, task), so whoever writes the task's rows again replaces them by the
+same rows. On a file system, tasks write hidden files and the driver's commit moves them into place, each atomically. In
+S3, which cannot move, the task's own put makes the file appear.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.spark import points
+from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, short, store_at, unique
+from semel.spark.sinks.parquet_files import check_codec, encode, encode_file, sync_folder
+from semel.spark.sinks.shapes import grown, shaped, sql_name, storable
+from semel.spark.storage import LocalStore, Store
+
+OURS: Final = "_semel"  # readers of a folder of Parquet files leave out what begins with an underscore
+SCHEMA: Final = f"{OURS}/schema.json"
+_HIDDEN: Final = f"{OURS}/writing"
+_BATCH: Final = re.compile(r"-b(\d+)-t")
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetWriter:
+    url: str
+    table: str
+    prefix: str
+    number: int
+    schema: pa.Schema
+    compression: str
+    mark: str
+
+    def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
+        rows = shaped(batches, self.schema, self.table)
+        first = next(rows, None)
+        if first is None:
+            return Written(task, attempt, 0, 0)
+        name = f"{self.prefix}-b{self.number:010}-t{task:04}.parquet"
+        store, rows = store_at(self.url), chain((first,), rows)
+        if not isinstance(store, LocalStore):
+            if _last(store, self.mark) >= self.number:
+                return Written(task, attempt, 0, 0)  # the task of a driver that does not know that the batch is in
+            data, count = encode(rows, self.schema, self.compression)
+            store.put(name, data)
+            return Written(task, attempt, count, len(data), {"file": name})
+        hidden = f"{name}.{unique(attempt)}"
+        try:
+            size, count = encode_file(store.root / _HIDDEN / hidden, rows, self.schema, self.compression)
+        except OSError as error:
+            raise SinkError(f"{self.table}: {error}") from error
+        return Written(task, attempt, count, size, {"file": name, "hidden": hidden})
+
+
+class ParquetSink:
+    """`path` is a folder that all executors see, or s3://bucket/folder; `compression` zstd, snappy, gzip, lz4, none.
+
+    Columns that are new appear in the new files only: read with `union_by_name` (DuckDB), `mergeSchema` (Spark) or a
+    schema (pyarrow) to see them. A file that was moved away or merged into others does not come back.
+    """
+
+    def __init__(self, path: str, compression: str = "zstd", *, prefix: str = "part") -> None:
+        check_codec(compression)
+        self._store = store_at(path)
+        self._compression = compression
+        self._prefix = prefix
+        self._schema: pa.Schema | None = None
+
+    @property
+    def name(self) -> str:
+        return f"Parquet table {self._store.url}"
+
+    def open(self, schema: pa.Schema) -> None:
+        wanted, known = storable(schema), self._known()
+        self._schema = (
+            wanted
+            if known is None
+            else grown(
+                known,
+                wanted,
+                table=self.name,
+                way_out="Give the column its old type back and a new one another name, or write to a new folder.",
+                may_lack=False,
+            )
+        )
+        if known != self._schema:
+            self._store.put(SCHEMA, _written_down(self._schema))
+
+    def committed(self, batch: MicroBatch) -> bool:
+        return _last(self._store, self._mark(batch)) >= batch.number
+
+    def writer(self, batch: MicroBatch) -> ParquetWriter:
+        if self._schema is None:
+            raise SinkError(f"{self.name} was not opened")
+        prefix = f"{self._prefix}-{short(batch.pipeline)}"
+        settings = (self._schema, self._compression, self._mark(batch))
+        return ParquetWriter(self._store.url, self.name, prefix, batch.number, *settings)
+
+    def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
+        winners = checked(batch, written)
+        if self.committed(batch):
+            return
+        if isinstance(self._store, LocalStore):
+            self._place(self._store.root, winners)
+        points.reached("during-commit")
+        self._store.put(self._mark(batch), orjson.dumps({"number": batch.number}))
+        if isinstance(self._store, LocalStore):
+            self._tidy(self._store.root, batch)
+
+    def close(self) -> None:
+        pass
+
+    def _mark(self, batch: MicroBatch) -> str:
+        return f"{OURS}/{self._prefix}-{short(batch.pipeline)}.committed"
+
+    def _place(self, root: Path, winners: Sequence[Written]) -> None:
+        for one in winners:
+            target = root / one.payload["file"]
+            try:
+                os.replace(root / _HIDDEN / one.payload["hidden"], target)
+            except FileNotFoundError:
+                # A former commit of the batch moved it, and ended before it was through.
+                if not target.exists():
+                    raise SinkError(
+                        f"{self.name}: what task {one.task} wrote is not there: every executor must see the same "
+                        "folder as the driver does; use a shared file system or s3://"
+                    ) from None
+            except OSError as error:
+                raise SinkError(f"{self.name}: {error}") from error
+            points.reached("during-commit")
+        if winners:
+            sync_folder(root)
+
+    def _tidy(self, root: Path, batch: MicroBatch) -> None:
+        """Remove what attempts of older batches left behind; nobody can commit those any more."""
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(root / _HIDDEN):
+                found = _BATCH.search(entry.name)
+                ours = entry.name.startswith(f"{self._prefix}-{short(batch.pipeline)}-b")
+                if ours and found and int(found[1]) < batch.number:
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+
+    def _known(self) -> pa.Schema | None:
+        """The columns that the folder has: as written down, else as in a file of somebody else's."""
+        data = self._store.read(SCHEMA)
+        if data is not None:
+            return _read_back(data, self.name)
+        for name in self._store.names():
+            if name.endswith(".parquet") and not name.startswith(("_", ".")):
+                file = self._store.read(name)
+                if file is not None:
+                    return storable(pq.read_schema(io.BytesIO(file)))
+        return None
+
+
+def _last(store: Store, mark: str) -> int:
+    """The last batch that was committed; -1 before the first one."""
+    data = store.read(mark)
+    return -1 if data is None else int(orjson.loads(data)["number"])
+
+
+def _written_down(schema: pa.Schema) -> bytes:
+    columns = [{"name": field.name, "type": sql_name(field.type), "nullable": field.nullable} for field in schema]
+    arrow = base64.b64encode(schema.serialize().to_pybytes()).decode()
+    return orjson.dumps({"columns": columns, "arrow": arrow}, option=orjson.OPT_INDENT_2)
+
+
+def _read_back(data: bytes, table: str) -> pa.Schema:
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(orjson.loads(data)["arrow"])))
+    except (ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
+        raise SinkError(
+            f"{table}: {SCHEMA} in it cannot be read ({error}); restore it, or remove it: its columns are then taken "
+            "from one of the files"
+        ) from error
