@@ -39,8 +39,8 @@ example:
   python bench/sparks.py --works noop,parquet --messages 100000
   python bench/sparks.py --durable                the broker syncs every change to disk
 """
-WARM = 2  # batches that do not count
-PER_BATCH = 20_000
+WARM = 1  # batches that do not count
+PER_BATCH = 40_000
 PATIENCE = 900.0
 SCHEMA = 'ddl = "id STRING NOT NULL, cents BIGINT NOT NULL, country STRING, note STRING"'
 

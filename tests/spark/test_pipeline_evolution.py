@@ -60,6 +60,7 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
         (('"refunds"', '"refunds", "returns"'), "returns is read from now on"),
         (('["sent_at"]', '["sent_at", "queue"]'), "_queue is new"),
         (('dedup = "key"', 'dedup = "key"\nack = "committed"'), "ack is committed from now on"),
+        (('dedup = "key"', 'dedup = "key"\nremember = "2d"'), "keys are remembered for 2 days from now on"),
     ],
 )
 def test_a_change_that_is_fine_is_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
@@ -90,9 +91,15 @@ def test_what_harms_nothing_is_no_change(tmp_path: Path, change: tuple[str, str]
         (('dedup = "key"', 'dedup = "key"\ndedup_partitions = 9'), "dedup_partitions was 4 and is 9"),
         (("amount BIGINT", "amount STRING"), "amount was BIGINT and is STRING"),
         (("amount BIGINT", "amount INT"), "amount was BIGINT and is INT"),
-        (("tags ARRAY<STRING>", "tags ARRAY<INT>"), "tags[] was STRING and is INT"),
+        (("tags ARRAY<STRING>", "tags ARRAY<INT>"), "tags was ARRAY<STRING> and is ARRAY<INT>"),
         (("city: STRING", "city: INT"), "place.city was STRING"),
         (("amount BIGINT, ", ""), "amount is gone"),
+        (("tags ARRAY<STRING>", "tags MAP<STRING, STRING>"), "tags was ARRAY<STRING> and is MAP<STRING, STRING>"),
+        (("amount BIGINT", "amount DECIMAL(20,2)"), "amount was BIGINT and is DECIMAL(20,2)"),
+        (
+            ('ddl = "id STRING NOT NULL, amount BIGINT, place STRUCT<city: STRING>, tags ARRAY<STRING>"', "raw = true"),
+            "id is gone",
+        ),
         (("amount BIGINT", "amount BIGINT NOT NULL"), "amount is NOT NULL now"),
         (("amount BIGINT", "amount BIGINT, note STRING NOT NULL"), "note is new and NOT NULL"),
         (('["sent_at"]', '["queue"]'), "sent_at is gone"),
@@ -115,3 +122,20 @@ def test_a_change_that_would_break_exactly_once_is_refused_with_its_reason(
         check(former, spec(tmp_path, change))
     assert said in str(refused.value)
     assert all(one.breaking for one in refused.value.changes)
+
+
+def test_another_ledger_is_refused_and_another_password_for_it_is_not(tmp_path: Path) -> None:
+    def with_ledger(address: str) -> dict[str, object]:
+        return spec(tmp_path, ('dedup = "key"', f'dedup = "ledger"\nledger = "{address}"'))
+
+    former = with_ledger("postgresql://me:secret@db:5432/shop?sslmode=require")
+    assert "secret" not in json.dumps(former)
+    assert compare(former, with_ledger("postgresql://you:other@db:5432/shop")) == []
+    with pytest.raises(PipelineChanged, match="which does not know what was done so far"):
+        check(former, with_ledger("postgresql://me:secret@elsewhere/shop"))
+
+
+def test_a_body_that_was_kept_as_text_cannot_become_fields(tmp_path: Path) -> None:
+    ddl = 'ddl = "id STRING NOT NULL, amount BIGINT, place STRUCT<city: STRING>, tags ARRAY<STRING>"'
+    with pytest.raises(PipelineChanged, match="body is gone"):
+        check(spec(tmp_path, (ddl, "raw = true")), spec(tmp_path, (ddl, 'ddl = "id STRING"')))

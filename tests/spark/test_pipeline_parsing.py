@@ -381,6 +381,9 @@ def test_a_handler_gets_the_sources_rows(spark: SparkSession) -> None:
     good, bad = parsing.parsed(source(spark, ['{"id": "a"}', "{}"], key=None), spec).collect()
     assert good.row.asDict() == source(spark, ['{"id": "a"}'], key=None).first().asDict()  # type: ignore[union-attr]
     assert (bad.reason, bad.field) == ("missing", "id")
+    raw = replace(spec, schema=SchemaSpec((), raw=True))
+    (found,) = parsing.parsed(source(spark, ["anything"], key=None), raw).collect()
+    assert (found.reason, found.row.body) == (None, "anything")
 
 
 def test_the_message_and_what_is_traced_can_come_along_with_good_rows(spark: SparkSession) -> None:

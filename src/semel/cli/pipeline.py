@@ -93,14 +93,9 @@ def run(given: argparse.Namespace) -> int:
 
 def _loaded(given: argparse.Namespace) -> Pipeline:
     """The file's pipeline, with SQS's address from the command line if it names one."""
-    from dataclasses import replace
-
     from semel.spark.pipeline.file import load
 
-    pipeline = load(given.file)
-    if given.endpoint_url is None:
-        return pipeline
-    return replace(pipeline, source=replace(pipeline.source, endpoint_url=given.endpoint_url))
+    return load(given.file, endpoint_url=given.endpoint_url)
 
 
 def _add_status(steps: Any) -> None:
@@ -142,8 +137,9 @@ def init(given: argparse.Namespace) -> int:
 
 
 _CHECK = """\
-example:
+examples:
   semel pipeline check orders.toml
+  semel pipeline check orders.toml --sql --json
 
 exit codes:
   0  it can run
@@ -156,6 +152,7 @@ def _add_check(steps: Any) -> None:
     parser = _step(steps, "check", "Is a pipeline's file right, and what would happen? Changes nothing.", _CHECK)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
     parser.add_argument("--endpoint-url", metavar="URL", help="SQS's address, instead of the file's")
+    parser.add_argument("--sql", action="store_true", help="look at the SQL of constraints too, which starts Spark")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=check)
 

@@ -28,6 +28,7 @@ class Taken(NamedTuple):
 
 
 def key_of(message: Received, rule: KeyRule) -> str | None:
+    """The message's key by the consumer's rule; None if it has none."""
     try:
         return rule.resolve(message, None).text
     except NoKey:

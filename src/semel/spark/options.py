@@ -65,8 +65,8 @@ class ReadOptions:
     queues: tuple[str, ...]
     segments: str | None = None
     receivers: int | None = None
-    threads: int = 4
-    max_messages: int = 50_000
+    threads: int = 8
+    max_messages: int = 100_000
     max_bytes: int = 128 * MIB
     max_seconds: float = 10.0
     visibility: int = 120

@@ -11,6 +11,7 @@ from semel.errors import SemelError
 from semel.spark.options import COLUMN_NAMES, ReadOptions, read_options
 from semel.spark.pipeline import evolution, schema
 from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.file_sections import PipelineFileError
 from semel.spark.pipeline.spec import (
     Dedup,
     DeltaSpec,
@@ -22,7 +23,7 @@ from semel.spark.pipeline.spec import (
     SqsSpec,
 )
 from semel.sqs import Client
-from semel.sqs.errors import SqsError
+from semel.sqs.errors import AccessDenied
 
 DAY: Final = 86_400
 
@@ -55,8 +56,11 @@ class Check:
         return asdict(self) | {"passed": self.passed}
 
 
-def check(pipeline: Pipeline) -> Check:
-    findings = [*_queues(pipeline), *_history(pipeline)]
+def check(pipeline: Pipeline, *, with_spark: bool = False) -> Check:
+    """`with_spark`: look at the SQL of constraints, too, for which Spark has to be started."""
+    findings = [*_queues(pipeline), *_written_to(pipeline), *_history(pipeline)]
+    if with_spark:
+        findings += _conditions(pipeline)
     return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
 
 
@@ -135,24 +139,30 @@ def _queues(pipeline: Pipeline) -> Iterator[Finding]:
         for name in source.queues:
             try:
                 found = client.queue(name).attributes()
-            except (SqsError, SemelError) as error:
+            except SemelError as error:
                 yield Finding(Level.PROBLEM, f"queue {name}: {error}")
                 continue
             yield from _queue(name, found, pipeline, options)
-        for name in _others(pipeline):
-            try:
-                client.queue(name).attributes("QueueArn")
-                yield Finding(Level.FINE, f"queue {name} is there")
-            except (SqsError, SemelError) as error:
-                yield Finding(Level.PROBLEM, f"queue {name}: {error}")
 
 
-def _others(pipeline: Pipeline) -> Iterator[str]:
+def _written_to(pipeline: Pipeline) -> Iterator[Finding]:
+    """The other queues: where rejects and rows go."""
+    source, sink = pipeline.source, pipeline.sink
     if pipeline.rejects.to is RejectTo.QUEUE and pipeline.rejects.target:
-        yield pipeline.rejects.target
-    sink = pipeline.sink
-    if isinstance(sink, SqsSpec) and (sink.endpoint_url or sink.region or sink.profile) is None:
-        yield sink.queue
+        yield _is_there(pipeline.rejects.target, (source.endpoint_url, source.region, source.profile))
+    if isinstance(sink, SqsSpec):
+        yield _is_there(sink.queue, (sink.endpoint_url, sink.region, sink.profile))
+
+
+def _is_there(name: str, address: tuple[str | None, str | None, str | None]) -> Finding:
+    try:
+        with Client(*address) as client:
+            client.queue(name).attributes("QueueArn")
+    except AccessDenied:  # who may send need not be allowed to look
+        return Finding(Level.WARNING, f"queue {name}: these credentials may not look at it; may they send to it?")
+    except SemelError as error:
+        return Finding(Level.PROBLEM, f"queue {name}: {error}")
+    return Finding(Level.FINE, f"queue {name} is there")
 
 
 def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
@@ -178,6 +188,18 @@ def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: Rea
             f"[source] remember is shorter than the retention of queue {name}: SQS can deliver a message again after "
             "its key is forgotten",
         )
+
+
+def _conditions(pipeline: Pipeline) -> Iterator[Finding]:
+    from semel.spark.pipeline.parsing import check_constraints
+    from semel.spark.sessions import session
+
+    try:
+        check_constraints(session(f"semel check {pipeline.name}"), pipeline)
+    except PipelineFileError as error:
+        yield from (Finding(Level.PROBLEM, mistake) for mistake in error.mistakes)
+    else:
+        yield Finding(Level.FINE, f"constraints: Spark understands all {len(pipeline.schema.constraints)}")
 
 
 def _history(pipeline: Pipeline) -> Iterator[Finding]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from semel.errors import SemelError
 from semel.spark.pipeline import schema
+from semel.spark.pipeline.rows import body_fields
 from semel.spark.pipeline.schema import Array, Decimal, Field, Kind, Map, Plain, Struct, Type
 from semel.spark.pipeline.spec import Dedup, Pipeline, PostgresSpec
 
@@ -62,9 +64,11 @@ def recorded(pipeline: Pipeline) -> dict[str, Any]:
             "key": source.key,
             "dedup": source.dedup.value,
             "dedup_partitions": source.dedup_partitions if source.dedup is Dedup.KEY else None,
+            "remember": source.remember,
+            "ledger": None if source.ledger is None else _without_secrets(source.ledger),
             "ack": source.ack.value,
         },
-        "schema": schema.encode(rows.fields),
+        "schema": schema.encode(body_fields(pipeline)),
         "metadata": list(rows.metadata),
         "sink": target,
     }
@@ -114,8 +118,26 @@ def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]
             f"the keys is laid out for the old number; keep it, or {ANEW}",
             breaking=True,
         )
+    if old.get("ledger") != new.get("ledger") and old["dedup"] == new["dedup"]:
+        yield Change(
+            f"[source] ledger was {old.get('ledger')} and is {new.get('ledger')}, which does not know what was done so "
+            f"far: deliveries of it again would get in twice; change it back, or {ANEW}",
+            breaking=True,
+        )
+    if old.get("remember") != new.get("remember"):
+        yield Change(f"[source] keys are remembered for {_days(new.get('remember'))} from now on", breaking=False)
     if old["ack"] != new["ack"]:
         yield Change(f"[source] ack is {new['ack']} from now on", breaking=False)
+
+
+def _without_secrets(address: str) -> str:
+    """Where it is; who asks and with which password may change."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _days(seconds: float | None) -> str:
+    return "the queues' retention" if seconds is None else f"{seconds / 86_400:g} days"
 
 
 def _dedup(old: str, new: str) -> Change:
@@ -177,27 +199,27 @@ def _field(path: str, old: Field, new: Field) -> Iterator[Change]:
             breaking=True,
         )
     elif new.nullable and not old.nullable:
-        yield Change(f"[schema] {path} may be null from now on", breaking=False)
+        yield Change(f"[schema] {path} may be null from now on; the table's column must allow it", breaking=False)
     yield from _types(path, old.type, new.type)
 
 
 def _types(path: str, old: Type, new: Type) -> Iterator[Change]:
-    match old, new:
-        case Struct(fields=before), Struct(fields=after):
-            yield from _fields(f"{path}.", before, after)
-        case Array(element=before_element), Array(element=after_element):
-            yield from _types(f"{path}[]", before_element, after_element)
-        case Map(value=before_value), Map(value=after_value):
-            yield from _types(f"{path}{{}}", before_value, after_value)
-        case _ if old != new:
-            wider = isinstance(old, Plain) and isinstance(new, Plain) and (old.kind, new.kind) in _WIDER
-            decimals = isinstance(old, Decimal) and isinstance(new, Decimal)
-            hint = " (a wider type too: files and tables that are there keep the old one)" if wider or decimals else ""
-            yield Change(
-                f"[schema] {path} was {schema.sql(old)} and is {schema.sql(new)}: the table has the old type{hint}; "
-                f"add a field with another name, or {ANEW}",
-                breaking=True,
-            )
+    if isinstance(old, Struct) and isinstance(new, Struct):
+        yield from _fields(f"{path}.", old.fields, new.fields)
+    elif old != new:  # a table can grow a column or a field of a struct, but not what is within an array or a map
+        wider = isinstance(old, Plain) and isinstance(new, Plain) and (old.kind, new.kind) in _WIDER
+        decimals = isinstance(old, Decimal) and isinstance(new, Decimal)
+        hint = " (a wider type too: files and tables that are there keep the old one)" if wider or decimals else ""
+        yield Change(
+            f"[schema] {path} was {_shown(old)} and is {_shown(new)}: the table has the old type{hint}; "
+            f"add a field with another name, or {ANEW}",
+            breaking=True,
+        )
+
+
+def _shown(kind: Type) -> str:
+    nulls = " without nulls" if isinstance(kind, Array | Map) and not kind.nullable else ""
+    return schema.sql(kind).replace("`", "") + nulls
 
 
 def _metadata(old: list[str], new: list[str]) -> Iterator[Change]:

@@ -25,10 +25,11 @@ MESSAGE: Final = (
 )
 IDENTITY: Final = f"{RESERVED}_identity"
 TRACED: Final = ("message_id", "queue", "group_id", "sent_at", "receive_count")
+_MESSAGE, _WIRE, _PROBLEM = f"{RESERVED}_message", f"{RESERVED}_wire", f"{RESERVED}_problem"
 
 # `from_json` stops at the end of the first value, and would not notice what follows it. So the body is read as a member
 # of an object, with another one behind it: whatever does not end where it should, loses the second.
-_WRAPPED: Final = f"concat('{{\"r\":', {RESERVED}_body, ',\"e\":1}}')"
+_WRAPPED: Final = "concat('{{\"r\":', {0}, ',\"e\":1}}')"
 _LONE_SURROGATE: Final = literal(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
@@ -45,45 +46,48 @@ def parsed(
     source's own columns, as they came."""
     schema = pipeline.schema
     with _lenient(df.sparkSession):
-        _check_constraints(df.sparkSession, pipeline)
-        named = df.selectExpr(*(f"{one.name} AS {_own(one.name)}" for one in SOURCE))
-        if not schema.raw:
+        check_constraints(df.sparkSession, pipeline)
+        # As one column, the message is cheap to carry along.
+        message = f"named_struct({', '.join(f'{literal(one.name)}, {one.name}' for one in SOURCE)}) AS {_MESSAGE}"
+        if schema.raw:
+            rows = df.selectExpr(message)
+        else:
             wire = Wire(schema.any_as_text)
-            named = named.selectExpr("*", f"{_read(f'r STRUCT<{wire.fields(schema.fields)}>')} AS {_own('w')}")
+            rows = df.selectExpr(message, f"{_read(f'r STRUCT<{wire.fields(schema.fields)}>', 'body')} AS {_WIRE}")
             values = (f"{wire.value(f.type, _wire(f))} AS {quoted(f.name)}" for f in schema.fields)
-            named = named.selectExpr("*", *values)
-        judged = named.selectExpr("*", f"{_case(_problems(pipeline))} AS {_own('p')}")
+            rows = rows.selectExpr("*", *values)
+        judged = rows.selectExpr("*", f"{_case(_problems(pipeline))} AS {_PROBLEM}")
         identity = [f"{_identity()} AS {IDENTITY}"] if identified else []
         return judged.selectExpr(*_columns(pipeline, with_message, traced), *identity)
 
 
 def _identity() -> str:
     of_message = f"concat('\\0', {_own('message_id')})"
-    key = f"CASE WHEN {_own('p')} IS NULL THEN coalesce({_own('key')}, {of_message}) ELSE {of_message} END"
+    key = f"CASE WHEN {_PROBLEM} IS NULL THEN coalesce({_own('key')}, {of_message}) ELSE {of_message} END"
     return f"concat_ws('/', {_own('queue')}, {key})"
 
 
 def _own(name: str) -> str:
-    return f"{RESERVED}_{name}"
+    """A column of the source."""
+    return f"{_MESSAGE}.{name}"
 
 
 def _wire(field: Field) -> str:
-    return f"{_own('w')}.r.{quoted(field.name)}"
+    return f"{_WIRE}.r.{quoted(field.name)}"
 
 
-def _read(member: str) -> str:
-    return f"from_json({_WRAPPED}, {literal(f'{member}, e INT, c STRING')}, {OPTIONS})"
+def _read(member: str, body: str) -> str:
+    return f"from_json({_WRAPPED.format(body)}, {literal(f'{member}, e INT, c STRING')}, {OPTIONS})"
 
 
 def _columns(pipeline: Pipeline, with_message: bool, traced: bool) -> Iterator[str]:
-    problem = _own("p")
-    yield f"CASE WHEN {problem} IS NULL THEN {_row(pipeline)} END AS row"
+    yield f"CASE WHEN {_PROBLEM} IS NULL THEN {_row(pipeline)} END AS row"
     yield f"{_own('key')} AS key"
     yield f"{_own('received_at')} AS received_at"
-    yield f"{problem}.reason AS reason"
-    yield f"{problem}.field AS field"
+    yield f"{_PROBLEM}.reason AS reason"
+    yield f"{_PROBLEM}.field AS field"
     message = f"named_struct({', '.join(f'{literal(name)}, {_own(name)}' for name in MESSAGE)})"
-    yield f"{message if with_message else f'CASE WHEN {problem} IS NOT NULL THEN {message} END'} AS message"
+    yield f"{message if with_message else f'CASE WHEN {_PROBLEM} IS NOT NULL THEN {message} END'} AS message"
     if traced:
         yield from (f"{_own(name)} AS {name}" for name in TRACED)
 
@@ -103,8 +107,9 @@ def _row(pipeline: Pipeline) -> str:
 
 
 def _case(problems: Sequence[tuple[str, str]]) -> str:
-    whens = " ".join(f"WHEN {condition} THEN {outcome}" for condition, outcome in problems)
-    return f"CASE {whens} ELSE {_outcome('NULL', 'NULL')} END" if not whens else f"CASE {whens} END"
+    if not problems:
+        return "CAST(NULL AS STRUCT<reason: STRING, field: STRING>)"
+    return f"CASE {' '.join(f'WHEN {condition} THEN {outcome}' for condition, outcome in problems)} END"
 
 
 def _outcome(reason: str, field: str) -> str:
@@ -119,7 +124,7 @@ def _problems(pipeline: Pipeline) -> list[tuple[str, str]]:
     schema = pipeline.schema
     found: list[tuple[str, str]] = []
     if not schema.raw:
-        wire, read = Wire(schema.any_as_text), _own("w")
+        wire, read = Wire(schema.any_as_text), _WIRE
         unread = f"{read}.c IS NOT NULL OR {read}.e IS NULL OR {read}.r IS NULL"
         found.append((unread, _diagnosis(wire, schema.fields)))
         for field in schema.fields:
@@ -142,9 +147,9 @@ def _of_the_whole(schema: SchemaSpec) -> Iterator[Problem]:
 
 def _diagnosis(wire: Wire, fields: Sequence[Field]) -> str:
     """Why a body could not be read: this is for few rows, so it may read them again. Lambdas stand for `let`."""
-    text, names = _own("text"), _own("names")
+    text, names = f"{RESERVED}_text", f"{RESERVED}_names"
     first = f"left(trim(LEADING ' \\n\\r\\t' FROM {_own('body')}), 1)"
-    broken = [*map(_pair, wire.broken(fields, f"{_own('w')}.r", names))]
+    broken = [*map(_pair, wire.broken(fields, f"{_WIRE}.r", names))]
     inner = _case([*broken, ("true", _outcome("'wrong type'", "NULL"))])
     cases = _case(
         [
@@ -153,7 +158,7 @@ def _diagnosis(wire: Wire, fields: Sequence[Field]) -> str:
             ("true", _let(names, f"from_json({text}.r, 'MAP<STRING, STRING>')", inner)),
         ]
     )
-    return _let(text, _read("r STRING"), cases)
+    return _let(text, _read("r STRING", _own("body")), cases)
 
 
 def _let(name: str, value: str, within: str) -> str:
@@ -197,8 +202,8 @@ def _lenient(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(setting, str(before))
 
 
-def _check_constraints(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Each condition must be one, over the row's fields, and always say the same about the same row."""
+def check_constraints(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Each must be a condition over the row's fields that always says the same of a row. Raises PipelineFileError."""
     from pyspark.errors import PySparkException
 
     if not pipeline.schema.constraints:

@@ -49,8 +49,8 @@ dedup = "key"                      # segments: crashes, retries · key: SQS and 
 # endpoint_url = "http://127.0.0.1:9324"   # the SQS in the box; AWS if not given
 # region = "eu-west-1"
 # receivers = 4                    # tasks that receive at once, each with so many threads:
-# threads = 4
-# max_messages_per_batch = 50_000
+# threads = 8
+# max_messages_per_batch = 100_000
 # max_seconds_per_batch = 10
 # visibility = 120
 

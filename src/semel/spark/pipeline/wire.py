@@ -34,7 +34,7 @@ _COMPACT_ZONE: Final = literal(rf"^{_DAY}{_CLOCK}[+-]\d{{4}}$")
 _LOCAL: Final = literal(rf"^{_DAY}{_CLOCK}$")
 _DATE: Final = literal(f"^{_DAY}$")
 _SECONDS: Final = literal(r"^-?\d{9,11}$")  # from 1973 to 5138, and as far back; "2024" is none, nor are milliseconds
-_NUMBER: Final = literal(r"^[+-]?\d{1,40}([.]\d{1,40})?$")
+_EXACT_DIGITS: Final = 15  # a number's text goes through a double, which keeps so many
 _TEXTS: Final = (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ, Kind.DATE)
 _LARGEST: Final = {Kind.FLOAT: "CAST('3.4028235E38' AS FLOAT)", Kind.DOUBLE: "1.7976931348623157E308D"}
 # How bodies are read: as the standard has JSON, and with a column `c` for what could not be read.
@@ -69,8 +69,8 @@ class Wire:
                 return "SMALLINT"
             case Plain(kind=name):
                 return "STRING" if name in _TEXTS else name.value
-            case Decimal():
-                return "VARIANT"
+            case Decimal(precision=precision):
+                return "STRING" if precision <= _EXACT_DIGITS else "VARIANT"
             case Array(element=element):
                 return f"ARRAY<{self.type(element)}>"
             case Map(value=value):
@@ -91,8 +91,10 @@ class Wire:
         match kind:
             case Plain(kind=name):
                 return _plain(name, wire)
+            case Decimal(precision=precision) if precision <= _EXACT_DIGITS:
+                return f"try_cast({wire} AS {sql(kind)})"
             case Decimal():
-                return _decimal(sql(kind), wire)
+                return _long_decimal(sql(kind), wire)
             case Array(element=element):
                 return f"transform({wire}, {one} -> {self.value(element, one)})"
             case Map(value=value):
@@ -247,10 +249,8 @@ def _timestamp(wire: str) -> str:
     )
 
 
-def _decimal(kind: str, wire: str) -> str:
-    """From a number, or from a text that is one: money is often sent so. No comma: it is a point to some."""
+def _long_decimal(kind: str, wire: str) -> str:
+    """From a number, or from a text that is one: money is often sent so."""
     given, text = f"schema_of_variant({wire})", f"try_cast({wire} AS STRING)"
-    return (
-        f"CASE WHEN {given} = 'STRING' THEN CASE WHEN {text} RLIKE {_NUMBER} THEN try_cast({text} AS {kind}) END"
-        f" WHEN {given} <> 'BOOLEAN' THEN try_cast({wire} AS {kind}) END"
-    )
+    number = f"CASE WHEN {given} <> 'BOOLEAN' THEN try_cast({wire} AS {kind}) END"
+    return f"CASE WHEN {given} = 'STRING' THEN try_cast({text} AS {kind}) ELSE {number} END"
