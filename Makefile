@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark clean
+.PHONY: demo test check format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark prove-spark clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
@@ -46,6 +46,9 @@ bench-consumer: $(READY)  ## the consumer next to boto3 loops, Powertools, Celer
 
 bench-spark: $(READY)  ## SQS through Spark: source, sinks, state, latency
 	$(BIN)/python bench/sparks.py
+
+prove-spark: $(READY)  ## drivers of pipelines killed 20 times at random moments, for every sink; then the audit
+	$(BIN)/python bench/crashes.py
 
 clean:
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .hypothesis

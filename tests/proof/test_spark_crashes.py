@@ -1,0 +1,148 @@
+"""Pipelines whose drivers are killed with SIGKILL at each named point of a batch: lost 0, doubled 0, for every sink.
+
+Real processes: `semel pipeline run` is started, dies, and is started again. `make prove-spark` does the same 20 times
+for every sink, at random moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from semel.broker import running
+from spark import crashing
+from spark.crashing import Audit, DeltaFolder, FifoQueue, HandlerEffects, Orders, ParquetFolder, PostgresTable, Trial
+
+if TYPE_CHECKING:
+    from servers import postgres
+
+pytestmark = pytest.mark.timeout(1_200)
+ORDERS: Final = 2_000  # two tasks receive at once while more than a thousand are waiting
+TWICE: Final = 0.02  # of the orders are sent twice, where the pipeline is to notice
+BY_KEY: Final = {"dedup": "key"}
+MakeOrders = Callable[..., Orders]
+MakeTrial = Callable[..., Trial]
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return crashing.with_archive(tmp_path_factory.mktemp("archive"))
+
+
+@pytest.fixture
+def orders() -> Iterator[MakeOrders]:
+    """A full queue of orders, at a broker of its own; `faults` by kind."""
+    with ExitStack() as stack:
+
+        def made(faults: dict[str, float] | None = None, **how: Any) -> Orders:
+            found = Orders(stack.enter_context(running()), **how)
+            found.send(ORDERS)
+            for kind, rate in (faults or {}).items():
+                found.broker.faults.set(kind, rate, queue=crashing.QUEUE)
+            return found
+
+        yield made
+
+
+@pytest.fixture
+def trial(java: str, tmp_path: Path) -> MakeTrial:
+    return partial(Trial, folder=tmp_path, variables={"SPARK_SUBMIT_OPTS": java})
+
+
+def killed_at_each_point(trial: Trial, **how: int) -> Audit:
+    """Each driver commits a batch or two and dies in the next one, each at another point; the last one goes on."""
+    for batch, point in enumerate(crashing.NAMED):
+        trial.dies(point, after_batch=batch, **how)
+    return trial.finish()
+
+
+def assert_once(audit: Audit) -> None:
+    assert audit.passed, audit
+    assert audit.rows == ORDERS
+    assert audit.delivered > audit.sent  # what was in the hands of those who died came again
+
+
+def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_producer_sends_twice(
+    orders: MakeOrders, trial: MakeTrial, tmp_path: Path
+) -> None:
+    sent = orders(crashing.FAULTS, again=TWICE)
+    assert_once(killed_at_each_point(trial(sent, ParquetFolder(tmp_path / "table"), source=BY_KEY)))
+    injected = sent.broker.faults.counts()
+    assert all(injected[kind] for kind in crashing.FAULTS), injected
+
+
+def test_delta_has_every_order_once_though_zombies_go_on(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
+    """Workers that outlive their driver for a moment: they seal and delete what they have in hand."""
+    audit = killed_at_each_point(trial(orders(), DeltaFolder(tmp_path / "table")), linger=0)
+    assert audit.passed, audit
+    assert audit.rows == ORDERS
+
+
+def test_postgres_append_has_every_order_once(
+    orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
+) -> None:
+    table = PostgresTable(postgres_server.url, "crashed_append")
+    assert_once(killed_at_each_point(trial(orders(again=TWICE), table, source=BY_KEY)))
+
+
+def test_postgres_upsert_has_every_order_once(
+    orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
+) -> None:
+    table = PostgresTable(postgres_server.url, "crashed_upsert", "upsert")
+    assert_once(killed_at_each_point(trial(orders(again=TWICE), table)))
+
+
+def test_a_fifo_queue_has_every_order_once(orders: MakeOrders, trial: MakeTrial) -> None:
+    sent = orders()
+    assert_once(killed_at_each_point(trial(sent, FifoQueue(sent))))
+
+
+def test_a_handler_has_done_every_order_once(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
+    sent = orders(again=TWICE)
+    assert_once(killed_at_each_point(trial(sent, HandlerEffects(tmp_path, sent))))
+
+
+def test_two_pipelines_on_one_queue_have_every_order_once_between_them(
+    orders: MakeOrders, trial: MakeTrial, tmp_path: Path, postgres_server: postgres.Server
+) -> None:
+    sent = orders(again=TWICE)
+    shared = {"dedup": "ledger", "ledger": postgres_server.url}
+    one, two = (trial(sent, ParquetFolder(tmp_path / name), name=name, source=shared) for name in ("one", "two"))
+    with two.driver() as lives:
+        one.dies("after-seal", after_batch=1)
+        with one.driver() as again:
+            crashing.wait_until(lambda: not sent.left(), lives, again)
+            again.stop()
+        lives.stop()
+    assert_once(crashing.audited(sent, one.sink, two.sink))
+    assert one.sink.ids()
+    assert two.sink.ids()
+
+
+def test_a_flipped_bit_in_a_sealed_segment_stops_the_pipeline_and_nothing_of_it_is_given_out(
+    orders: MakeOrders, trial: MakeTrial, tmp_path: Path
+) -> None:
+    pipeline = trial(orders(), ParquetFolder(tmp_path / "table"))
+    pipeline.dies("after-seal", after_batch=1)
+    before = sorted(pipeline.sink.ids())
+    segment = max((pipeline.checkpoint / "segments").glob("b*/*.seg"))
+    sealed = segment.read_bytes()
+    segment.write_bytes(flipped(sealed, len(sealed) // 2))
+    with pipeline.driver() as driver:
+        assert driver.ends() == 1
+        said = driver.said()
+    assert f"segment {segment} is damaged: its checksum does not fit" in said
+    assert "Traceback" not in said
+    assert sorted(pipeline.sink.ids()) == before
+
+    segment.write_bytes(sealed)  # from a copy, as the error says
+    assert_once(pipeline.finish())
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]

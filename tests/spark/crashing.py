@@ -1,0 +1,488 @@
+"""Pipelines as processes of their own, made to be killed, and the audit of what is in their sinks afterwards.
+
+A kill hits the driver's whole process group: its Python and its Java. Spark's Python workers are in a group of their
+own; they go on for a moment as zombies do, and that is wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Protocol
+
+import psutil
+
+from semel.broker import EmbeddedBroker, running
+from semel.sqs import Client, Entry, Sent
+
+QUEUE, DEAD, OUT = "orders", "orders-dead", "out.fifo"
+PATIENCE: Final = 150.0
+VISIBILITY: Final = 10
+FAULTS: Final = {"duplicate": 0.05, "lost-delete": 0.05, "lost-answer": 0.02, "short-poll": 0.2}
+# The points in the order in which a batch comes by.
+NAMED: Final = ("before-seal", "after-seal", "after-delete", "during-commit")
+LOOK: Final = 0.1
+# Each of these Sparks lives for seconds: Java's second compiler would take more of them than it gives back.
+JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Spark gives a worker ten seconds to come up, which a crowded machine may not. Whoever watches it starts it again.
+STARVED: Final = "Python worker failed to connect back"
+# The group is known to the shell only: it becomes the driver, in a session of its own.
+_ARMED: Final = 'export SEMEL_SPARK_KILL="$1;group=$$"; shift; exec "$@"'
+_COUNTS: Final = [f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed")]
+
+PIPELINE: Final = """\
+name = "{name}"
+checkpoint = "{checkpoint}"
+
+[source]
+queues = ["{queue}"]
+key = "$.id"
+endpoint_url = "{endpoint}"
+region = "us-east-1"
+visibility = {visibility}
+max_seconds_per_batch = 3
+max_messages_per_batch = {per_batch}
+{source}
+[schema]
+ddl = "id STRING NOT NULL, euros BIGINT NOT NULL, shop STRING"
+
+[[schema.constraints]]
+name = "euros are positive"
+field = "euros"
+check = "euros > 0"
+
+[rejects]
+to = "dead-letter-queue"
+
+[sink]
+{sink}
+
+[spark]
+{spark}
+"""
+APP: Final = """\
+from semel import App, Transaction
+
+app = App({ledger!r}, endpoint_url={endpoint!r}, region="us-east-1", lease=5)
+
+
+@app.handler({queue!r}, key="$.id")
+def book(order: dict, tx: Transaction) -> None:
+    tx.execute("INSERT INTO effects VALUES (?)", (order["id"],))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return kept | {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "SPARK_SUBMIT_OPTS": JAVA,
+        **more,
+    }
+
+
+# What is sent.
+
+
+class Orders:
+    """A queue of orders with its dead-letter queue, and what was sent to it: all by seed."""
+
+    def __init__(self, broker: EmbeddedBroker, *, again: float = 0.0, poison: float = 0.01, seed: int = 7) -> None:
+        self.broker, self._again, self._poison = broker, again, poison
+        self._random = Random(seed)
+        self.client = Client(broker.url, "us-east-1", access_key="test", secret_key="test")
+        dead = self.client.create_queue(DEAD)
+        policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 1_000}
+        self.queue = self.client.create_queue(QUEUE, {"RedrivePolicy": json.dumps(policy)})
+        self.ids: set[str] = set()
+        self.poison: set[str] = set()
+        self.messages = 0
+
+    def send(self, count: int) -> None:
+        """So many orders more; some twice with the same id, and beside them some messages that are none."""
+        bodies: list[str] = []
+        for number in range(len(self.ids), len(self.ids) + count):
+            order = json.dumps({"id": f"o{number}", "euros": number % 500 + 1, "shop": f"shop-{number % 7}"})
+            bodies += [order] * (2 if self._random.random() < self._again else 1)
+            self.ids.add(f"o{number}")
+            if self._random.random() < self._poison:
+                bodies.append(self._broken(number))
+        self._random.shuffle(bodies)
+        for outcome in self.queue.send_many([Entry(body) for body in bodies]):
+            assert isinstance(outcome, Sent), outcome
+        self.messages += len(bodies)
+
+    def _broken(self, number: int) -> str:
+        kinds = (
+            f"no JSON {number}",
+            json.dumps({"id": f"p{number}", "euros": "a lot"}),
+            json.dumps({"euros": number}),
+            json.dumps({"id": f"p{number}", "euros": -number - 1}),
+        )
+        made = self._random.choice(kinds)
+        self.poison.add(made)
+        return made
+
+    def left(self) -> int:
+        """Messages in the queue, seen by nobody or in somebody's hand."""
+        found = self.queue.attributes(*_COUNTS)
+        return sum(int(found[name]) for name in _COUNTS)
+
+    def letters(self) -> Counter[str]:
+        """Bodies of the dead letters."""
+        return Counter(message["Body"] for message in self.broker.peek(DEAD, limit=100_000))
+
+    def delivered(self) -> int:
+        found = re.search(rf'NumberOfMessagesReceived[^\n]*"{QUEUE}"[^\n]* (\d+)', self.broker.metrics(), re.IGNORECASE)
+        return int(found[1]) if found else 0
+
+
+# Where it goes.
+
+
+class Sink(Protocol):
+    def toml(self) -> str:
+        """What the pipeline's file says of it."""
+
+    def ids(self) -> list[str]:
+        """Of every order that it holds, once for each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFolder:
+    path: Path
+
+    def toml(self) -> str:
+        return f'type = "parquet"\npath = "{self.path}"'
+
+    def ids(self) -> list[str]:
+        import pyarrow.parquet as pq
+
+        return [id_ for file in self.path.glob("*.parquet") for id_ in pq.read_table(file)["id"].to_pylist()]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFolder:
+    path: Path
+
+    def toml(self) -> str:
+        return f'type = "delta"\npath = "{self.path}"'
+
+    def ids(self) -> list[str]:
+        from deltalake import DeltaTable
+
+        if not (self.path / "_delta_log").exists():
+            return []
+        found: list[str] = DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTable:
+    dsn: str
+    table: str
+    mode: str = "append"
+
+    def toml(self) -> str:
+        key = '\nkey = ["id"]' if self.mode == "upsert" else ""
+        return f'type = "postgres"\ndsn = "{self.dsn}"\ntable = "{self.table}"\nmode = "{self.mode}"{key}'
+
+    def ids(self) -> list[str]:
+        import psycopg
+
+        with psycopg.connect(self.dsn) as connection, suppress(psycopg.errors.UndefinedTable):
+            return [id_ for (id_,) in connection.execute(f"SELECT id FROM {self.table}")]
+        return []
+
+
+class FifoQueue:
+    def __init__(self, orders: Orders) -> None:
+        self._broker = orders.broker
+        orders.client.create_queue(OUT)
+
+    def toml(self) -> str:
+        return (
+            f'type = "sqs"\nqueue = "{OUT}"\ngroup = "shop"\nendpoint_url = "{self._broker.url}"\nregion = "us-east-1"'
+        )
+
+    def ids(self) -> list[str]:
+        return [json.loads(message["Body"])["id"] for message in self._broker.peek(OUT, limit=100_000)]
+
+
+class HandlerEffects:
+    """A handler that writes its effect into the ledger's own database."""
+
+    def __init__(self, folder: Path, orders: Orders) -> None:
+        self._database = folder / "ledger.db"
+        ledger = f"sqlite:///{self._database}"
+        (folder / "crashed_shop.py").write_text(APP.format(ledger=ledger, endpoint=orders.broker.url, queue=QUEUE))
+        with self._opened() as connection:
+            connection.execute("CREATE TABLE effects (id TEXT)")
+
+    def toml(self) -> str:
+        return 'type = "handler"\napp = "crashed_shop:app"'
+
+    def ids(self) -> list[str]:
+        with self._opened() as connection:
+            return [id_ for (id_,) in connection.execute("SELECT id FROM effects")]
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self._database, timeout=30, isolation_level=None)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+# Who brings it there.
+
+
+class Ended(AssertionError):
+    """A driver has ended, or did not end, against what was meant."""
+
+
+class Driver:
+    """One incarnation of a pipeline's driver, in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, point: str | None) -> None:
+        self.process, self._log, self._point = process, log, point
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def dies(self) -> None:
+        """Waits until it was killed at its point."""
+        code = self.ends()
+        if code != -signal.SIGKILL:
+            raise Ended(f"it was to die {self._point}, and ended with {code}: {self.said()}")
+
+    def stop(self) -> None:
+        """As an operator does; it ends in order."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.ends()
+        if code or "Traceback" in self.said():
+            raise Ended(f"it was to stop, and ended with {code}: {self.said()}")
+
+    def ends(self) -> int:
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Ended(f"it did not end within {PATIENCE:.0f} s: {self.said()}") from None
+
+    @property
+    def java_lives(self) -> bool:
+        """Whether something of its group is there, be the driver itself gone."""
+        for process in psutil.process_iter(["status"]):
+            with suppress(ProcessLookupError):
+                if os.getpgid(process.pid) == self.process.pid and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
+
+    @property
+    def starved(self) -> bool:
+        return STARVED in self.said()
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was sent against what is there. `letters_again`: dead letters that are there twice, which may be."""
+
+    orders: int
+    sent: int
+    delivered: int
+    rows: int
+    lost: list[str]
+    doubled: list[str]
+    strange: list[str]
+    letters: int
+    letters_lost: list[str]
+    letters_again: int
+    left: int
+
+    @property
+    def passed(self) -> bool:
+        return not (self.lost or self.doubled or self.strange or self.letters_lost or self.left)
+
+
+def audited(orders: Orders, *sinks: Sink) -> Audit:
+    rows = Counter(id_ for sink in sinks for id_ in sink.ids())
+    letters = orders.letters()
+    return Audit(
+        orders=len(orders.ids),
+        sent=orders.messages,
+        delivered=orders.delivered(),
+        rows=rows.total(),
+        lost=sorted(orders.ids - set(rows)),
+        doubled=sorted(id_ for id_, count in rows.items() if count > 1),
+        strange=sorted(set(rows) - orders.ids) + sorted(set(letters) - orders.poison),
+        letters=letters.total(),
+        letters_lost=sorted(orders.poison - set(letters)),
+        letters_again=letters.total() - len(letters),
+        left=orders.left(),
+    )
+
+
+@dataclass
+class Trial:
+    """A pipeline from a queue of orders into a sink, and its drivers, one after the other."""
+
+    orders: Orders
+    sink: Sink
+    folder: Path
+    name: str = "orders"
+    per_batch: int = 250
+    source: Mapping[str, str | int] = field(default_factory=dict)  # more options for [source]
+    spark: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ("--cores", "2")
+    incarnations: int = 0
+
+    def __post_init__(self) -> None:
+        text = PIPELINE.format(
+            name=self.name,
+            checkpoint=self.checkpoint,
+            queue=QUEUE,
+            endpoint=self.orders.broker.url,
+            visibility=VISIBILITY,
+            per_batch=self.per_batch,
+            source="".join(f"{name} = {json.dumps(value)}\n" for name, value in self.source.items()),
+            sink=self.sink.toml(),
+            spark="".join(f'"{name}" = "{value}"\n' for name, value in self.spark.items()),
+        )
+        self.file.write_text(text)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"{self.name}.toml"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / f"{self.name}-checkpoint"
+
+    @contextmanager
+    def driver(self, kill: str | None = None, *, after_batch: int | None = None, linger: int = 20) -> Iterator[Driver]:
+        """`kill`: the point at which it dies, the first time that it gets there after Spark has committed a batch.
+        `linger`: seconds that a worker stands still there; Spark's daemon ends it meanwhile. 0: it goes on."""
+        self.incarnations += 1
+        command = [sys.executable, "-m", "semel.cli", "pipeline", "run", str(self.file), *self.arguments]
+        if kill is not None:
+            once = self.folder / f"{self.name}-killed-{self.incarnations}"
+            armed = f"point={kill};once={once};linger={linger}"
+            if after_batch is not None:
+                armed += f";when={self.checkpoint}/query/commits/{after_batch}"
+            command = ["sh", "-c", _ARMED, "sh", armed, *command]
+        log = self.folder / f"{self.name}-{self.incarnations}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                env=environment(**self.variables),
+                start_new_session=True,
+            )
+        driver = Driver(process, log, kill)
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+    def status(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.checkpoint / "status.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def committed(self) -> int:
+        """The last batch that Spark has committed; -1 before the first."""
+        found = (self.checkpoint / "query/commits").glob("[0-9]*")
+        return max((int(file.name) for file in found), default=-1)
+
+    def runs(self, driver: Driver) -> bool:
+        """Whether its query is at work."""
+        found = self.status()
+        return found.get("pid") == driver.process.pid and found.get("state") == "running"
+
+    def is_done(self) -> bool:
+        """Nothing is left in the queue, and everything is where it should be."""
+        if self.orders.left():
+            return False
+        return self.orders.ids <= set(self.sink.ids()) and self.orders.poison <= set(self.orders.letters())
+
+    def with_driver(self, act: Callable[[Driver], None], **how: Any) -> None:
+        while True:
+            with self.driver(**how) as driver:
+                try:
+                    return act(driver)
+                except Ended:
+                    if not driver.starved:
+                        raise
+
+    def dies(self, point: str, **how: Any) -> None:
+        """One driver, killed at a point."""
+        self.with_driver(Driver.dies, kill=point, **how)
+
+    def finish(self) -> Audit:
+        """One more driver, until all is in; stopped as an operator does."""
+        self.with_driver(self._finish)
+        return audited(self.orders, self.sink)
+
+    def _finish(self, driver: Driver) -> None:
+        wait_until(self.is_done, driver)
+        driver.stop()
+
+
+def with_archive(folder: Path) -> str:
+    """Java options with which a driver starts in less time: Spark's classes as Java has them in memory, written down
+    by a driver that ends in order. If this Java cannot do that, they are as before."""
+    archive = folder / "spark.jsa"
+    with running() as broker:
+        orders = Orders(broker)
+        orders.send(100)
+        writing = {"SPARK_SUBMIT_OPTS": f"{JAVA} -Xlog:disable -XX:ArchiveClassesAtExit={archive}"}
+        trial = Trial(orders, ParquetFolder(folder / "table"), folder, source={"dedup": "key"}, variables=writing)
+        with trial.driver() as driver:
+            wait_until(trial.is_done, driver)
+            driver.stop()
+            wait_until(lambda: not driver.java_lives)
+    return f"{JAVA} -Xlog:disable -XX:SharedArchiveFile={archive}" if archive.exists() else JAVA
+
+
+def wait_until(seen: Callable[[], bool], *drivers: Driver, patience: float = PATIENCE) -> bool:
+    """Whether it came to pass; what did not, the audit will show."""
+    ends = time.monotonic() + patience
+    while not seen():
+        for driver in drivers:
+            if driver.ended:
+                raise Ended(f"it ended by itself: {driver.said()}")
+        if time.monotonic() > ends:
+            return False
+        time.sleep(LOOK)
+    return True
