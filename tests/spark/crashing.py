@@ -325,8 +325,17 @@ class Audit:
     left: int
 
     @property
+    def exact(self) -> bool:
+        return not (self.lost or self.doubled or self.strange or self.letters_lost)
+
+    @property
     def passed(self) -> bool:
-        return not (self.lost or self.doubled or self.strange or self.letters_lost or self.left)
+        return self.exact and not self.left
+
+
+def are_there(orders: Orders, *sinks: Sink) -> bool:
+    """Whether every order and every dead letter is where it should be."""
+    return orders.ids <= {id_ for sink in sinks for id_ in sink.ids()} and orders.poison <= set(orders.letters())
 
 
 def audited(orders: Orders, *sinks: Sink) -> Audit:
@@ -432,9 +441,7 @@ class Trial:
 
     def is_done(self) -> bool:
         """Nothing is left in the queue, and everything is where it should be."""
-        if self.orders.left():
-            return False
-        return self.orders.ids <= set(self.sink.ids()) and self.orders.poison <= set(self.orders.letters())
+        return not self.orders.left() and are_there(self.orders, self.sink)
 
     def with_driver(self, act: Callable[[Driver], None], **how: Any) -> None:
         while True:

@@ -18,7 +18,6 @@ from semel.ledger.contract import Ask, Claim, Finish, Ledger, Status, Won
 from semel.ledger.contract import Done as KnownDone
 from semel.spark.building import Taken
 
-LEASE: Final = 300.0  # seconds from the claim to the record; a replay after a longer pause may find the key taken
 AT_ONCE: Final = 1_000
 
 _ledgers: dict[str, Ledger] = {}
@@ -36,12 +35,14 @@ class Guard(Protocol):
     def release(self, taken: Sequence[Taken]) -> None: ...
 
 
-def guard_for(ledger: str | None, queue: str) -> Guard:
+def guard_for(ledger: str | None, queue: str, lease: float) -> Guard:
+    """`lease`: seconds from the claim to the record, best as long as the message is hidden. What a task that died has
+    claimed waits for its end; a replay after a longer pause may find a key taken."""
     if ledger is None:
         return _NoGuard()
     if ledger not in _ledgers:
         _ledgers[ledger] = Ledger.connect(ledger)
-    return LedgerGuard(_ledgers[ledger], queue)
+    return LedgerGuard(_ledgers[ledger], queue, lease)
 
 
 class _NoGuard:
@@ -59,9 +60,10 @@ class _NoGuard:
 
 
 class LedgerGuard:
-    def __init__(self, ledger: Ledger, queue: str) -> None:
+    def __init__(self, ledger: Ledger, queue: str, lease: float) -> None:
         self._ledger = ledger
         self._queue = queue
+        self._lease = lease
         self.done: list[Taken] = []
 
     def claim(self, taken: list[Taken], hide: Callable[[Sequence[tuple[Taken, int]]], None]) -> list[Taken]:
@@ -74,7 +76,7 @@ class LedgerGuard:
         for start in range(0, len(keyed), AT_ONCE):
             page = keyed[start : start + AT_ONCE]
             asks = [Ask(self._scoped(t), source=f"{self._queue}/{t.message.message_id}") for t in page]
-            for t, verdict in zip(page, self._ledger.claim(asks, claimant=uuid4().hex, lease=LEASE), strict=True):
+            for t, verdict in zip(page, self._ledger.claim(asks, claimant=uuid4().hex, lease=self._lease), strict=True):
                 match verdict:
                     case Won(claim=claim):
                         won.append(t._replace(fence=claim.fence))
@@ -84,7 +86,7 @@ class LedgerGuard:
                     case _ if t.key in ours:  # two messages with one key in one hand
                         self.done.append(t)
                     case _:
-                        held.append((t, math.ceil(getattr(verdict, "remaining", LEASE))))
+                        held.append((t, math.ceil(getattr(verdict, "remaining", self._lease))))
         if held:
             hide(held)
         return won
