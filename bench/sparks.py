@@ -40,7 +40,7 @@ example:
   python bench/sparks.py --durable                the broker syncs every change to disk
 """
 WARM = 1  # batches that do not count
-PER_BATCH = 40_000
+PER_BATCH = 50_000
 PATIENCE = 900.0
 SCHEMA = 'ddl = "id STRING NOT NULL, cents BIGINT NOT NULL, country STRING, note STRING"'
 
@@ -114,7 +114,6 @@ class Site:
             {SCHEMA}
             metadata = ["sent_at"]
             [rejects]
-            to = "table"
             table = "{given["folder"]}/rejects"
             [sink]
             {sink.format(folder=given["folder"], postgres=self.postgres)}
@@ -191,7 +190,7 @@ def measure(site: Site, works: list[str]) -> dict[str, Any]:
             site.progress.step(f"{name}: {text}")
 
     take("noop", site.noop)
-    take("boto3", lambda: site.noop(boto3=True, messages=max(60_000, site.messages // 3)))
+    take("boto3", lambda: site.noop(boto3=True, messages=60_000, per_batch=15_000))
     take("parquet", lambda: site.pipeline(PARQUET))
     take("key", lambda: site.pipeline(PARQUET, 'dedup = "key"'))
     take("postgres", lambda: site.pipeline(POSTGRES))

@@ -27,6 +27,7 @@ from semel.spark import java
 TESTS: Final = Path(__file__).parents[1]
 SPARK: Final = Path(pyspark.__file__).parent
 PATIENCE: Final = 120.0
+HOSTS: Final = ("127.0.0.1", "localhost")  # two names: Spark starts a speculative twin only on another host
 SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -91,12 +92,16 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
     port, page_port = free_ports(2)
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
-        master = ["master.Master", "--port", str(port), "--webui-port", str(page_port)]
+        master = ["master.Master", "--host", HOSTS[0], "--port", str(port), "--webui-port", str(page_port)]
         stack.enter_context(daemon(master, folder / "master.log", environment))
         # A worker's offer of memory is only a promise; executors ask for 512 MB each.
-        worker = ["worker.Worker", "--webui-port", "0", "--cores", str(cores), "--memory", "2g", url]
+        offer = ["--webui-port", "0", "--cores", str(cores), "--memory", "2g", url]
         started = [
-            stack.enter_context(daemon(worker, folder / f"worker-{number}.log", environment))
+            stack.enter_context(
+                daemon(
+                    ["worker.Worker", "--host", HOSTS[number % 2], *offer], folder / f"worker-{number}.log", environment
+                )
+            )
             for number in range(workers)
         ]
         cluster = Cluster(url, f"http://127.0.0.1:{page_port}", started, environment, folder)
@@ -114,7 +119,7 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
 @contextmanager
 def daemon(arguments: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     name, *options = arguments
-    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *options]
+    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *options]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

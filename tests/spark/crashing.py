@@ -28,7 +28,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.sqs import Client, Entry, Sent
 
 QUEUE, DEAD, OUT = "orders", "orders-dead", "out.fifo"
-PATIENCE: Final = 150.0
+PATIENCE: Final = 300.0
 VISIBILITY: Final = 10
 FAULTS: Final = {"duplicate": 0.05, "lost-delete": 0.05, "lost-answer": 0.02, "short-poll": 0.2}
 # The points in the order in which a batch comes by.
