@@ -1,7 +1,8 @@
 """`dedup=ledger`: a task claims the keys of what it received before it seals them, and records them after.
 
-So a pipeline and handlers, or two pipelines, can share a queue: of all that see a key, one gets it. Between the seal
-and the record a crash leaves the claim to its lease; the replay of the segment records it then.
+So a pipeline and handlers, or two pipelines, can share a queue: of all that see a key, one gets it. A crash between
+the seal and the record leaves the claim to its lease. The replay of the segment records it; or the ledger refuses that,
+for another has taken the key over since: then the row is that one's, and is left out by every replay.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ _ledgers: dict[str, Ledger] = {}
 
 
 class Guard(Protocol):
+    knows: bool  # whether it tells what was given out before by its key
     done: list[Taken]  # what the ledger knows as done: to be deleted, not to be given out
 
     def claim(self, taken: list[Taken], hide: Callable[[Sequence[tuple[Taken, int]]], None]) -> list[Taken]: ...
 
-    def record(self, taken: Sequence[Taken]) -> None: ...
+    def record(self, taken: Sequence[Taken]) -> frozenset[str]:
+        """The ids of the messages that are no longer ours: another has taken their keys over. The same at each call."""
 
-    def record_again(self, table: pa.Table) -> None: ...
+    def record_again(self, table: pa.Table) -> frozenset[str]: ...
 
     def release(self, taken: Sequence[Taken]) -> None: ...
 
 
 def guard_for(ledger: str | None, queue: str, lease: float) -> Guard:
     """`lease`: seconds from the claim to the record, best as long as the message is hidden. What a task that died has
-    claimed waits for its end; a replay after a longer pause may find a key taken."""
+    claimed waits for its end; after a longer pause, another may take it over."""
     if ledger is None:
         return _NoGuard()
     if ledger not in _ledgers:
@@ -46,20 +49,26 @@ def guard_for(ledger: str | None, queue: str, lease: float) -> Guard:
 
 
 class _NoGuard:
+    knows = False
+
     def __init__(self) -> None:
         self.done: list[Taken] = []
 
     def claim(self, taken: list[Taken], hide: Callable[[Sequence[tuple[Taken, int]]], None]) -> list[Taken]:  # noqa: ARG002
         return taken
 
-    def record(self, taken: Sequence[Taken]) -> None: ...
+    def record(self, taken: Sequence[Taken]) -> frozenset[str]:  # noqa: ARG002
+        return frozenset()
 
-    def record_again(self, table: pa.Table) -> None: ...
+    def record_again(self, table: pa.Table) -> frozenset[str]:  # noqa: ARG002
+        return frozenset()
 
     def release(self, taken: Sequence[Taken]) -> None: ...
 
 
 class LedgerGuard:
+    knows = True
+
     def __init__(self, ledger: Ledger, queue: str, lease: float) -> None:
         self._ledger = ledger
         self._queue = queue
@@ -91,17 +100,22 @@ class LedgerGuard:
             hide(held)
         return won
 
-    def record(self, taken: Sequence[Taken]) -> None:
-        self._record([Claim(self._scoped(t), t.fence) for t in taken if t.fence is not None])
+    def record(self, taken: Sequence[Taken]) -> frozenset[str]:
+        return self._record(
+            [(t.message.message_id, Claim(self._scoped(t), t.fence)) for t in taken if t.fence is not None]
+        )
 
-    def record_again(self, table: pa.Table) -> None:
-        pairs = zip(table.column("key").to_pylist(), table.column("fence").to_pylist(), strict=True)
-        self._record([Claim(scoped(self._queue, key), fence) for key, fence in pairs if fence is not None])
+    def record_again(self, table: pa.Table) -> frozenset[str]:
+        rows = zip(*(table.column(name).to_pylist() for name in ("message_id", "key", "fence")), strict=True)
+        return self._record([(id_, Claim(scoped(self._queue, key), f)) for id_, key, f in rows if f is not None])
 
-    def _record(self, claims: Sequence[Claim]) -> None:
+    def _record(self, claims: Sequence[tuple[str, Claim]]) -> frozenset[str]:
+        refused: set[str] = set()
         for start in range(0, len(claims), AT_ONCE):
-            # A refusal: somebody took the key over, after a pause of more than the lease. It is done all the same.
-            self._ledger.record([Finish(claim, Status.DONE) for claim in claims[start : start + AT_ONCE]])
+            page = claims[start : start + AT_ONCE]
+            made = self._ledger.record([Finish(claim, Status.DONE) for _, claim in page])
+            refused.update(id_ for (id_, _), ours in zip(page, made, strict=True) if not ours)
+        return frozenset(refused)
 
     def release(self, taken: Sequence[Taken]) -> None:
         claims = [Claim(self._scoped(t), t.fence) for t in taken if t.fence is not None]

@@ -15,13 +15,14 @@ The rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 from uuid import uuid4
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.errors import SemelError
 from semel.spark import segments
@@ -67,6 +68,12 @@ class Sealed:
     meta: Meta
     table: pa.Table
 
+    def without(self, ids: Collection[str]) -> Sealed:
+        if not ids:
+            return self
+        kept = pc.invert(pc.is_in(self.table.column("message_id"), pa.array(list(ids), pa.string())))
+        return replace(self, table=self.table.filter(kept))
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -74,7 +81,8 @@ class Mark:
 
     `received`: deliveries; `rows`: of them, what was sealed. `suspects`: recognised as sealed before; `known`: done
     according to the ledger; `twins`: delivered twice to one task. `unconfirmed`: ids that may come back, with the time
-    they were sent; `healed`: suspects that came back and are deleted now. `deleted` is false while that is to be done.
+    they were sent; `healed`: suspects that came back and are deleted now. `refused`: sealed, but another has their keys
+    in the ledger by now; they are neither given out nor deleted. `deleted` is false while that is to be done.
     `backlog`: rows that were waiting when an AvailableNow query began.
     """
 
@@ -89,6 +97,7 @@ class Mark:
     deleted: bool = True
     unconfirmed: Mapping[str, int] = field(default_factory=dict)
     healed: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -211,7 +220,8 @@ class SegmentLog:
         if data is None:
             return None
         found = orjson.loads(data)
-        return Mark(**{**found, "healed": tuple(found["healed"])})
+        lists = {name: tuple(found.get(name, ())) for name in ("healed", "refused")}
+        return Mark(**{**found, **lists})
 
     # The end of a batch.
 

@@ -111,10 +111,7 @@ class Task:
             while True:
                 place = Place(self.given.batch, self.given.task, part)
                 sealed = self.log.read(place)
-                if sealed is None:
-                    sealed = self._receive(place)
-                else:
-                    self._settle_again(sealed)
+                sealed = self._receive(place) if sealed is None else self._settle_again(sealed)
                 yield sealed.table
                 if sealed.meta.last:
                     break
@@ -156,14 +153,14 @@ class Task:
         for at, hidden_until, messages in arrivals:
             ours = hidden_until - now > self.options.margin
             for message in messages:
-                id_ = message.message_id
-                if id_ in suspects:
+                id_, key = message.message_id, building.key_of(message, rule)
+                if id_ in suspects and not (self._guard.knows and key is not None):
                     counts.suspects += 1
                     counts.healing.append(Taken(message, at, hidden_until, None))
                 elif ours:
                     counts.twins += id_ in found
                     # The newest receipt is the one that counts.
-                    found[id_] = Taken(message, at, hidden_until, building.key_of(message, rule))
+                    found[id_] = Taken(message, at, hidden_until, key)
         return list(found.values())
 
     def _known_suspects(self) -> dict[str, Any]:
@@ -195,43 +192,46 @@ class Task:
         try:
             sealed = self.log.seal(place, table, Meta(self.queue.name, self.attempt, last, hidden))
         except BatchIsOver:
+            self._guard.release(taken)
             self._give_back(taken)
             raise
         points.reached("after-seal")
         if sealed.meta.attempt != self.attempt:
             self._lose(sealed, taken)
-            self._settle_again(sealed)
-            return sealed
-        self._guard.record(taken)
+            return self._settle_again(sealed)
+        refused = self._guard.record(taken)
         self._rows_left -= len(taken)
         self._bytes_left -= table.nbytes
         mark = Mark(
             self.queue.name,
-            rows=len(taken),
+            rows=len(taken) - len(refused),
             bytes=table.nbytes,
             received=counts.received,
             suspects=counts.suspects,
-            known=counts.known,
+            known=counts.known + len(refused),
             twins=counts.twins,
             backlog=self._of_backlog(taken),
+            refused=tuple(refused),
         )
         healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in counts.healing]
         healing += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._guard.done]
-        fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in taken]
+        ours = [t for t in taken if t.message.message_id not in refused]
+        fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
         self._settle(place, mark, fresh, healing, wait=self.queue.fifo and not last)
-        return sealed
+        return sealed.without(refused)
 
     def _of_backlog(self, taken: Sequence[Taken]) -> int:
         before = self.given.before
         return len(taken) if before is None else sum(_sent(t) <= before for t in taken)
 
     def _lose(self, winner: Sealed, taken: list[Taken]) -> None:
-        """Another attempt was first: what it has too is deleted, the rest goes back to the queue."""
+        """Another attempt was first: what it has too is deleted, the rest goes back to the queue. So does a key that we
+        have claimed: if the winner had it too, its claim was over, and it is refused to the winner."""
         sealed = set(winner.table.column("message_id").to_pylist())
-        self._guard.release([t for t in taken if t.message.message_id not in sealed])
-        both = [t for t in taken if t.message.message_id in sealed]
-        self._delete([t.message.receipt for t in both])
-        self._give_back([t for t in taken if t.message.message_id not in sealed])
+        lost = [t for t in taken if t.fence is not None or t.message.message_id not in sealed]
+        self._guard.release(lost)
+        self._delete([t.message.receipt for t in taken if t.fence is None and t.message.message_id in sealed])
+        self._give_back(lost)
 
     def _give_back(self, taken: Sequence[Taken]) -> None:
         self._hide([(t, 0) for t in taken])
@@ -246,17 +246,29 @@ class Task:
 
     # Settling: what is sealed is deleted from the queue.
 
-    def _settle_again(self, sealed: Sealed) -> None:
-        """A segment that another or an earlier attempt has sealed: without a mark, it may not be deleted."""
-        if self.log.marked(sealed.place) is not None:
-            return
+    def _settle_again(self, sealed: Sealed) -> Sealed:
+        """A segment that another or an earlier attempt has sealed: without a mark, it may not be deleted. Returns what
+        of it is to be given out."""
+        mark = self.log.marked(sealed.place)
+        if mark is not None:
+            return sealed.without(mark.refused)
+        received, refused = len(sealed.table), self._guard.record_again(sealed.table)
+        sealed = sealed.without(refused)
         good_for = sealed.meta.hidden_until - self._clock()
         ends = self._monotonic() + good_for
         columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
         fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
-        self._guard.record_again(sealed.table)
-        mark = Mark(self.queue.name, len(fresh), sealed.table.nbytes, len(fresh), backlog=len(fresh))
+        mark = Mark(
+            self.queue.name,
+            rows=len(fresh),
+            bytes=sealed.table.nbytes,
+            received=received,
+            known=len(refused),
+            backlog=len(fresh),
+            refused=tuple(refused),
+        )
         self._settle(sealed.place, mark, fresh, [])
+        return sealed
 
     def _settle(
         self,
