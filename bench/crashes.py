@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -95,8 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress.expect(len(options.sinks) * (options.kills + 1))
     try:
-        with postgres_when_wanted() as postgres:
-            outcomes = [prove(CASES[name], options.kills, options.seed, postgres, progress) for name in options.sinks]
+        with opened(progress) as site:
+            outcomes = [prove(CASES[name], options, site) for name in options.sinks]
     except KeyboardInterrupt:
         progress.say("interrupted; everything is stopped")
         return 130
@@ -130,28 +131,39 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return found
 
 
+@dataclass(frozen=True)
+class Site:
+    """`java`: options for the drivers' Java. `postgres`: the address of a server, started when first asked for."""
+
+    java: str
+    postgres: Callable[[], str]
+    progress: Progress
+
+
 @contextmanager
-def postgres_when_wanted() -> Iterator[Callable[[], str]]:
+def opened(progress: Progress) -> Iterator[Site]:
     from servers import postgres
 
     with ExitStack() as stack:
-        started: list[str] = []
 
+        @cache
         def url() -> str:
-            if not started:
-                started.append(stack.enter_context(postgres.running()).url)
-            return started[0]
+            return stack.enter_context(postgres.running()).url
 
-        yield url
+        archive = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-crashes-java-")))
+        progress.say("Spark is started once in peace, so that it starts faster from then on ...")
+        yield Site(crashing.with_archive(archive), url, progress)
 
 
-def prove(case: Case, kills: int, seed: int, postgres: Callable[[], str], progress: Progress) -> Outcome:
+def prove(case: Case, options: argparse.Namespace, site: Site) -> Outcome:
     """One sink. What is left of it stays on the disk if something is wrong."""
+    kills, seed, progress = options.kills, options.seed, site.progress
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="semel-crashes-"))
     with running(faults=FAULTS, fault_seed=seed) as broker:
         orders = Orders(broker, again=AGAIN, seed=seed)
-        trial = Trial(orders, case.sink(Place(orders, folder, postgres)), folder, source=case.source)
+        sink = case.sink(Place(orders, folder, site.postgres))
+        trial = Trial(orders, sink, folder, source=case.source, variables={"SPARK_SUBMIT_OPTS": site.java})
         died = 0
         try:
             for died, said in enumerate(lives(trial, Random(seed), kills), 1):
@@ -175,17 +187,16 @@ def lives(trial: Trial, chance: Random, kills: int) -> Iterator[str]:
         if trial.orders.left() < ENOUGH:
             trial.orders.send(PER_LIFE)
         gets_on, moment, before = chance.random() < 0.5, chance.uniform(0, SOON), trial.committed()
-        with trial.driver() as driver:
 
-            def begins(gets_on: bool = gets_on, before: int = before, driver: Driver = driver) -> bool:
-                return trial.committed() > before if gets_on else trial.runs(driver)
-
-            if not crashing.wait_until(begins, driver):
+        def killed(driver: Driver, gets_on: bool = gets_on, moment: float = moment, before: int = before) -> None:
+            if not crashing.wait_until(lambda: trial.committed() > before if gets_on else trial.runs(driver), driver):
                 raise Ended(f"nothing happened for {crashing.PATIENCE:.0f} s: {driver.said()}")
             time.sleep(moment)
             if driver.ended:
-                raise Ended(f"the driver ended by itself: {driver.said()}")
+                raise Ended(f"it ended by itself: {driver.said()}")
             driver.kill()
+
+        trial.with_driver(killed)
         yield f"in batch {trial.committed() + 1}, {trial.orders.left():,} messages in the queue"
 
 
