@@ -1,7 +1,8 @@
-"""Pipelines whose drivers are killed with SIGKILL at each named point of a batch: lost 0, doubled 0, for every sink.
+"""Pipelines whose drivers are killed with SIGKILL at named points of a batch: lost 0, doubled 0, for every sink.
 
-Real processes: `semel pipeline run` is started, dies, and is started again. `make prove-spark` does the same 20 times
-for every sink, at random moments.
+Real processes: `semel pipeline run` is started, dies, and is started again. Every sink dies while it commits, and at
+one of the source's points, which are the same for all sinks. `make prove-spark` kills 20 times for every sink, at
+random moments.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ def trial(java: str, tmp_path: Path) -> MakeTrial:
     return partial(Trial, folder=tmp_path, variables={"SPARK_SUBMIT_OPTS": java})
 
 
-def killed_at_each_point(trial: Trial, **how: int) -> Audit:
-    """Each driver commits a batch or two and dies in the next one, each at another point; the last one goes on."""
-    for batch, point in enumerate(crashing.NAMED):
+def killed(trial: Trial, *points: str, **how: int) -> Audit:
+    """Each driver commits a batch or two and dies in the next one, each at its own point; the last one goes on."""
+    for batch, point in enumerate(points):
+        assert point in crashing.NAMED
         trial.dies(point, after_batch=batch, **how)
     return trial.finish()
 
@@ -71,14 +73,15 @@ def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_produce
     orders: MakeOrders, trial: MakeTrial, tmp_path: Path
 ) -> None:
     sent = orders(crashing.FAULTS, again=TWICE)
-    assert_once(killed_at_each_point(trial(sent, ParquetFolder(tmp_path / "table"), source=BY_KEY)))
+    pipeline = trial(sent, ParquetFolder(tmp_path / "table"), source=BY_KEY)
+    assert_once(killed(pipeline, *crashing.NAMED))
     injected = sent.broker.faults.counts()
     assert all(injected[kind] for kind in crashing.FAULTS), injected
 
 
 def test_delta_has_every_order_once_though_zombies_go_on(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
     """Workers that outlive their driver for a moment: they seal and delete what they have in hand."""
-    audit = killed_at_each_point(trial(orders(), DeltaFolder(tmp_path / "table")), linger=0)
+    audit = killed(trial(orders(), DeltaFolder(tmp_path / "table")), "after-seal", "during-commit", linger=0)
     assert audit.passed, audit
     assert audit.rows == ORDERS
 
@@ -87,24 +90,24 @@ def test_postgres_append_has_every_order_once(
     orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
 ) -> None:
     table = PostgresTable(postgres_server.url, "crashed_append")
-    assert_once(killed_at_each_point(trial(orders(again=TWICE), table, source=BY_KEY)))
+    assert_once(killed(trial(orders(again=TWICE), table, source=BY_KEY), "after-delete", "during-commit"))
 
 
 def test_postgres_upsert_has_every_order_once(
     orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
 ) -> None:
     table = PostgresTable(postgres_server.url, "crashed_upsert", "upsert")
-    assert_once(killed_at_each_point(trial(orders(again=TWICE), table)))
+    assert_once(killed(trial(orders(again=TWICE), table), "before-seal", "during-commit"))
 
 
 def test_a_fifo_queue_has_every_order_once(orders: MakeOrders, trial: MakeTrial) -> None:
     sent = orders()
-    assert_once(killed_at_each_point(trial(sent, FifoQueue(sent))))
+    assert_once(killed(trial(sent, FifoQueue(sent)), "after-seal", "during-commit"))
 
 
 def test_a_handler_has_done_every_order_once(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
     sent = orders(again=TWICE)
-    assert_once(killed_at_each_point(trial(sent, HandlerEffects(tmp_path, sent))))
+    assert_once(killed(trial(sent, HandlerEffects(tmp_path, sent)), "after-delete", "during-commit"))
 
 
 def test_two_pipelines_on_one_queue_have_every_order_once_between_them(
