@@ -19,11 +19,13 @@ def words(text: str) -> frozenset[str]:
 
 
 # The house from top to bottom: a room may import the rooms of the floors below its own, none beside it, none above.
-# Spark stands above the consumer: it runs the same handlers, and has its keys and its attempt log.
+# Spark stands above the consumer: it runs the same handlers, and has its keys and its attempt log. The doctor stands
+# above Spark: it has the same session and the same Java.
 FLOORS: Final = (
     ("cli",),
-    ("demo",),
-    ("dashboard", "doctor", "dlq", "spark"),
+    ("demo", "dashboard"),
+    ("doctor", "dlq"),
+    ("spark",),
     ("consumer",),
     ("ledger",),
     ("sqs",),
