@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_apps import client_of, running_app, send, until
+from running_apps import PATIENCE, client_of, running_app, send, until
 
 from semel import App, Batch, Context, Fixed, Reject, Retry, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker, running
@@ -454,13 +454,39 @@ def test_the_attempt_log_tells_the_whole_story(app: App, tmp_path: Path) -> None
     with running_app(app) as run:
         until(lambda: run.deleted == 2)
     log.close()
-    lines = [json.loads(line) for path in (tmp_path / "log").rglob("*.jsonl") for line in path.read_text().splitlines()]
     steps: defaultdict[str, list[str]] = defaultdict(list)
-    for line in sorted(lines, key=lambda line: line["at"]):
+    for line in logged(tmp_path / "log"):
         steps[line["message_id"]].append(line["step"])
     assert len(steps) == 2
     for story in steps.values():
         assert story == ["received", "claimed", "started", "recorded", "deleted"]
+
+
+def test_the_attempt_log_tells_of_a_message_that_comes_again_to_the_worker_that_has_it(
+    app: App, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    queue = make_queue(app)
+    log, go_on = AttemptLog.open(str(tmp_path / "log")), threading.Event()
+
+    @app.handler("orders")
+    def handle(body: str) -> None:
+        go_on.wait(PATIENCE)
+
+    app._attempt_log = log
+    send(queue, ["a"])
+    broker.faults.set("duplicate", 1.0)
+    with running_app(app) as run:
+        until(lambda: run.lane().metrics.delivered_again.count)
+        broker.faults.clear()
+        go_on.set()
+        until(lambda: run.deleted == 1)
+    log.close()
+    assert [line["step"] for line in logged(tmp_path / "log") if line["receive_count"] == 2] == ["received", "held"]
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for path in folder.rglob("*.jsonl") for line in path.read_text().splitlines()]
+    return sorted(lines, key=lambda line: float(line["at"]))
 
 
 def test_verdicts_are_all_handled() -> None:

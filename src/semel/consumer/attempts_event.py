@@ -32,6 +32,7 @@ class Step(enum.StrEnum):
     TAKEN_OVER = "taken_over"  # claimed, after an earlier holder let its lease run out
     DUPLICATE = "duplicate"  # was done when it arrived
     BOUNCED = "bounced"  # is held by another
+    HELD = "held"  # is held by this very worker, which goes on with the newest receipt
     CONFLICT = "conflict"  # the key is known with another payload
     STARTED = "started"
     HEARTBEAT = "heartbeat"

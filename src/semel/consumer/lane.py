@@ -134,24 +134,27 @@ class Lane:
 
     def _take_in(self, received: Sequence[Message], since: float) -> list[Delivery]:
         visible_at = since + int(self.settings.lease)
-        fresh, again = [], 0
+        fresh, held = [], []
         with self.lock:
             for message in received:
                 running = self.in_hand.get(message.message_id)
                 if running is not None and running.state not in ENDS and not running.is_lost:
                     # SQS has handed out a message that we hold: its newest handle is the one that counts.
                     running.receipt, running.visible_at = message.receipt, visible_at
-                    again += 1
+                    twin = Delivery(self, message, since, visible_at)
+                    twin.key, twin.key_origin, twin.fence = running.key, running.key_origin, running.fence
+                    held.append(twin)
                     continue
                 delivery = Delivery(self, message, since, visible_at)
                 self.in_hand[message.message_id] = delivery
                 fresh.append(delivery)
         self.metrics.received.add(len(received))
         self.metrics.batch_fill.observe(len(received))
-        again += sum(1 for delivery in fresh if delivery.received.receive_count > 1)
-        if again:
+        if again := len(held) + sum(1 for delivery in fresh if delivery.received.receive_count > 1):
             self.metrics.delivered_again.add(again)
-        self.log(Step.RECEIVED, fresh)
+        self.log(Step.RECEIVED, (*fresh, *held))
+        if held:
+            self.log(Step.HELD, held)
         return fresh
 
     # Working.
