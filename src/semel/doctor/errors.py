@@ -1,0 +1,9 @@
+"""The doctor's own error: an input that cannot be used. Its text names the option or the file, and the way out."""
+
+from __future__ import annotations
+
+from semel.errors import SemelError
+
+
+class DoctorError(SemelError):
+    """The doctor cannot look at what it was given."""
