@@ -1,4 +1,4 @@
-"""The normal form of an event: what every log is turned into, and all that the doctor's transformations know of logs."""
+"""The normal form of an event: what every log is turned into, and all that the transformations know of logs."""
 
 from __future__ import annotations
 

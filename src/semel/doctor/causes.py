@@ -1,0 +1,120 @@
+"""Why a message came again: each delivery is compared with the one before it of the same message, each message with
+the one before it of the same key.
+
+The rules, in the order in which they are asked. `t` is when the delivery began; the earlier one's deadline is when its
+visibility ended, heartbeats included. SQS shows a message to others only after that, unless it was put back.
+1. SQS counts a delivery in between that no log tells of: UNLOGGED (a crash if workers of the queue died, else unknown).
+2. The earlier one had put it back before t: no duplicate, a retry.
+3. The earlier one was deleted before t: LOST_DELETE; but a delete in the very moment of t says nothing, see 4.
+4. t lies before the deadline: CONCURRENT.
+5. The earlier one gave a sign of life after t, or noticed itself that it was too late: VISIBILITY.
+6. The earlier one had its outcome: LOST_DELETE. It had none, and was silent: CRASH.
+Of a message with the key of an earlier one: REDRIVE if that one had failed and was done with before, else PRODUCER.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from semel.consumer.attempts import Step
+from semel.doctor.deliveries import LOST, PUT_BACK, SETTLED, has
+from semel.doctor.model import Cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+UNLOGGED: Final = "unlogged"
+RETRY: Final = "retry"
+# Two workers' clocks, and the way of an answer, differ by less than this.
+SLACK: Final = 0.25
+# A worker sees its deadline later than SQS does, by the way of the answer; and SQS' seconds are whole ones.
+EARLY: Final = 0.1  # of the timeout, and at most a second
+
+_EARLIER: Final = ("number", "begun_at", "last_at", "outcome_at", "deleted_at", "flags")
+
+
+def caused(deliveries: DataFrame, *, exact: bool = True) -> DataFrame:
+    """Deliveries with `cause`: null for the first of a message, `retry`, `unlogged`, or a word of Cause; and `over`:
+    how long the earlier one worked on after its visibility had ended. `exact`: `number` is SQS' own count."""
+    order = Window.partitionBy("queue", "message_id").orderBy("begun_at", "number")
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    # A worker that is handed what it has in hand goes on with it: what comes next is judged by the one in hand.
+    holder = F.when(~has(F.col("flags"), Step.HELD), F.struct(*_EARLIER))
+    with_earlier = (
+        deliveries.withColumn("earlier", F.last(holder, ignorenulls=True).over(before))
+        .withColumn("hidden_until", F.max("deadline").over(before))
+        .withColumn("before", F.lag("number").over(order))
+    )
+    early = F.least(F.col("timeout") * EARLY, F.lit(1.0))
+    return (
+        with_earlier.withColumn("cause", _cause(early, exact))
+        .withColumn(
+            "over",
+            F.when(
+                F.col("cause") == Cause.VISIBILITY.value,
+                F.greatest(
+                    F.coalesce("earlier.deleted_at", "earlier.outcome_at", "earlier.last_at") - F.col("hidden_until"),
+                    F.lit(0.0),
+                ),
+            ),
+        )
+        .withColumn("earlier_at", F.col("earlier.begun_at"))
+        .drop("earlier", "hidden_until", "before")
+    )
+
+
+def _cause(early: Column, exact: bool) -> Column:
+    at, flags = F.col("begun_at"), F.col("earlier.flags")
+    too_soon = F.coalesce(at < F.col("hidden_until") - early, F.lit(False))
+    deleted = F.col("earlier.deleted_at") <= at
+    # A delete that was lost is followed by silence until the visibility ends. Just after a delete, without that
+    # silence, is a delivery that was under way when the delete arrived.
+    just_deleted = too_soon & (F.col("earlier.deleted_at") > at - SLACK)
+    put_back = has(flags, *PUT_BACK) & ~has(flags, *SETTLED) & (F.col("earlier.outcome_at") <= at + SLACK)
+    alive = F.col("earlier.last_at") > at
+    is_first = F.col("earlier").isNull()
+    skipped = F.lit(exact) & (F.col("number") > F.coalesce("before", F.lit(0).cast("long")) + 1)
+    return (
+        F.when(skipped & (F.col("number") > 1), F.lit(UNLOGGED))
+        .when(is_first, F.lit(None).cast("string"))
+        .when(put_back, F.lit(RETRY))
+        .when(deleted & ~just_deleted, F.lit(Cause.LOST_DELETE.value))
+        .when(too_soon, F.lit(Cause.CONCURRENT.value))
+        .when(alive | (has(flags, *LOST) & ~has(flags, *SETTLED)), F.lit(Cause.VISIBILITY.value))
+        .when(has(flags, *SETTLED), F.lit(Cause.LOST_DELETE.value))
+        .otherwise(F.lit(Cause.CRASH.value))
+    )
+
+
+def messages(judged: DataFrame) -> DataFrame:
+    """One row for each message: what its deliveries came to."""
+    flags = F.bit_or("flags")
+    return judged.groupBy("queue", "message_id").agg(
+        F.count("*").alias("deliveries"),
+        F.max(F.greatest(F.coalesce("receive_count", "number"), F.lit(1))).alias("receive_count"),
+        F.max("key").alias("key"),
+        flags.alias("flags"),
+        F.sum(F.col("effect").cast("long")).alias("effects"),
+        F.max("ran").alias("ran"),
+        F.min("begun_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.min("sent_at").alias("sent_at"),
+        F.sum(F.when(F.col("cause").isNull(), F.col("work"))).alias("work"),
+    )
+
+
+def shared_keys(messages_: DataFrame) -> DataFrame:
+    """The messages whose key an earlier message had, with their cause: `redrive` or `producer`."""
+    known = messages_.where(F.col("key").isNotNull())
+    several = known.groupBy("queue", "key").agg(F.count("*").alias("sharing")).where("sharing > 1")
+    order = Window.partitionBy("queue", "key").orderBy("first_at", "message_id")
+    earlier = F.lag(F.struct("flags", "last_at", "effects", "first_at")).over(order)
+    shared = known.join(several, ["queue", "key"]).withColumn("earlier", earlier).where(F.col("earlier").isNotNull())
+    failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("first_at") + SLACK)
+    cause = F.when(failed, Cause.REDRIVE.value).otherwise(Cause.PRODUCER.value)
+    return (
+        shared.withColumn("cause", cause).withColumn("earlier_at", F.col("earlier.first_at")).drop("earlier", "sharing")
+    )
