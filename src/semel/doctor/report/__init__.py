@@ -1,0 +1,1 @@
+"""A diagnosis for people (text, html) and for machines (json). Pure: no terminal, no file, no clock."""

@@ -1,0 +1,166 @@
+"""The report for a terminal: one screen, the worst first, and nothing in a log can harm the terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from doctor import sample
+from semel.doctor.model import Case, Diagnosis, Finding, Severity
+from semel.doctor.report import text
+from semel.doctor.report.words import ascii_only, cells, clean, duration, number, percent, period, wrap
+
+ALL = [sample.rich(), sample.healthy(), sample.empty(), sample.hostile()]
+IDS = ["rich", "healthy", "empty", "hostile"]
+
+
+def shown(diagnosis: Diagnosis, *, width: int = 80, colour: bool = False, **more: bool | int | None) -> str:
+    return text.render(diagnosis, width=width, colour=colour, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("diagnosis", ALL, ids=IDS)
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(diagnosis: Diagnosis, width: int) -> None:
+    lines = shown(diagnosis, width=width).splitlines()
+    assert max(map(cells, lines)) <= width
+
+
+@pytest.mark.parametrize("diagnosis", ALL, ids=IDS)
+def test_the_summary_and_the_prompt_fit_one_screen(diagnosis: Diagnosis) -> None:
+    assert len(shown(diagnosis).splitlines()) < 24
+    assert len(shown(diagnosis, height=50).splitlines()) < 50
+
+
+def test_twenty_sick_queues_fit_one_screen_too_and_the_rest_is_counted() -> None:
+    cases = tuple(dataclasses.replace(sample.orders(), queue=f"orders-{index}") for index in range(20))
+    findings = tuple(dataclasses.replace(sample.FINDINGS[0], queue=case.queue) for case in cases[1:])
+    advice = tuple(dataclasses.replace(sample.ADVICE[0], queue=case.queue) for case in cases)
+    told = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, advice=advice))
+    assert len(told.splitlines()) < 24
+    assert "and 14 more, 1 of them without findings" in told
+    assert re.search(r"and 1\d critical more: visibility-too-short", told)
+    assert "and of 18 more queues" in told
+
+
+def test_each_queue_has_a_line_with_its_figures() -> None:
+    (line,) = (line for line in shown(sample.rich()).splitlines() if line.startswith("✗ orders"))
+    assert line.split() == ["✗", "orders", "48,210", "49,771", "1,562", "3.2", "%", "11", "h", "9", "min", "12"]
+
+
+def test_a_narrow_terminal_keeps_the_doubled_effects() -> None:
+    told = shown(sample.rich(), width=40)
+    assert "doubled" in told
+    assert "attempts" not in told
+
+
+def test_findings_come_worst_first_with_their_cure_and_rule() -> None:
+    told = shown(sample.rich(), height=None)
+    places = [told.index(f"[{finding.rule}]") for finding in sample.FINDINGS]
+    assert places == sorted(places)
+    flat = " ".join(told.split())
+    for finding in sample.FINDINGS:
+        assert finding.seen in flat
+        assert f"→ {finding.cure.text}" in flat
+
+
+def test_the_worst_finding_is_never_cut() -> None:
+    flat = " ".join(shown(sample.rich()).split())
+    assert sample.FINDINGS[0].seen in flat
+    assert sample.FINDINGS[1].seen not in flat
+    assert "critical payments: The queue has no dead-letter queue" in flat
+
+
+def test_advice_that_changes_nothing_is_not_shown() -> None:
+    told = shown(sample.rich())
+    assert "visibility timeout 30 s → 62 s" in told
+    assert "retention 4 d" not in told
+
+
+def test_what_was_wrong_with_the_logs_is_said() -> None:
+    flat = " ".join(shown(sample.rich(), height=None).split())
+    assert "of 938,609 lines, left out: 61 lines that are no JSON, 16 lines without id or time" in flat
+    assert "1 unreadable file" in flat
+
+
+def test_verbose_shows_evidence_commands_and_every_figure() -> None:
+    told = shown(sample.rich(), verbose=True)
+    assert sample.FINDINGS[0].cure.cli[0] in told  # in one line: it is there to be copied
+    assert "  visibility_timeout_seconds = 62" in told
+    assert re.search(r"14:02:32 \+ +30\.4 s received +web3-0815 \(receive 2\)", told)
+    assert "with a timeout of 62 s" in told
+    assert "the clock of web3-0815 is 2.4 s behind" in told
+    assert "the file ends in the middle" in " ".join(told.split())
+    for finding in sample.FINDINGS:
+        assert finding.why in " ".join(told.split())
+
+
+def test_nothing_found_has_a_line_of_its_own_and_says_what_was_not_looked_at() -> None:
+    told = shown(sample.healthy())
+    assert "All is well: 103,556 messages, each delivered once." in told
+    assert "--metrics FILE: " in told
+    assert "--alarms FILE: dead letters that nobody is told of" in told
+    assert "--log" not in told
+
+
+def test_settings_alone_do_not_count_as_proof_that_each_message_came_once() -> None:
+    told = shown(Diagnosis(sample.NOW, (Case("orders", state=sample.orders().state),), (), ()))
+    assert "as far as settings and metrics show" in told
+    assert "--log PATH: duplicates, their causes" in told
+
+
+def test_an_empty_diagnosis_says_so_and_what_would_help() -> None:
+    told = shown(sample.empty())
+    assert "nothing to look at" in told
+    assert "--log PATH" in told
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_nothing_in_a_log_reaches_the_terminal_as_a_control_character(verbose: bool) -> None:
+    told = shown(sample.hostile(), verbose=verbose)
+    assert {char for char in told if not char.isprintable()} == {"\n"}
+    told.encode("utf-8")
+
+
+def test_colours_are_there_only_on_request_and_change_no_text() -> None:
+    plain, coloured = shown(sample.rich()), shown(sample.rich(), colour=True)
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mcritical" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+
+
+def test_a_terminal_without_unicode_gets_lines_of_the_same_width() -> None:
+    before = shown(sample.rich())
+    after = ascii_only(before)
+    assert after.isascii()
+    assert list(map(len, after.splitlines())) == list(map(len, before.splitlines()))
+
+
+def test_each_severity_is_a_word_not_only_a_colour() -> None:
+    findings = tuple(Finding("r", level, "q", "Seen.", "Why.", sample.FINDINGS[2].cure) for level in reversed(Severity))
+    told = shown(Diagnosis(sample.NOW, (Case("q"),), findings, ()))
+    assert "1 critical, 1 warning, 1 note in 1 queue" in told
+    assert [line.split()[0] for line in told.splitlines() if "q: Seen." in line] == ["critical", "warning", "info"]
+
+
+def test_figures_read_as_people_write_them() -> None:
+    assert [duration(value) for value in (0, 0.0004, 0.35, 1, 41.3, 62, 119.96, 300, 5_400, 345_600, 1e12, -2)] == [
+        "0 s", "<1 ms", "350 ms", "1 s", "41.3 s", "62 s", "120 s", "5 min", "1 h 30 min", "4 d", "31,689 years", "−2 s"
+    ]  # fmt: skip
+    assert [duration(value) for value in (None, float("nan"), float("inf"))] == ["–", "–", "–"]
+    assert [percent(value) for value in (0, 1e-6, 0.0005, 0.0324, 1, 2.5)] == [
+        "0 %", "<0.01 %", "0.05 %", "3.2 %", "100 %", "250 %"
+    ]  # fmt: skip
+    assert [number(value) for value in (0, 3.4, 12_345, 48_210_000)] == ["0", "3.4", "12,345", "48.21 million"]
+    assert period(sample.DAY, sample.DAY + 3_600) == "2026-11-15 00:00 to 01:00 UTC"
+
+
+def test_a_figure_and_its_unit_stay_on_one_line() -> None:
+    assert wrap("it took 41 s at most", 9) == ["it took", "41 s at", "most"]
+
+
+def test_wide_characters_count_twice() -> None:
+    assert cells("日本e\u0301") == 5
+    assert all(cells(line) <= 5 for line in wrap("日本語のキュー", 5))
+    assert clean("a\x1b[31mb\r\nc\u202ed") == "a [31mb  c d"
