@@ -10,7 +10,7 @@ import pytest
 from doctor import sample
 from semel.doctor.model import Case, Diagnosis, Finding, Severity
 from semel.doctor.report import text
-from semel.doctor.report.words import ascii_only, cells, clean, duration, number, percent, period, wrap
+from semel.doctor.report.words import ascii_only, cells, clean, duration, fit, number, percent, period, wrap
 
 ALL = [sample.rich(), sample.healthy(), sample.empty(), sample.hostile()]
 IDS = ["rich", "healthy", "empty", "hostile"]
@@ -163,4 +163,5 @@ def test_a_figure_and_its_unit_stay_on_one_line() -> None:
 def test_wide_characters_count_twice() -> None:
     assert cells("日本e\u0301") == 5
     assert all(cells(line) <= 5 for line in wrap("日本語のキュー", 5))
+    assert [fit("日本語", width) for width in (6, 5, 2, 1, 0, -3)] == ["日本語", "日本…", "…", "…", "…", "…"]
     assert clean("a\x1b[31mb\r\nc\u202ed") == "a [31mb  c d"

@@ -157,7 +157,7 @@ def _finding(finding: Finding, width: int, paint: Paint, *, full: bool) -> list[
     space = width - _LABEL
     seen = f"{fit(clean(finding.queue, 200), 30)}: {clean(finding.seen)}"
     cure = f"→ {clean(finding.cure.text)}"
-    rule = f"[{fit(clean(finding.rule, 40), 30)}]"
+    rule = f"[{fit(clean(finding.rule, 40), min(30, space // 2))}]"
     if full:
         ways = ((f"{seen} {rule}", cure), (seen, f"{cure} {rule}"))
         first, *more = min(([*wrap(up, space), *wrap(down, space)] for up, down in ways), key=len)

@@ -118,8 +118,8 @@ def fit(text: str, width: int) -> str:
     """The text, cut to `width` columns."""
     if cells(text) <= width:
         return text
-    kept = text[:width]
-    while cells(kept) > width - 1:
+    kept = text[: max(width, 0)]
+    while kept and cells(kept) > width - 1:
         kept = kept[:-1]
     return kept.rstrip() + "…"
 
