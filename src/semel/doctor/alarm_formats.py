@@ -1,0 +1,233 @@
+"""Alarms as CloudFormation, Terraform, Prometheus rules and AWS CLI commands, each ready to apply."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from semel.doctor import commands
+from semel.doctor.alarms import DELETED, FEWEST_RECEIVED, RECEIVED, Alarm
+
+# A period without a receive has no data point, and then the alarm is off.
+_SHARE: Final = f"IF(received >= {FEWEST_RECEIVED}, 100 * (received - FILL(deleted, 0)) / received, 0)"
+_SILENT: Final = "No --sns: these alarms show in CloudWatch and tell nobody."
+
+
+def render(alarms: Sequence[Alarm], form: str, *, sns: str | None = None) -> str:
+    """The text in one of `FORMATS`, ending in a line break. `sns`: the topic that is told."""
+    return FORMATS[form](alarms, sns)
+
+
+def _comparison(alarm: Alarm) -> str:
+    return "GreaterThanThreshold" if alarm.strictly else "GreaterThanOrEqualToThreshold"
+
+
+def _dimensions(alarm: Alarm) -> list[dict[str, str]]:
+    return [{"Name": "QueueName", "Value": alarm.queue}]
+
+
+def _queries(alarm: Alarm) -> list[dict[str, Any]]:
+    """The share that was not deleted, by metric math."""
+
+    def total(name: str, metric: str) -> dict[str, Any]:
+        found = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": _dimensions(alarm)}
+        stat = {"Metric": found, "Period": alarm.period, "Stat": "Sum"}
+        return {"Id": name, "MetricStat": stat, "ReturnData": False}
+
+    share = {"Id": "share", "Expression": _SHARE, "Label": "percent received and not deleted", "ReturnData": True}
+    return [share, total("received", RECEIVED), total("deleted", DELETED)]
+
+
+# CloudFormation.
+
+
+def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> str:
+    resources = {
+        _logical_id(alarm): {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
+        for alarm in alarms
+    }
+    template = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": "Alarms for SQS queues, written by semel alarms",
+        "Resources": resources,
+    }
+    head = "" if sns else f"# {_SILENT}\n"
+    return head + "\n".join(_yaml(template)) + "\n"
+
+
+def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
+    if alarm.metric is None:
+        found["Metrics"] = _queries(alarm)
+    else:
+        found |= {
+            "Namespace": "AWS/SQS",
+            "MetricName": alarm.metric,
+            "Dimensions": _dimensions(alarm),
+            "Statistic": "Maximum",
+            "Period": alarm.period,
+        }
+    found |= {
+        "EvaluationPeriods": alarm.periods,
+        "ComparisonOperator": _comparison(alarm),
+        "Threshold": alarm.threshold,
+        "TreatMissingData": "notBreaching",
+    }
+    if sns:
+        found |= {"AlarmActions": [sns], "OKActions": [sns]}
+    return found
+
+
+def _logical_id(alarm: Alarm) -> str:
+    return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", alarm.name)) + "Alarm"
+
+
+def _yaml(value: Any, indent: str = "") -> list[str]:
+    """Maps, lists, texts, numbers: a text in JSON's quotes is one in YAML, too."""
+    lines: list[str] = []
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            lines += _yaml_entry(f"{indent}{key}:", one, indent)
+        return lines
+    for one in value:
+        first, *rest = _yaml(one, f"{indent}  ") if isinstance(one, Mapping) else [f"{indent}  {json.dumps(one)}"]
+        lines += [f"{indent}- {first.lstrip()}", *rest]
+    return lines
+
+
+def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
+    if isinstance(value, Mapping | list):
+        return [start, *_yaml(value, f"{indent}  ")]
+    return [f"{start} {json.dumps(value, ensure_ascii=False)}"]
+
+
+# Terraform.
+
+
+def render_terraform(alarms: Sequence[Alarm], sns: str | None = None) -> str:
+    head = "" if sns else f"# {_SILENT}\n"
+    return head + "\n\n".join(_terraform(alarm, sns) for alarm in alarms) + "\n"
+
+
+def _terraform(alarm: Alarm, sns: str | None) -> str:
+    lines = {
+        "alarm_name": commands.hcl(alarm.name),
+        "alarm_description": commands.hcl(alarm.reason),
+        "comparison_operator": commands.hcl(_comparison(alarm)),
+        "threshold": str(alarm.threshold),
+        "evaluation_periods": str(alarm.periods),
+        "treat_missing_data": commands.hcl("notBreaching"),
+    }
+    blocks = ""
+    if alarm.metric is None:
+        blocks = "\n" + "\n".join(_metric_query(alarm, query) for query in _queries(alarm))
+    else:
+        lines |= {
+            "namespace": commands.hcl("AWS/SQS"),
+            "metric_name": commands.hcl(alarm.metric),
+            "dimensions": f"{{ QueueName = {commands.hcl(alarm.queue)} }}",
+            "statistic": commands.hcl("Maximum"),
+            "period": str(alarm.period),
+        }
+    if sns:
+        lines |= {"alarm_actions": f"[{commands.hcl(sns)}]", "ok_actions": f"[{commands.hcl(sns)}]"}
+    name = commands.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name))
+    text = commands.resource("aws_cloudwatch_metric_alarm", name, lines)
+    return text.removesuffix("}") + blocks + "}" if blocks else text
+
+
+def _metric_query(alarm: Alarm, query: Mapping[str, Any]) -> str:
+    if "Expression" in query:
+        body = (
+            f"    expression  = {commands.hcl(query['Expression'])}\n"
+            f"    label       = {commands.hcl(query['Label'])}\n"
+            "    return_data = true\n"
+        )
+        return f'  metric_query {{\n    id          = "{query["Id"]}"\n{body}  }}\n'
+    metric = query["MetricStat"]["Metric"]
+    return (
+        f'  metric_query {{\n    id = "{query["Id"]}"\n    metric {{\n'
+        f'      namespace   = "AWS/SQS"\n      metric_name = "{metric["MetricName"]}"\n'
+        f"      dimensions  = {{ QueueName = {commands.hcl(alarm.queue)} }}\n"
+        f'      period      = {alarm.period}\n      stat        = "Sum"\n    }}\n  }}\n'
+    )
+
+
+# Prometheus: the names that the broker serves at /metrics.
+
+
+def render_prometheus(alarms: Sequence[Alarm], sns: str | None = None) -> str:  # noqa: ARG001 - Alertmanager sends
+    rules = [
+        {
+            "alert": _alert(alarm),
+            "expr": _promql(alarm),
+            "for": f"{alarm.period * alarm.periods // 60}m",
+            "labels": {"severity": "warning", "queue": alarm.queue},
+            "annotations": {"summary": alarm.name, "description": alarm.reason},
+        }
+        for alarm in alarms
+    ]
+    return "\n".join(_yaml({"groups": [{"name": "sqs", "rules": rules}]})) + "\n"
+
+
+def _alert(alarm: Alarm) -> str:
+    return "Sqs" + "".join(word.title() for word in alarm.kind.value.split("-"))
+
+
+def _promql(alarm: Alarm) -> str:
+    queue = f'{{QueueName="{alarm.queue}"}}'
+    if alarm.metric is not None:
+        return f"sqs_{alarm.metric}{queue} {'>' if alarm.strictly else '>='} {alarm.threshold}"
+    window = f"[{alarm.period // 60}m]"
+    received, deleted = (f"increase(sqs_{name}_total{queue}{window})" for name in (RECEIVED, DELETED))
+    return f"100 * ({received} - {deleted}) / {received} > {alarm.threshold} and {received} >= {FEWEST_RECEIVED}"
+
+
+# The AWS CLI.
+
+
+def render_cli(alarms: Sequence[Alarm], sns: str | None = None) -> str:
+    head = "" if sns else f"# {_SILENT}\n"
+    return head + "\n".join(commands_for(alarms, sns)) + "\n"
+
+
+def commands_for(alarms: Sequence[Alarm], sns: str | None = None) -> list[str]:
+    return [_command(alarm, sns) for alarm in alarms]
+
+
+def _command(alarm: Alarm, sns: str | None) -> str:
+    options = {"alarm-name": alarm.name, "alarm-description": alarm.reason}
+    if alarm.metric is None:
+        options["metrics"] = json.dumps(_queries(alarm))
+    else:
+        options |= {
+            "namespace": "AWS/SQS",
+            "metric-name": alarm.metric,
+            "dimensions": f"Name=QueueName,Value={alarm.queue}",
+            "statistic": "Maximum",
+            "period": str(alarm.period),
+        }
+    options |= {
+        "evaluation-periods": str(alarm.periods),
+        "comparison-operator": _comparison(alarm),
+        "threshold": str(alarm.threshold),
+        "treat-missing-data": "notBreaching",
+    }
+    if sns:
+        options |= {"alarm-actions": sns, "ok-actions": sns}
+    if alarm.region:
+        options["region"] = alarm.region
+    return "aws cloudwatch put-metric-alarm " + " ".join(
+        f"--{name} {shlex.quote(value)}" for name, value in options.items()
+    )
+
+
+FORMATS: Final[Mapping[str, Callable[[Sequence[Alarm], str | None], str]]] = {
+    "cloudformation": render_cloudformation,
+    "terraform": render_terraform,
+    "prometheus": render_prometheus,
+    "cli": render_cli,
+}
