@@ -1,4 +1,4 @@
-"""The admin interface under /_semel/: peek, faults, clock, health; and /metrics for Prometheus."""
+"""The admin interface under /_semel/: peek, faults, clock, history, health; and /metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from semel.broker.clock import Clock, ManualClock
 from semel.broker.engine import Engine, Wanted
 from semel.broker.engine.peeking import STATES
 from semel.broker.faults import MEANING, FaultError, Faults
+from semel.broker.history import History
 from semel.broker.http import Request, render
 from semel.broker.metrics import exposition
 from semel.sqs.errors import ServiceError
@@ -39,8 +40,10 @@ class AdminError(Exception):
 class Admin:
     """Answers admin requests; each runs inside the broker's transaction, like any call."""
 
-    def __init__(self, engine: Engine, clock: Clock, faults: Faults, time_passed: Callable[[], None]) -> None:
-        self._engine, self._clock, self._faults = engine, clock, faults
+    def __init__(
+        self, engine: Engine, clock: Clock, faults: Faults, history: History, time_passed: Callable[[], None]
+    ) -> None:
+        self._engine, self._clock, self._faults, self._history = engine, clock, faults, history
         self._time_passed = time_passed
 
     def serves(self, target: str) -> bool:
@@ -83,6 +86,9 @@ class Admin:
                 return self._queues
             case "GET", "_semel", "queues", name, "messages":
                 return lambda now: self._peek(name, query, parse_qs(url.query).get("attribute", []), now)
+            case "GET", "_semel", "history":
+                wanted = parse_qs(url.query).get("queue", [])
+                return lambda _now: self._history.described(wanted, _since(query))
             case "GET", "_semel", "faults":
                 return lambda _now: self._faults.described() | {"kinds": MEANING}
             case "PUT", "_semel", "faults":
@@ -187,6 +193,13 @@ def _number(query: dict[str, str], name: str, default: int, most: int, *, least:
     if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
         raise AdminError(400, f"{name} is a whole number from {least} to {most}, not {text!r}")
     return int(text)
+
+
+def _since(query: dict[str, str]) -> float:
+    text = query.get("since", "0")
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", text):
+        raise AdminError(400, f"since is in seconds since 1970, not {text!r}")
+    return float(text)
 
 
 def _json(status: int, content: Any, request: Request) -> bytes:

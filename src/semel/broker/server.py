@@ -22,6 +22,7 @@ from semel.broker.clock import Clock
 from semel.broker.committer import Committer
 from semel.broker.engine import NEVER, Caller, Engine
 from semel.broker.faults import Fault, Faults
+from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
 from semel.broker.jobs import Batch, Job
 from semel.sqs.errors import (
@@ -62,7 +63,8 @@ class Broker:
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._verifier = verifier
-        self._admin = Admin(engine, clock, faults, self.time_passed)
+        self._history = History(engine)
+        self._admin = Admin(engine, clock, faults, self._history, self.time_passed)
         self._rng = rng or Random()
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []
@@ -235,6 +237,8 @@ class Broker:
                 break
         if self._sweep_due or self.engine.sweep_is_due:
             self._sweep_due = self.engine.sweep(now)
+        if now >= self._history.due:
+            self._history.take(now)
 
     def _serve_parked(self, batch: Batch, now: int) -> None:
         """Gives what has become visible to the polls that wait for it, first come, first served."""

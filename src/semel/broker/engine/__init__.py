@@ -24,7 +24,7 @@ from semel.broker.engine import (
 )
 from semel.broker.engine.faulty import Faithful, Faulty
 from semel.broker.engine.peeking import Wanted
-from semel.broker.engine.settling import settle_wholly
+from semel.broker.engine.settling import settle, settle_wholly
 from semel.broker.engine.state import NEVER, Caller, Queue, Store
 from semel.sqs.errors import no_such_queue
 
@@ -204,11 +204,13 @@ class Engine:
         self.store.write_out()
         return peeking.peek(self.store, queue, wanted, after=after, limit=limit, now=now)
 
-    def measure(self, name: str, now: int) -> Measures:
-        """How full a queue is; the age skips messages that were received three times or more, as SQS does."""
+    def measure(self, name: str, now: int, *, wholly: bool = True) -> Measures:
+        """How full a queue is; the age skips messages that were received three times or more, as SQS does.
+
+        Not `wholly`: at most a chunk of what has fallen due is settled first, so that it holds up nobody."""
         queue = self.store.queues[name]
         self.store.write_out()
-        settle_wholly(self.store, queue, now)
+        (settle_wholly if wholly else settle)(self.store, queue, now)
         lane = queue.lane
         row = self.store.db.execute(_OLDEST, (lane.low, lane.high)).fetchone()
         age = (now - row[0]) / 1000 if row else 0.0
