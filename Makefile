@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark prove-spark clean
+.PHONY: demo test check browser format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark prove-spark clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
@@ -22,7 +22,17 @@ check: $(READY)  ## formatter, linter, strict types
 	$(BIN)/mypy
 	$(BIN)/mypy tests/conftest.py
 
-test: check  ## all of `check`, then every test
+browser:  ## the tests look at pages in a Chromium: the system's, else one from apt-get where that is allowed
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		command -v $$name >/dev/null 2>&1 && exit 0; done; \
+	sudo=none; [ "$$(id -u)" = 0 ] && sudo=; [ "$$sudo" = none ] && sudo -n true 2>/dev/null && sudo="sudo -n"; \
+	if command -v apt-get >/dev/null 2>&1 && [ "$$sudo" != none ]; then \
+		echo "installing chromium with apt-get (once) ..."; \
+		$$sudo apt-get install -y -qq chromium >/dev/null 2>&1 && exit 0; \
+		$$sudo apt-get update -qq >/dev/null && $$sudo apt-get install -y -qq chromium >/dev/null && exit 0; fi; \
+	echo "NO BROWSER: the tests need Chromium or Chrome on the PATH; install it (Debian: apt-get install chromium)" >&2; exit 1
+
+test: check browser  ## all of `check`, then every test
 	$(BIN)/python -m pytest
 
 format: $(READY)

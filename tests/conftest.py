@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    import browsing
     from servers import dynamodb, postgres, redis
 
 TESTS: Final = Path(__file__).parent
@@ -41,6 +42,14 @@ def dynamodb_server() -> Iterator[dynamodb.Server]:
 
     with dynamodb.running() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[browsing.Browser]:
+    import browsing
+
+    with browsing.running() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def test_the_worst_finding_is_never_cut() -> None:
 
 def test_advice_that_changes_nothing_is_not_shown() -> None:
     told = shown(sample.rich())
-    assert "visibility timeout 30 s → 62 s" in told
+    assert "visibility timeout 30 s → 69 s" in told
     assert "retention 4 d" not in told
 
 
@@ -87,9 +87,9 @@ def test_what_was_wrong_with_the_logs_is_said() -> None:
 def test_verbose_shows_evidence_commands_and_every_figure() -> None:
     told = shown(sample.rich(), verbose=True)
     assert sample.FINDINGS[0].cure.cli[0] in told  # in one line: it is there to be copied
-    assert "  visibility_timeout_seconds = 62" in told
+    assert "  visibility_timeout_seconds = 69" in told
     assert re.search(r"14:02:32 \+ +30\.4 s received +web3-0815 \(receive 2\)", told)
-    assert "with a timeout of 62 s" in told
+    assert "with a timeout of 69 s" in told
     assert "the clock of web3-0815 is 2.4 s behind" in told
     assert "the file ends in the middle" in " ".join(told.split())
     for finding in sample.FINDINGS:

@@ -1,0 +1,253 @@
+"""The HTML report, in a real browser: one file that loads nothing, fits every screen, and keeps foreign text text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Page
+
+from browsing import Browser
+from doctor import sample
+from semel.doctor.model import Bar, Behaviour, Case, Diagnosis, Point, Series, Window
+from semel.doctor.report import charts, html
+
+ALL: Final[dict[str, Callable[[], Diagnosis]]] = {
+    "rich": sample.rich, "healthy": sample.healthy, "empty": sample.empty, "hostile": sample.hostile,
+}  # fmt: skip
+OPEN: Final = "document.querySelectorAll('details').forEach(one => one.open = true)"
+# Every text of every drawing: whether it leaves the drawing, and which others it lies upon.
+MISPLACED: Final = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
+  const box = svg.getBoundingClientRect(), found = [];
+  if (box.width < 200 || box.height < 40) found.push(`too small: ${box.width} x ${box.height}`);
+  const all = [...svg.querySelectorAll('text, rect, path, line')];
+  const parts = all.filter(one => one.getBoundingClientRect().width > 0);
+  for (const part of parts) {
+    const at = part.getBoundingClientRect();
+    if (at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 2 || at.bottom > box.bottom + 2)
+      found.push(`out of its box: ${part.outerHTML}`);
+  }
+  const texts = parts.filter(one => one.tagName === 'text');
+  texts.forEach((one, index) => texts.slice(index + 1).forEach(other => {
+    const a = one.getBoundingClientRect(), b = other.getBoundingClientRect();
+    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (wide > 1 && high > 4) found.push(`${one.textContent} lies upon ${other.textContent}`);
+  }));
+  return found;
+})"""
+# The contrast of each text with what is behind it, by WCAG's formula; the ones that are hard to read.
+UNREADABLE: Final = """() => {
+  const parse = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = one => {
+    for (let at = one; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const one = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !one.getClientRects().length || one.closest('.onbar')) continue;
+    const style = getComputedStyle(one), ink = parse(one.closest('svg') ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(one))].sort((x, y) => y - x);
+    const contrast = (a + 0.05) / (b + 0.05);
+    if (contrast < 4.5) found.push(`${contrast.toFixed(2)}: ${walk.currentNode.textContent.slice(0, 40)}`);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("reports")
+    for name, make in ALL.items():
+        (folder / f"{name}.html").write_text(html.render(make()), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in ALL}
+
+
+def opened(script: str) -> Callable[[Page], Any]:
+    """Everything that is folded is opened first."""
+
+    def see(page: Page) -> Any:
+        page.evaluate(OPEN)
+        return page.evaluate(script)
+
+    return see
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_request_leaves_the_file_and_the_browser_has_nothing_to_complain_of(
+    browser: Browser, files: dict[str, Path], name: str
+) -> None:
+    visit = browser.look(files[name], opened("document.body.innerText.length"))
+    assert [url for url in visit.requests if not url.startswith("data:")] == [files[name].as_uri()]
+    assert visit.complaints == []
+    assert visit.result > 100
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_fits_the_screen_and_every_chart_its_box(
+    browser: Browser, files: dict[str, Path], name: str, width: int
+) -> None:
+    def see(page: Page) -> tuple[int, list[str]]:
+        page.evaluate(OPEN)
+        return page.evaluate("document.documentElement.scrollWidth"), page.evaluate(MISPLACED)
+
+    wide, misplaced = browser.look(files[name], see, width=width).result
+    assert wide <= width
+    assert misplaced == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_in_light_and_in_dark(browser: Browser, files: dict[str, Path], scheme: Any) -> None:
+    def see(page: Page) -> tuple[str, list[str]]:
+        page.evaluate(OPEN)
+        return page.evaluate("getComputedStyle(document.body).backgroundColor"), page.evaluate(UNREADABLE)
+
+    background, unreadable = browser.look(files["rich"], see, scheme=scheme).result
+    assert background == ("rgb(245, 246, 248)" if scheme == "light" else "rgb(17, 22, 28)")
+    assert unreadable == []
+
+
+def test_hostile_text_stays_text(browser: Browser, files: dict[str, Path]) -> None:
+    script = """() => [
+      document.querySelectorAll('script, img, iframe, object, embed, form, base, [onerror], [onload]').length,
+      document.body.innerText.split('<script>alert(1)</script><img src=x onerror=alert(2)>').length - 1
+    ]"""
+    elements, told = browser.look(files["hostile"], opened(script)).result
+    assert elements == 0
+    assert told > 10
+
+
+def test_the_page_lets_no_script_and_no_foreign_style_in(browser: Browser, files: dict[str, Path]) -> None:
+    """Even if some text did get out of its place one day."""
+    script = """() => {
+      const script = document.createElement('script'), style = document.createElement('style');
+      script.textContent = 'window.ran = true'; style.textContent = 'body { display: none }';
+      document.body.append(script, style);
+      return [window.ran === true, getComputedStyle(document.body).display];
+    }"""
+    visit = browser.look(files["rich"], lambda page: page.evaluate(script))
+    assert visit.result == [False, "block"]
+    assert len([one for one in visit.complaints if "Content Security Policy" in one]) == 2
+
+
+def test_a_screen_reader_finds_headings_captions_and_words_for_each_picture(
+    browser: Browser, files: dict[str, Path]
+) -> None:
+    script = """() => ({
+      headings: [...document.querySelectorAll('h1, h2, h3')].map(one => Number(one.tagName[1])),
+      language: document.documentElement.lang,
+      ids: [...document.querySelectorAll('[id]')].map(one => one.id),
+      links: [...document.querySelectorAll('a')].map(one => one.getAttribute('href').slice(1)),
+      tables: [...document.querySelectorAll('table')].map(one => one.caption.textContent),
+      cells: [...document.querySelectorAll('th')].map(one => one.scope),
+      pictures: [...document.querySelectorAll('svg')].map(one => one.getAttribute('aria-labelledby').split(' ')
+        .map(id => document.getElementById(id).textContent))
+    })"""
+    found = browser.look(files["rich"], opened(script)).result
+    assert found["headings"][0] == 1
+    assert found["headings"].count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(found["headings"], found["headings"][1:], strict=False))
+    assert found["language"] == "en"
+    assert len(set(found["ids"])) == len(found["ids"])
+    assert set(found["links"]) <= set(found["ids"])
+    assert all(found["tables"])
+    assert set(found["cells"]) == {"col", "row"}
+    assert len(found["pictures"]) > 10
+    assert all(title and len(words) > 20 for title, words in found["pictures"])
+
+
+def test_all_charts_and_commands_are_there(browser: Browser, files: dict[str, Path]) -> None:
+    text = browser.look(files["rich"], opened("document.body.innerText")).result
+    for title in (
+        "How long messages are held", "Duplicates by cause", "What another timeout would have done",
+        "Sent, received, deleted", "In flight", "Age of the oldest message", "How far this can be trusted",
+    ):  # fmt: skip
+        assert title in text
+    assert "With 69 s instead of 30 s: 3.2 % → 0.2 % duplicates." in text
+    for finding in sample.FINDINGS:
+        assert all(command in text for command in (finding.seen, finding.why, finding.cure.text, *finding.cure.cli))
+        assert finding.cure.terraform is None or finding.cure.terraform in text
+
+
+def test_a_click_selects_a_whole_command(browser: Browser, files: dict[str, Path]) -> None:
+    def see(page: Page) -> Any:
+        page.locator("pre").first.click()
+        return page.evaluate("getSelection().toString()")
+
+    assert browser.look(files["rich"], see).result.strip() == sample.FINDINGS[0].cure.cli[0]
+
+
+def test_on_paper_it_is_light_and_nothing_is_folded(browser: Browser, files: dict[str, Path]) -> None:
+    def see(page: Page) -> Any:
+        page.emulate_media(media="print", color_scheme="dark")
+        hidden = "[...document.querySelectorAll('details pre')].filter(one => one.getBoundingClientRect().height < 10)"
+        return page.evaluate(f"[getComputedStyle(document.body).backgroundColor, {hidden}.length]")
+
+    assert browser.look(files["rich"], see, scheme="dark").result == ["rgb(255, 255, 255)", 0]
+
+
+def test_nothing_found_says_so_and_an_empty_diagnosis_what_is_missing(browser: Browser, files: dict[str, Path]) -> None:
+    read = "document.body.innerText"
+    healthy = browser.look(files["healthy"], lambda page: page.evaluate(read)).result
+    assert "All is well: 103,556 messages, each delivered once." in healthy
+    empty = browser.look(files["empty"], lambda page: page.evaluate(read)).result
+    assert "Nothing to look at" in empty
+    assert "--log PATH would show duplicates" in empty
+
+
+# Charts, without a browser.
+
+
+def behaviour(**more: Any) -> Behaviour:
+    plain = dict.fromkeys(("events", "deliveries", "attempts", "messages", "effects", "doubled", "retries"), 10)
+    return Behaviour(queue="q", first_at=0.0, last_at=1.0, **(plain | more))
+
+
+def test_bars_beyond_the_timeout_are_marked() -> None:
+    chart = charts.histogram((Bar(1, 10, 90), Bar(10, 30, 6), Bar(30, 60, 4)), 30.0, 66.0, name="x")
+    assert chart is not None
+    assert chart.says == "4.0 % of 100 deliveries took longer than the timeout of 30 s."
+    assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
+    assert "timeout 30 s" in chart.svg
+    assert "better 66 s" in chart.svg
+
+
+def test_a_year_of_metrics_makes_no_endless_line() -> None:
+    points = tuple(Point(at=300.0 * index, sent=1.0, received=2.0, deleted=1.0) for index in range(100_000))
+    chart = charts.flow(None, Series("q", 300.0, points, "x"), name="x")
+    assert chart is not None
+    assert len(chart.svg) < 20_000
+    assert "100,000 sent, 200,000 received, 100,000 deleted" in chart.says
+    assert "by the metrics" in chart.svg
+
+
+def test_a_chart_without_anything_to_show_is_left_out() -> None:
+    nothing = behaviour(windows=(Window(0, 0, 0, 0, 0),), histogram=(Bar(0, 1, 0),))
+    assert charts.charts(nothing, None, None, None, name="x") == []
+    assert charts.charts(None, Series("q", 60, (), "x"), 30.0, None, name="x") == []
+
+
+def test_figures_that_are_none_draw_no_nonsense() -> None:
+    drawn = html.render(sample.hostile())
+    assert not re.search(r'="-?(nan|inf)', drawn)
+    odd = behaviour(windows=(Window(0, 1, 1, 1, 0), Window(60, 5, 5, 5, 0)), histogram=(Bar(0, math.inf, 3),))
+    assert [chart.title for chart in charts.charts(odd, None, math.inf, None, name="x")] == ["Sent, received, deleted"]
+
+
+def test_a_hundred_queues_make_a_file_that_can_be_mailed() -> None:
+    cases = tuple(dataclasses.replace(sample.orders(), queue=f"orders-{index}") for index in range(100))
+    size = len(html.render(Diagnosis(sample.NOW, (*cases, Case("nothing")), sample.FINDINGS, ())))
+    assert size < 4_000_000
