@@ -165,9 +165,7 @@ def test_poison_that_the_age_hides_is_found_from_logs_and_metrics_together() -> 
 
 def test_poison_that_the_age_hides_is_found_from_metrics_alone() -> None:
     hidden = series([{"visible": 2.0, "in_flight": 1.0, "oldest": 0.0}] * 5)
-    assert (
-        "There are 3 messages or more in the queue all the time" in found("age-hides-poison", case(series=hidden)).seen
-    )
+    assert "The queue holds 3 messages or more all the time" in found("age-hides-poison", case(series=hidden)).seen
     emptied = series([{"visible": 2.0, "oldest": 0.0}] * 4 + [{"visible": 0.0, "oldest": 0.0}])
     assert look("age-hides-poison", case(series=emptied)) is None
 

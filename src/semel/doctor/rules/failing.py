@@ -158,7 +158,7 @@ def _hidden_by_metrics(case: Case) -> str | None:
         return None
     fewest = min(_there(point) for point in last)
     return (
-        f"There are {count(fewest, 'message')} or more in the queue all the time, and the age of the oldest one is 0: "
+        f"The queue holds {count(fewest, 'message')} or more all the time, and the age of the oldest one is 0: "
         "all of them were received three times or more."
     )
 

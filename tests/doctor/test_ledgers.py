@@ -1,0 +1,63 @@
+"""What is known of a ledger, from a real Redis that evicts, refuses or is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from doctor.made_up import case, found, look
+from semel.doctor import ledgers
+from semel.doctor.errors import DoctorError
+from servers import redis
+
+
+def test_a_redis_that_evicts_is_seen_and_the_cure_ends_it() -> None:
+    import redis as driver
+
+    with redis.running("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
+        seen = ledgers.look(server.url, 86_400.0)
+        assert (seen.eviction, seen.keep, seen.problem) == ("allkeys-lru", 86_400.0, None)
+        (command,) = found("ledger-evicts", case(ledger=seen)).cure.cli
+        program, option, address, *words = command.split()
+        assert (program, option, address) == ("redis-cli", "-u", server.url)
+        with driver.Redis.from_url(server.url) as client:
+            client.execute_command(*words)
+        assert look("ledger-evicts", case(ledger=ledgers.look(server.url))) is None
+
+
+def test_a_redis_that_refuses_config_is_asked_by_info() -> None:
+    with redis.running("--rename-command", "CONFIG", "") as server:
+        assert ledgers.look(server.url).eviction == "noeviction"
+
+
+def test_a_redis_that_tells_nothing_is_a_problem_and_no_error() -> None:
+    with redis.running("--rename-command", "CONFIG", "", "--rename-command", "INFO", "") as server:
+        seen = ledgers.look(server.url)
+    assert seen.eviction is None
+    assert seen.problem is not None
+    assert "make sure that it is noeviction" in seen.problem
+
+
+def test_a_redis_that_is_away_is_a_problem_and_no_error() -> None:
+    seen = ledgers.look("redis://:secret@127.0.0.1:9/0")
+    assert seen.where == "redis://127.0.0.1:9/0"
+    assert seen.problem is not None
+    assert "Redis does not answer" in seen.problem
+    assert "secret" not in seen.problem
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("postgresql://me:secret@host/shop?sslmode=require", "postgresql://me@host/shop"),
+        ("sqlite:///ledger.db", "sqlite:///ledger.db"),
+        ("dynamodb://table?region=eu-west-1", "dynamodb://table"),
+    ],
+)
+def test_of_other_stores_what_was_said_is_what_is_known(url: str, where: str) -> None:
+    seen = ledgers.look(url, 60.0)
+    assert (seen.where, seen.keep, seen.eviction, seen.problem) == (where, 60.0, None, None)
+
+
+def test_what_is_no_address_of_a_ledger_is_refused() -> None:
+    with pytest.raises(DoctorError, match=r"--ledger ledger.db: it is no address of a ledger"):
+        ledgers.look("ledger.db")
