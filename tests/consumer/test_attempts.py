@@ -65,7 +65,22 @@ def ids(*paths: Path) -> list[str]:
 
 def test_an_event_is_one_line_with_all_that_is_known_and_nothing_else(tmp_path: Path) -> None:
     full = Attempt(
-        NOON, Step.RETRIED, "orders.fifo", "id-1", "order-7", 3, 2, 4, NOON - 5, "eu", 0.25, 30.0, "boom", "w1", "path"
+        NOON,
+        Step.RETRIED,
+        "orders.fifo",
+        "id-1",
+        "order-7",
+        3,
+        2,
+        4,
+        NOON - 5,
+        "eu",
+        0.25,
+        30.0,
+        "boom",
+        "w1",
+        "path",
+        "charge",
     )
     with AttemptLog.open(str(tmp_path)) as log:
         log.add_all([full, Attempt(NOON, Step.RECEIVED, "orders", "id-2", worker="w2")])

@@ -20,7 +20,7 @@ MAX_ERROR: Final = 2_000  # characters of an error's text
 SPARK_SCHEMA: Final = (
     "at DOUBLE, step STRING, queue STRING, message_id STRING, key STRING, fence BIGINT, attempt BIGINT, "
     "receive_count BIGINT, sent_at DOUBLE, `group` STRING, seconds DOUBLE, visibility DOUBLE, error STRING, "
-    "worker STRING, key_origin STRING, count BIGINT"
+    "worker STRING, key_origin STRING, handler STRING, count BIGINT"
 )
 
 
@@ -68,6 +68,7 @@ class Attempt(NamedTuple):
     error: str = ""
     worker: str = ""
     key_origin: str = ""
+    handler: str = ""
 
 
 def encode(events: Iterable[Attempt], worker: str) -> tuple[bytes, int]:
@@ -94,7 +95,10 @@ def dropped_line(now: float, count: int, worker: str) -> bytes:
 
 def _fields(event: Attempt, worker: str) -> dict[str, Any]:
     # Written out, because this runs for every step of every message: a loop over the names takes twice as long.
-    at, step, queue, message, key, fence, attempt, receives, sent, group, seconds, visibility, error, by, origin = event
+    (
+        at, step, queue, message, key, fence, attempt, receives, sent, group, seconds, visibility, error, by, origin,
+        handler,
+    ) = event  # fmt: skip
     fields: dict[str, Any] = {
         "at": at,
         "step": step._value_,
@@ -122,6 +126,8 @@ def _fields(event: Attempt, worker: str) -> dict[str, Any]:
         fields["error"] = safe_text(error, MAX_ERROR)
     if origin:
         fields["key_origin"] = origin
+    if handler:
+        fields["handler"] = handler
     return fields
 
 

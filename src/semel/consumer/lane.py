@@ -359,7 +359,7 @@ class Lane:
         log = self.tools.log
         if log is None:
             return
-        at, name, lease = self.tools.now(), self.name, self.settings.lease
+        at, name, lease, handler = self.tools.now(), self.name, self.settings.lease, self.handler.name
         log.add_all(
             [
                 Attempt(
@@ -377,6 +377,7 @@ class Lane:
                     visibility=lease,
                     error=error,
                     key_origin=d.key_origin,
+                    handler=handler,
                 )
                 for d in deliveries
             ]

@@ -256,6 +256,7 @@ class Task:
         sealed = sealed.without(refused)
         good_for = sealed.meta.hidden_until - self._clock()
         ends = self._monotonic() + good_for
+        self._tracer.received_before(sealed.table)
         columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
         fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
         mark = Mark(
