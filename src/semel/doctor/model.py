@@ -354,6 +354,8 @@ class Quality:
     out_of_order: int = 0  # deliveries whose end is before their beginning
     dropped: int = 0  # events that a worker says it could not write
     samples: tuple[str, ...] = ()  # a few malformed lines, shortened
+    unknown_events: int = 0  # mapped logs: lines whose word for what happened is not known
+    unknown_words: tuple[str, ...] = ()  # a few of these words
 
 
 @dataclass(frozen=True, slots=True)
