@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import demo, health, pipeline, run, serve
+from semel.cli import alarms, demo, doctor, health, pipeline, run, serve
 from semel.errors import SemelError
 
 
@@ -26,6 +26,8 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_to(commands)
     health.add_to(commands)
     pipeline.add_to(commands)
+    doctor.add_to(commands)
+    alarms.add_to(commands)
     demo.add_to(commands)
     return parser
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from semel.doctor import commands
@@ -46,8 +47,8 @@ def _queries(alarm: Alarm) -> list[dict[str, Any]]:
 
 def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> str:
     resources = {
-        _logical_id(alarm): {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
-        for alarm in alarms
+        name: {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
+        for name, alarm in zip(_distinct(map(_logical_id, alarms)), alarms, strict=True)
     }
     template = {
         "AWSTemplateFormatVersion": "2010-09-09",
@@ -81,6 +82,18 @@ def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
     return found
 
 
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Two queues whose names differ only in what a tool does not allow get a number."""
+    found: list[str] = []
+    for name in names:
+        number = 2
+        distinct = name
+        while distinct in found:
+            distinct, number = f"{name}{number}", number + 1
+        found.append(distinct)
+    return found
+
+
 def _logical_id(alarm: Alarm) -> str:
     return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", alarm.name)) + "Alarm"
 
@@ -109,10 +122,11 @@ def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
 
 def render_terraform(alarms: Sequence[Alarm], sns: str | None = None) -> str:
     head = "" if sns else f"# {_SILENT}\n"
-    return head + "\n\n".join(_terraform(alarm, sns) for alarm in alarms) + "\n"
+    labels = _distinct(commands.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name)) for alarm in alarms)
+    return head + "\n\n".join(map(_terraform, alarms, labels, repeat(sns))) + "\n"
 
 
-def _terraform(alarm: Alarm, sns: str | None) -> str:
+def _terraform(alarm: Alarm, label: str, sns: str | None) -> str:
     lines = {
         "alarm_name": commands.hcl(alarm.name),
         "alarm_description": commands.hcl(alarm.reason),
@@ -134,8 +148,7 @@ def _terraform(alarm: Alarm, sns: str | None) -> str:
         }
     if sns:
         lines |= {"alarm_actions": f"[{commands.hcl(sns)}]", "ok_actions": f"[{commands.hcl(sns)}]"}
-    name = commands.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name))
-    text = commands.resource("aws_cloudwatch_metric_alarm", name, lines)
+    text = commands.resource("aws_cloudwatch_metric_alarm", label, lines)
     return text.removesuffix("}") + blocks + "}" if blocks else text
 
 

@@ -1,0 +1,86 @@
+"""`semel alarms`: the alarms that queues need, ready to apply."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.doctor.model import Case
+
+_FORMATS = ("cloudformation", "terraform", "prometheus", "cli")
+_EXAMPLES = """\
+examples:
+  semel alarms orders --sns arn:aws:sns:eu-west-1:123456789012:ops > alarms.yaml
+  semel alarms orders refunds --format terraform > alarms.tf
+  semel alarms orders --format cli | sh
+  semel alarms orders --format prometheus --endpoint-url http://127.0.0.1:9324
+  semel alarms orders --offline --dlq orders-dead        without asking SQS
+
+exit codes:
+  0  written to standard output
+  1  a queue is not there, or SQS could not be asked
+  2  wrong usage
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "alarms",
+        help="write the alarms that queues need",
+        description=(
+            "Write alarms for queues: dead letters, age of the oldest message, in flight near the cap, received and "
+            "not deleted. Thresholds come from the queue's own attributes."
+        ),
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("queues", nargs="+", metavar="QUEUE", help="name, URL or ARN of a queue")
+    parser.add_argument("--format", choices=_FORMATS, default="cloudformation", help="default: cloudformation")
+    parser.add_argument("--sns", metavar="ARN", help="topic that is told, of alarms in CloudWatch")
+    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
+    parser.add_argument("--region", help="region of the queues")
+    parser.add_argument("--profile", help="profile of ~/.aws to use")
+    parser.add_argument(
+        "--offline", action="store_true", help="ask nobody: SQS' defaults, and QUEUE-dlq for dead letters"
+    )
+    parser.add_argument("--dlq", metavar="NAME", help="the dead-letter queue, with --offline and one QUEUE")
+    parser.set_defaults(run=run, usage_error=parser.error)
+
+
+def run(given: argparse.Namespace) -> int:
+    from semel.doctor import alarm_formats, alarms
+
+    if given.dlq and not (given.offline and len(given.queues) == 1):
+        given.usage_error("--dlq goes with --offline and one QUEUE; otherwise SQS knows the dead-letter queue")
+    cases = _offline(given) if given.offline else _live(given)
+    # Queues that share a dead-letter queue share its alarm.
+    found = {alarm.name: alarm for case in cases for alarm in alarms.alarms_for(case, dead_letter_queue=given.dlq)}
+    print(alarm_formats.render(tuple(found.values()), given.format, sns=given.sns), end="")
+    for case in cases:
+        if case.state is not None and case.state.dead_letters is None and not case.state.sources:
+            print(f"semel: {case.queue} has no dead-letter queue, so there is no alarm for one", file=sys.stderr)
+    return 0
+
+
+def _offline(given: argparse.Namespace) -> list[Case]:
+    from semel.doctor.commands import name_of
+    from semel.doctor.model import Case
+
+    return [Case(queue=name_of(queue)) for queue in given.queues]
+
+
+def _live(given: argparse.Namespace) -> list[Case]:
+    from semel.doctor.errors import DoctorError
+    from semel.doctor.model import Case
+    from semel.doctor.queues import look
+    from semel.sqs import Client
+
+    with Client(given.endpoint_url, given.region, given.profile) as client:
+        states, notes = look(client, given.queues)
+    if len(states) < len(set(given.queues)):
+        raise DoctorError(f"{'; '.join(notes)} (--offline asks nobody)")
+    for note in notes:
+        print(f"semel: {note}", file=sys.stderr)
+    return [Case(queue=state.queue, state=state) for state in states]
