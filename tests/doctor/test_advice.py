@@ -53,6 +53,11 @@ def test_work_that_is_longer_than_sqs_can_hide_a_message_gets_a_heartbeat_and_th
     assert found["heartbeat interval"].value == "20 s"
 
 
+def test_the_advised_timeout_is_among_those_worth_trying() -> None:
+    assert advice.worth_trying(behaviour(hold=times(20.0, 41.0, 50.0))) == (62.0,)
+    assert advice.worth_trying(behaviour(hold=None)) == ()
+
+
 @given(p99=st.floats(0, 1e6), beyond=st.floats(0, 1e6), heartbeat=st.booleans())
 def test_the_timeout_keeps_its_promises_for_any_work(p99: float, beyond: float, heartbeat: bool) -> None:
     hold = times(0.0, p99, p99 + beyond)

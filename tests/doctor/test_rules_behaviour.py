@@ -79,6 +79,14 @@ def test_a_consumer_that_asks_for_another_timeout_than_the_queue_has_is_pointed_
     assert "The queue itself has 90 s: set it where the consumers ask for 30 s" in cure.text
 
 
+def test_a_timeout_that_will_do_is_not_blamed_for_old_duplicates_or_late_heartbeats() -> None:
+    old = found("duplicates-visibility", case(behaviour=late(visibility=90.0))).cure
+    assert old.text.startswith("The timeout that was in force last, 90 s, will do")
+    assert old.cli == ()
+    beating = found("duplicates-visibility", case(behaviour=late(visibility=60.0, heartbeats=5, heartbeat_every=20.0)))
+    assert beating.cure.text.startswith("The timeout of 60 s will do; the heartbeat came too late.")
+
+
 @pytest.mark.parametrize(
     ("cause", "rule", "words"),
     [

@@ -34,6 +34,12 @@ def visibility_for(hold: Times, *, heartbeat: bool) -> float:
     return min(float(limits.MAX_VISIBILITY), round_up(max(SHORT, hold.p99 * 1.5, hold.most * 1.1)))
 
 
+def worth_trying(behaviour: Behaviour) -> tuple[float, ...]:
+    """The timeouts to replay the observed work with, so that a cure can say what it would have done."""
+    hold = holding(behaviour)
+    return () if hold is None else (visibility_for(hold, heartbeat=False),)
+
+
 def round_up(value: float) -> float:
     """To whole seconds, above two minutes to tens of them, above an hour to minutes."""
     step = 1 if value <= 120 else 10 if value <= 3_600 else 60

@@ -72,7 +72,7 @@ def alarms_for(case: Case, *, dead_letter_queue: str | None = None) -> tuple[Ala
 
 def _region(state: QueueState | None) -> str | None:
     """Only of queues on AWS: for others CloudWatch is wherever the user says."""
-    if state is None or "--endpoint-url" in commands.place(state.url):
+    if state is None or not commands.on_aws(state.url):
         return None
     return commands.region_of(state.url, state.arn)
 

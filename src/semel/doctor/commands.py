@@ -27,7 +27,11 @@ _TERRAFORM: Final = {
     "DeduplicationScope": "deduplication_scope",
     "FifoThroughputLimit": "fifo_throughput_limit",
 }
-_AWS_HOST: Final = re.compile(r"(?:sqs\.|[a-z0-9-]+\.queue\.)?(?:(?P<region>[a-z0-9-]+)\.)?amazonaws\.com(\.cn)?\Z")
+# The hosts that the AWS CLI goes to by itself, if it knows the region.
+_AWS_HOST: Final = re.compile(
+    r"sqs\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)"
+    r"|(?:(?P<older>[a-z0-9-]+)\.)?queue\.amazonaws\.com(?:\.cn)?"
+)
 # How an attribute of a queue is given: a number, a word, or a policy.
 Attributes = Mapping[str, int | bool | str | Mapping[str, Any]]
 
@@ -63,20 +67,22 @@ def create_queue(name: str, attributes: Attributes, *, like: QueueState | None =
 def place(url: str | None, arn: str = "") -> str:
     """Options that send a command to where the queue is: another endpoint than AWS', another region than the usual."""
     options = ""
-    if url:
+    if url and not on_aws(url):
         parts = urlsplit(url)
-        on_aws = _AWS_HOST.search(parts.hostname or "")
-        if on_aws is None:
-            options += f" --endpoint-url {shlex.quote(f'{parts.scheme}://{parts.netloc}')}"
+        options = f" --endpoint-url {shlex.quote(f'{parts.scheme}://{parts.netloc}')}"
     region = region_of(url, arn)
     return f"{options} --region {region}" if region else options
+
+
+def on_aws(url: str) -> bool:
+    return _AWS_HOST.fullmatch(urlsplit(url).hostname or "") is not None
 
 
 def region_of(url: str | None, arn: str = "") -> str | None:
     if arn.count(":") >= 5 and arn.split(":")[3]:
         return arn.split(":")[3]
-    found = _AWS_HOST.search(urlsplit(url).hostname or "") if url else None
-    return found["region"] if found else None
+    found = _AWS_HOST.fullmatch(urlsplit(url).hostname or "") if url else None
+    return found["region"] or found["older"] or "us-east-1" if found else None
 
 
 def neighbour_arn(arn: str, name: str) -> str:

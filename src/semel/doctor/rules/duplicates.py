@@ -65,16 +65,15 @@ def would_have_been(behaviour: Behaviour, now: float | None, wanted: float) -> s
 
 def lengthen(case: Case, wanted: float, *extra: str) -> Cure:
     """The cure of a timeout that is too short."""
-    attributes = {"VisibilityTimeout": round(wanted)}
     behaviour, now = case.behaviour, case.visibility
-    beat = seconds(advice.heartbeat_for(60))
-    text = (
-        f"Set the visibility timeout to {seconds(wanted)}, or enable a heartbeat (every {beat}, with a timeout of "
-        "60 s)."
-    )
+    if now is not None and wanted <= now:
+        return Cure(text=" ".join(part for part in (_long_enough(behaviour, now), *extra) if part))
+    attributes = {"VisibilityTimeout": round(wanted)}
+    text = f"Set the visibility timeout to {seconds(wanted)}"
     if behaviour is not None and behaviour.has_heartbeat:
-        text = f"Set the visibility timeout to {seconds(wanted)}, and let the heartbeat come every "
-        text += f"{seconds(advice.heartbeat_for(wanted))}."
+        text += f", and let the heartbeat come every {seconds(advice.heartbeat_for(wanted))}."
+    else:
+        text += f", or enable a heartbeat (every {seconds(advice.heartbeat_for(60))}, with a timeout of 60 s)."
     replayed = would_have_been(behaviour, now, wanted) if behaviour is not None else ""
     own = ""
     if case.state is not None and now is not None and now != case.state.visibility:
@@ -87,6 +86,17 @@ def lengthen(case: Case, wanted: float, *extra: str) -> Cure:
         cli=commands.set_attributes(case, attributes),
         terraform=commands.terraform(case.queue, attributes),
     )
+
+
+def _long_enough(behaviour: Behaviour | None, now: float) -> str:
+    """The timeout is not what is wrong."""
+    if behaviour is not None and behaviour.has_heartbeat:
+        return (
+            f"The timeout of {seconds(now)} will do; the heartbeat came too late. Let it begin at the receive, also "
+            f"for messages that wait for their turn, and come every {seconds(advice.heartbeat_for(now))} from a thread "
+            "that the work cannot hold up."
+        )
+    return f"The timeout that was in force last, {seconds(now)}, will do: look at the time since then only (--from)."
 
 
 def _visibility(case: Case) -> Seen | None:

@@ -106,9 +106,7 @@ def _drift_of_log(case: Case) -> tuple[float, float, float, str] | None:
     end = behaviour.windows[-1].start + behaviour.window - (case.visibility or 0.0)
     counted = [window for window in behaviour.windows if window.start + behaviour.window <= end]
     received = float(sum(window.received for window in counted))
-    deleted = float(
-        sum(window.deleted for window in behaviour.windows if window.start < end + (case.visibility or 0.0))
-    )
+    deleted = float(sum(window.deleted for window in behaviour.windows))
     # A log without any delete does not write them.
     if not counted or not deleted or not _drifts(received, deleted):
         return None

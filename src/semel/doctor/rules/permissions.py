@@ -116,7 +116,7 @@ RULES = (
         "kms-refused",
         Severity.CRITICAL,
         "the key that encrypts the queue may not be used",
-        "`--probe`, or logs",
+        "logs",
         "allow kms:Decrypt",
         _kms,
     ),
