@@ -306,7 +306,7 @@ def set_attribute(queue: str, name: str, value: str) -> str:
 
 FINDINGS: Final = (
     Finding(
-        "visibility-too-short",
+        "duplicates-visibility",
         Severity.CRITICAL,
         "orders",
         "The visibility timeout is 30 s but the work takes 41.3 s (P99): 1,489 messages (3.1 %) were delivered again "
@@ -339,7 +339,7 @@ FINDINGS: Final = (
         ),
     ),
     Finding(
-        "lost-deletes",
+        "duplicates-lost-delete",
         Severity.WARNING,
         "payments",
         "371 messages (1.8 %) came again after SQS had confirmed their delete; the ledger caught all of them.",

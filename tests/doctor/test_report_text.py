@@ -8,7 +8,7 @@ import re
 import pytest
 
 from doctor import sample
-from semel.doctor.model import Case, Diagnosis, Finding, Severity
+from semel.doctor.model import Case, Diagnosis, Finding, Quality, Severity
 from semel.doctor.report import text
 from semel.doctor.report.words import ascii_only, cells, clean, duration, fit, number, percent, period, wrap
 
@@ -40,7 +40,7 @@ def test_twenty_sick_queues_fit_one_screen_too_and_the_rest_is_counted() -> None
     told = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, advice=advice))
     assert len(told.splitlines()) < 24
     assert "and 14 more, 1 of them without findings" in told
-    assert re.search(r"and 1\d critical more: visibility-too-short", told)
+    assert re.search(r"and 1\d critical more: duplicates-visibility", told)
     assert "and of 18 more queues" in told
 
 
@@ -82,6 +82,12 @@ def test_what_was_wrong_with_the_logs_is_said() -> None:
     flat = " ".join(shown(sample.rich(), height=None).split())
     assert "of 938,609 lines, left out: 61 lines that are no JSON, 16 lines without id or time" in flat
     assert "1 unreadable file" in flat
+
+
+def test_words_that_a_mapping_does_not_know_are_told_with_the_option_that_would() -> None:
+    quality = Quality(files=1, lines=9, events=2, unknown_events=7, unknown_words=("shipped", "evil\x1b[2J"))
+    told = " ".join(shown(dataclasses.replace(sample.healthy(), quality=quality), height=None).split())
+    assert "7 lines whose event is not known; --events says what these mean: shipped, evil [2J" in told
 
 
 def test_verbose_shows_evidence_commands_and_every_figure() -> None:

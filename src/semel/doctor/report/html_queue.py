@@ -42,7 +42,7 @@ def _tiles(case: Case) -> str:
         tiles += [
             ("Messages", number(seen.messages), f"{number(seen.deliveries)} deliveries", False),
             ("Duplicates", percent(seen.duplicate_share), number(seen.duplicates), seen.duplicates > 0),
-            ("Doubled", number(seen.doubled), "keys with two effects", seen.doubled > 0),
+            ("Doubled", number(seen.doubled), "keys, by the logs", seen.doubled > 0),
             ("Time wasted", duration(round(seen.wasted)) if seen.wasted else NONE, "in handlers", False),
         ]
         if seen.hold is not None or seen.work is not None:
@@ -56,7 +56,7 @@ def _tiles(case: Case) -> str:
         tiles.append(("Waiting now", number(state.visible), f"{number(state.in_flight)} in flight", False))
         if state.dead_letters is not None and state.dead_letters.visible is not None:
             dead = state.dead_letters.visible
-            tiles.append(("Dead letters", number(dead), "in its dead-letter queue", dead > 0))
+            tiles.append(("Dead letters", number(dead), "waiting", dead > 0))
     inside = "".join(
         f'<div class="tile{" alarm" if alarm else ""}"><dt>{word}</dt><dd>{value}<small>{more}</small></dd></div>'
         for word, value, more, alarm in tiles

@@ -229,10 +229,13 @@ def troubles(quality: Quality | None) -> str:
     known = (
         (quality.malformed, "line that is no JSON", "lines that are no JSON"),
         (quality.incomplete, "line without id or time", "lines without id or time"),
+        (quality.unknown_events, "line whose event is not known", "lines whose event is not known"),
         (quality.out_of_order, "delivery that ends before it begins", "deliveries that end before they begin"),
         (len(quality.unreadable), "unreadable file", "unreadable files"),
         (quality.dropped, "event that a worker could not write", "events that workers could not write"),
     )
     found = [count(amount, one, many) for amount, one, many in known if amount]
     lines = f"of {count(quality.lines, 'line')}, " if quality.lines else ""
-    return f"{lines}left out: {', '.join(found)}" if found else ""
+    words = ", ".join(clean(word, 40) for word in quality.unknown_words)
+    more = f"; --events says what these mean: {words}" if words else ""
+    return f"{lines}left out: {', '.join(found)}{more}" if found else ""
