@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from doctor.made_up import case, found, look
+from doctor.made_up import case, found, look, state
 from semel.broker import EmbeddedBroker, running
 from semel.doctor import metrics
 from semel.doctor.errors import DoctorError
-from semel.doctor.model import Point, Series
+from semel.doctor.model import Case, Point, Series
 
 NOON = 1_794_830_400.0  # 2026-11-16T12:00:00Z
 
@@ -241,3 +242,37 @@ def test_a_broker_that_checks_signatures_is_asked_with_the_key_pair_of_the_addre
 def test_an_address_where_no_broker_answers_is_an_error_that_says_so() -> None:
     with pytest.raises(DoctorError, match=r"--metrics http://127.0.0.1:9: no answer"):
         metrics.load("http://127.0.0.1:9")
+
+
+def test_a_consumer_that_never_deletes_is_found_in_the_metrics_of_a_real_broker(broker: EmbeddedBroker) -> None:
+    client = broker.client()
+    url = client.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "120"})["QueueUrl"]
+
+    def work(periods: int, *, deletes: bool) -> None:
+        for _ in range(periods):
+            for _ in range(3):
+                entries: Any = [{"Id": str(place), "MessageBody": "x"} for place in range(10)]
+                client.send_message_batch(QueueUrl=url, Entries=entries)
+                received = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+                if deletes:
+                    done: Any = [{"Id": one["MessageId"], "ReceiptHandle": one["ReceiptHandle"]} for one in received]
+                    client.delete_message_batch(QueueUrl=url, Entries=done)
+            broker.clock.advance(10)
+
+    def seen() -> Case:
+        attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        timeout = float(attributes["VisibilityTimeout"])
+        return case(state=state(visibility=timeout), series=only(metrics.load(broker.url, queues=["orders"])))
+
+    work(40, deletes=False)
+    assert "In flight stays near 330: 3.0 messages a second" in found("in-flight-plateau", seen()).seen
+    assert "1,200 messages were received" not in found("received-not-deleted", seen()).seen  # some are still in flight
+    assert "0 deleted" in found("received-not-deleted", seen()).seen
+    client.purge_queue(QueueUrl=url)
+    since = broker.clock.now()
+    work(40, deletes=True)
+    cured = seen()
+    assert cured.series is not None
+    later = replace(cured.series, points=tuple(point for point in cured.series.points if point.at >= since))
+    for rule in ("in-flight-plateau", "received-not-deleted"):
+        assert look(rule, replace(cured, series=later)) is None

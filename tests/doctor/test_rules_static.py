@@ -125,6 +125,7 @@ def test_a_dead_letter_queue_without_an_alarm_gets_one() -> None:
     finding = found("dead-letters-unwatched", case(state=state(), dlq_alarmed=False))
     (command,) = finding.cure.cli
     assert "--alarm-name 'orders-dlq dead-letters'" in command
+    assert "--alarm-actions arn:aws:sns:eu-west-1:123456789012:TOPIC" in command
     assert "--dimensions Name=QueueName,Value=orders-dlq" in command
     assert finding.cure.terraform is not None
     assert 'resource "aws_cloudwatch_metric_alarm"' in finding.cure.terraform
@@ -143,6 +144,7 @@ def test_a_dead_letter_queue_of_many_is_told() -> None:
     shared = letters(sources=(URL, f"{URL}-b"))
     finding = found("dead-letter-queue-shared", case(state=state(dead_letters=shared)))
     assert finding.seen == "orders-dlq takes the dead letters of 2 queues: orders, orders-b."
+    assert "--queue-name orders-dead --attributes" in finding.cure.cli[0]  # the usual name is taken
     assert finding.severity is Severity.INFO
     crowd = letters(sources=tuple(f"q{place}" for place in range(12)))
     assert found("dead-letter-queue-shared", case(state=state(dead_letters=crowd))).severity is Severity.WARNING

@@ -148,7 +148,9 @@ def _unwatched(case: Case) -> Seen | None:
     found = _letters(case)
     if found is None or case.dlq_alarmed is not False:
         return None
-    _, _, name = found
+    _, letters, name = found
+    # Where the alarm goes only its reader knows.
+    topic = commands.neighbour_arn(letters.arn, "TOPIC").replace(":sqs:", ":sns:", 1)
     wanted = [alarm for alarm in alarms.alarms_for(case) if alarm.kind is alarms.Kind.DEAD_LETTERS]
     return Seen(
         seen=f"No alarm looks at ApproximateNumberOfMessagesVisible of {name}.",
@@ -158,8 +160,8 @@ def _unwatched(case: Case) -> Seen | None:
                 f"Raise an alarm as soon as one is visible (the number sent is no measure: moves do not count in it); "
                 f"`semel alarms {case.queue}` writes this and the others."
             ),
-            cli=tuple(alarm_formats.commands_for(wanted)),
-            terraform=alarm_formats.render_terraform(wanted).strip(),
+            cli=tuple(alarm_formats.commands_for(wanted, topic)),
+            terraform=alarm_formats.render_terraform(wanted, topic).strip(),
         ),
     )
 
@@ -190,7 +192,10 @@ def _shared(case: Case) -> Seen | None:
     if found is None or sources is None or len(sources) < 2:
         return None
     _, _, name = found
-    cli, terraform = dead_letter_queue(case)
+    own = commands.dead_letter_name(case.queue)
+    if own == name:
+        own = own.replace("-dlq", "-dead")
+    cli, terraform = dead_letter_queue(case, own)
     return Seen(
         seen=(
             f"{name} takes the dead letters of {count(len(sources), 'queue')}: "

@@ -148,7 +148,7 @@ def _told(case: Case, cause: Cause, seen: str, why: str, cure: Cure, severity: S
 def _crash(case: Case) -> Seen | None:
     hold = advice.holding(case.behaviour)
     grace = f" (at least {seconds(advice.round_up(hold.p99 * 1.5))} here)" if hold is not None else ""
-    hidden = f" Its messages come back only after {seconds(case.visibility)}." if case.visibility else ""
+    hidden = f" Their messages come back only after {seconds(case.visibility)}." if case.visibility else ""
     cure = Cure(
         text=(
             "Look for workers that were killed: out of memory, or a deploy that waits too short. Give them time to "

@@ -119,6 +119,7 @@ def _plateau(case: Case) -> Seen | None:
         return None
     points = [point for point in series.points if point.in_flight is not None and point.received is not None]
     points = [point for point in points if point.in_flight or point.received]
+    points = points[len(points) // 2 :]  # a plateau is reached by a climb
     if len(points) < _ENOUGH_POINTS:
         return None
     levels = sorted(point.in_flight or 0.0 for point in points)
