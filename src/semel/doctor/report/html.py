@@ -27,13 +27,7 @@ def render(diagnosis: Diagnosis) -> str:
     body = [_head(diagnosis), "<main>"]
     if cases:
         body.append(_glance(cases, diagnosis, names))
-    if diagnosis.findings:
-        by_queue = {case.queue: case for case in cases}
-        body.append("<h2>Findings</h2>")
-        for index, finding in enumerate(diagnosis.findings, 1):
-            case = by_queue.get(finding.queue)
-            timeout = case.visibility if case is not None else None
-            body.append(html_findings.card(finding, timeout, names.get(finding.queue), name=f"finding-{index}"))
+    body.append(_findings(diagnosis, names))
     for case in cases:
         mine = [one for one in diagnosis.advice if one.queue == case.queue]
         body.append(
@@ -43,6 +37,20 @@ def render(diagnosis: Diagnosis) -> str:
         )
     body += [_trust(diagnosis), "</main>", _foot()]
     return _document(diagnosis, "\n".join(body))
+
+
+def _findings(diagnosis: Diagnosis, names: dict[str, str]) -> str:
+    """Notes are folded where there is worse to look at."""
+    timeouts = {case.queue: case.visibility for case in diagnosis.cases}
+    cards = [
+        html_findings.card(finding, timeouts.get(finding.queue), names.get(finding.queue), name=f"finding-{index}")
+        for index, finding in enumerate(diagnosis.findings, 1)
+    ]
+    worse = sum(finding.severity > Severity.INFO for finding in diagnosis.findings)
+    shown, folded = (cards[:worse], cards[worse:]) if worse else (cards, [])
+    if folded:
+        shown.append(f"<details><summary>{count(len(folded), 'note')}</summary><div>{''.join(folded)}</div></details>")
+    return "".join(["<h2>Findings</h2>", *shown]) if shown else ""
 
 
 def _document(diagnosis: Diagnosis, body: str) -> str:

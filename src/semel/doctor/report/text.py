@@ -6,6 +6,7 @@ begin a line of its own. With a height, what does not fit is counted instead of 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -34,7 +35,7 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, verbose: bool = Fa
         body = text_details.findings(diagnosis.findings, width, paint)
         tail = [*text_details.queues(diagnosis.cases, width, paint), *text_details.rest(diagnosis, width, paint), *tail]
     else:
-        body = [line for finding in diagnosis.findings for line in _finding(finding, width, paint, full=True)]
+        body = [line for finding in diagnosis.findings for line in _finding(finding, width, paint, _Size.FULL)]
     return _joined([*_head(diagnosis, width, paint), *table], body or _nothing(diagnosis, width, paint), tail)
 
 
@@ -129,23 +130,33 @@ def _level(case: Case, findings: Iterable[Finding]) -> int:
 # Findings.
 
 
+class _Size(enum.IntEnum):
+    """How much of a finding is shown: a line each of what was seen and of the cure, all that was seen, or all."""
+
+    SHORT = 0
+    SEEN = 1
+    FULL = 2
+
+
 def _fitting(findings: Sequence[Finding], width: int, room: int, paint: Paint) -> list[str]:
-    """The worst in full, the others in two lines, or in full where there is room; of the rest, the count."""
+    """What was seen of the worst in full, the others in two lines each, and in full where there is room; of the rest,
+    the count."""
     if not findings:
         return []
-    blocks = [_finding(findings[0], width, paint, full=True)]
-    blocks += [_finding(finding, width, paint, full=False) for finding in findings[1:]]
+    blocks = [_finding(findings[0], width, paint, _Size.SEEN)]
+    blocks += [_finding(finding, width, paint, _Size.SHORT) for finding in findings[1:]]
     while len(blocks) > 1 and sum(map(len, blocks)) + (len(blocks) < len(findings)) > room:
         blocks.pop()
     if len(blocks[0]) + (len(findings) > 1) > room:
-        blocks[0] = _finding(findings[0], width, paint, full=False)
+        blocks[0] = _finding(findings[0], width, paint, _Size.SHORT)
     left = findings[len(blocks) :]
     spare = room - sum(map(len, blocks)) - bool(left)
-    for index, finding in enumerate(findings[: len(blocks)]):
-        full = _finding(finding, width, paint, full=True)
-        if len(full) - len(blocks[index]) <= spare:
-            spare -= len(full) - len(blocks[index])
-            blocks[index] = full
+    for size in (_Size.SEEN, _Size.FULL):
+        for index, finding in enumerate(findings[: len(blocks)]):
+            larger = _finding(finding, width, paint, size)
+            if 0 <= len(larger) - len(blocks[index]) <= spare:
+                spare -= len(larger) - len(blocks[index])
+                blocks[index] = larger
     lines = [line for block in blocks for line in block]
     if left:
         rules = ", ".join(dict.fromkeys(clean(finding.rule, 40) for finding in left))
@@ -153,17 +164,17 @@ def _fitting(findings: Sequence[Finding], width: int, room: int, paint: Paint) -
     return lines
 
 
-def _finding(finding: Finding, width: int, paint: Paint, *, full: bool) -> list[str]:
+def _finding(finding: Finding, width: int, paint: Paint, size: _Size) -> list[str]:
     space = width - _LABEL
     seen = f"{fit(clean(finding.queue, 200), 30)}: {clean(finding.seen)}"
     cure = f"→ {clean(finding.cure.text)}"
     rule = f"[{fit(clean(finding.rule, 40), min(30, space // 2))}]"
-    if full:
+    if size is _Size.FULL:
         ways = ((f"{seen} {rule}", cure), (seen, f"{cure} {rule}"))
         first, *more = min(([*wrap(up, space), *wrap(down, space)] for up, down in ways), key=len)
     else:
-        room = space - cells(rule) - 1
-        first, more = fit(seen, space), [f"{fit(cure, room)} {rule}"]
+        first, *more = [fit(seen, space)] if size is _Size.SHORT else wrap(seen, space)
+        more.append(f"{fit(cure, space - cells(rule) - 1)} {rule}")
     label = paint.severity(f"{finding.severity.word:<{_LABEL}}", finding.severity)
     lines = [f"{label}{first}", *(f"{'':<{_LABEL}}{line}" for line in more)]
     return [line.replace(rule, paint.dim(rule)) if line.endswith(rule) else line for line in lines]
