@@ -1,0 +1,233 @@
+"""`semel doctor`: what goes wrong with queues, why, and the cure; from logs, settings and metrics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import doctor_options as options
+from semel.cli.progress import Progress
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.doctor.examine import Request
+    from semel.doctor.model import Diagnosis, Severity
+
+FOUND: Final = 1
+USAGE: Final = 2
+COULD_NOT_LOOK: Final = 3
+_FILE_WIDTH: Final = 100
+
+_EXAMPLES = """\
+examples:
+  semel doctor --log /var/log/semel/attempts               what happened, by Semel's attempt log
+  semel doctor --log s3://logs/attempts --from 1d --queue orders payments
+  semel doctor --log app.jsonl --map id=.msg.messageId,time=.ts,event=.event --visibility 30s
+                                                           by any application's JSON lines
+  semel doctor --queue orders --fail-on critical           settings only: for CI, no Spark needed
+  semel doctor --log attempts --format html --output report.html
+  semel doctor --log attempts --watch                      findings as they become true
+  semel doctor --list-rules
+
+exit codes:
+  0  nothing was found at or above --fail-on
+  1  something was: warnings too, unless --fail-on critical or never says otherwise, as a warning is what costs
+     time or money now, or will; notes (info) do not count unless asked for
+  2  wrong usage
+  3  could not look: no access, no such file, no Java (the reason is on standard error)
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="find duplicates, their cause and the cure",
+        description="Read what happened to the messages of queues, and say what is wrong, why, and what cures it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_inputs(parser)
+    options.add_places(parser)
+    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "metavar": "RULE"}
+    parser.add_argument("--rule", help="only these rules", **many)
+    parser.add_argument("--ignore", help="not these rules", **many)
+    parser.add_argument("--list-rules", action="store_true", help="say which rules there are, and exit")
+    parser.add_argument("--format", choices=options.FORMATS, default="text", help="of the report (text)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report here (standard output)")
+    parser.add_argument("--fail-on", choices=options.LEVELS, default="warning", help="when to exit with 1 (warning)")
+    parser.add_argument("--verbose", action="store_true", help="with evidence, commands and all findings")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument("--watch", action="store_true", help="go on, and report what changes, until it is stopped")
+    parser.add_argument("--interval", default="10s", metavar="TIME", help="with --watch: how often to look (10s)")
+    parser.add_argument("--window", default="1h", metavar="TIME", help="with --watch: how far back (1h)")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    try:
+        return _list_rules(as_json=given.format == "json") if given.list_rules else _work(given)
+    except SemelError as error:
+        print(f"semel doctor: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        if (error.name or "semel").startswith("semel"):
+            raise
+        print(f"semel doctor: this needs the package {error.name}: pip install 'semel[spark]'", file=sys.stderr)
+    except Exception:  # noqa: BLE001 - Python would exit with 1, and that means "found"
+        traceback.print_exc()
+    return COULD_NOT_LOOK
+
+
+def _work(given: argparse.Namespace) -> int:
+    try:
+        wanted = options.request(given, time.time())
+        _check_output(given)
+        interval, window = (options.span(f"--{one}", getattr(given, one)) for one in ("interval", "window"))
+    except SemelError as error:
+        print(f"semel doctor: {error}\nsemel doctor --help tells more", file=sys.stderr)
+        return USAGE
+    return _watch(given, wanted, interval, window) if given.watch else _examine(given, wanted)
+
+
+def _examine(given: argparse.Namespace, wanted: Request) -> int:
+    from semel.doctor import examine
+
+    with Progress("semel doctor", quiet=given.quiet) as progress:
+        diagnosis = examine.examine(wanted, say=progress.say)
+    _deliver(_rendered(diagnosis, given), given.output)
+    return _code(diagnosis.worst, given.fail_on)
+
+
+def _rendered(diagnosis: Diagnosis, given: argparse.Namespace) -> str:
+    from semel.doctor.report import html, text
+    from semel.doctor.report import json as as_json
+    from semel.doctor.report.words import ascii_only
+
+    if given.format == "json":
+        return as_json.render(diagnosis)
+    if given.format == "html":
+        return html.render(diagnosis)
+    on_screen = given.output is None and sys.stdout.isatty()
+    size = shutil.get_terminal_size() if on_screen else os.terminal_size((_FILE_WIDTH, 0))
+    told = text.render(
+        diagnosis,
+        width=size.columns,
+        height=size.lines if on_screen else None,
+        colour=on_screen and _colour(),
+        verbose=given.verbose,
+    )
+    knows_unicode = given.output is not None or "utf" in (sys.stdout.encoding or "").lower()
+    return told if knows_unicode else "\n".join(map(ascii_only, told.split("\n")))
+
+
+def _colour() -> bool:
+    """https://no-color.org"""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _deliver(report: str, output: Path | None) -> None:
+    if output is not None:
+        beside = output.with_name(f".{output.name}.part")  # nobody sees half a report
+        try:
+            beside.write_text(report, encoding="utf-8")
+            beside.replace(output)
+        except OSError as error:
+            raise SemelError(f"--output {output}: cannot be written: {error.strerror}") from None
+        return
+    try:
+        sys.stdout.buffer.write(report.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _code(worst: Severity | None, fail_on: str) -> int:
+    from semel.doctor.model import Severity
+
+    return FOUND if worst is not None and fail_on != "never" and worst >= Severity[fail_on.upper()] else 0
+
+
+def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: float) -> int:
+    from semel.doctor import examine
+    from semel.doctor.report import changes
+
+    stop = threading.Event()
+    open_now: changes.Open = {}
+    lines = given.output.open("a", encoding="utf-8") if given.output and given.format != "html" else sys.stdout
+
+    def on_diagnosis(diagnosis: Diagnosis) -> None:
+        nonlocal open_now
+        if given.format == "html":
+            _deliver(_rendered(diagnosis, given), given.output)
+        for one in changes.news(open_now, diagnosis):
+            if given.format == "json":
+                progress.above(changes.as_line(one), lines)
+            else:
+                target = sys.stderr if given.format == "html" else lines
+                width = shutil.get_terminal_size().columns if target.isatty() else _FILE_WIDTH
+                progress.above(changes.as_text(one, width=width, colour=target.isatty() and _colour()), target)
+        open_now = changes.opened(diagnosis)
+
+    with Progress("semel doctor", quiet=given.quiet) as progress, _stopped_by_signals(stop):
+        examine.watch(wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop)
+    if lines is not sys.stdout:
+        lines.close()
+    return _code(changes.worst(open_now), given.fail_on)
+
+
+class _stopped_by_signals:
+    """SIGINT and SIGTERM end the watch after the look in hand; a second SIGINT ends it at once."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {one: signal.signal(one, self._on) for one in (signal.SIGINT, signal.SIGTERM)}
+
+    def _on(self, number: int, _frame: object) -> None:
+        if self._stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._stop.set()
+
+    def __exit__(self, *error: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+
+
+def _check_output(given: argparse.Namespace) -> None:
+    """Before the work, not after it."""
+    if given.watch and given.format == "html" and given.output is None:
+        raise SemelError("--watch --format html needs --output FILE, which it writes again at each look")
+    if given.output is None:
+        return
+    if given.output.is_dir():
+        raise SemelError(f"--output {given.output} is a folder; a file is needed")
+    folder = given.output.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise SemelError(f"--output {given.output}: the folder {folder} is not there, or not writable")
+
+
+def _list_rules(*, as_json: bool) -> int:
+    from semel.doctor import rules
+
+    if as_json:
+        known = [
+            {"rule": one.name, "severity": one.severity.word, "title": one.title, "needs": one.needs}
+            for one in rules.ALL
+        ]
+        print(json.dumps(known, indent=2))
+        return 0
+    widest = max(len(one.name) for one in rules.ALL)
+    for one in rules.ALL:
+        print(f"{one.severity.word:<10}{one.name:<{widest}}  {one.title} (needs {one.needs})")
+    return 0

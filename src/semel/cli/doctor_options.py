@@ -1,0 +1,167 @@
+"""The options of `semel doctor`, from words to the doctor's request. What is wrong is said before any work."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from semel.consumer.backoff import seconds
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.doctor.examine import Request
+
+FORMATS: Final = ("text", "json", "html")
+LEVELS: Final = ("info", "warning", "critical", "never")
+_Made = TypeVar("_Made")
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to look at, alone or together")
+    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
+    group.add_argument(
+        "--log", metavar="PATH", help="files or folders: Semel's attempt log, or your own; s3://…", **many
+    )
+    group.add_argument(
+        "--map", metavar="FIELDS", help="where your own JSON lines have what, such as id=.msg.id,time=.ts"
+    )
+    group.add_argument(
+        "--events", metavar="WORDS", help="your words for what happened, such as started=begin,recorded=ok"
+    )
+    group.add_argument("--queue", metavar="URL", help="queues to ask SQS about: addresses or names", **many)
+    group.add_argument(
+        "--metrics", metavar="SOURCE", help="[QUEUE=]FILE of get-metric-data, or a broker's address", **many
+    )
+    group.add_argument("--from", dest="since", metavar="TIME", help="not before: 2026-11-15T08:00Z, or 3d, 2h ago")
+    group.add_argument("--to", dest="until", metavar="TIME", help="not after; now")
+    group.add_argument("--ledger", metavar="URL", help="the ledger of the queues' consumers")
+    group.add_argument("--ledger-keep", metavar="TIME", help="for how long it remembers, such as 14d")
+    group.add_argument("--alarms", metavar="FILE", help="what `aws cloudwatch describe-alarms` prints")
+    group.add_argument(
+        "--visibility", action="append", default=[], metavar="[QUEUE=]TIME", help="where neither logs nor SQS tell it"
+    )
+    group.add_argument("--read-timeout", default="60s", metavar="TIME", help="of the consumers' SDK (60s)")
+    group.add_argument(
+        "--probe", action="store_true", help="try permissions, with a receipt handle that does not exist"
+    )
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where")
+    group.add_argument("--endpoint-url", metavar="URL", help="SQS's address, for the broker in the box and others")
+    group.add_argument("--region", help="the region of queues that are given by name")
+    group.add_argument("--profile", help="the profile of your AWS configuration")
+    group.add_argument("--master", metavar="URL", help="Spark's master, for a cluster; this machine if not given")
+    group.add_argument("--cores", type=int, metavar="N", help="cores of this machine to use (all)")
+
+
+def request(given: argparse.Namespace, now: float) -> Request:
+    """The request that the options make. Raises SemelError if they make none."""
+    from semel.doctor import examine
+
+    since, until = _at("--from", given.since, now), _at("--to", given.until, now)
+    _refuse_nonsense(given, since, until)
+    return examine.Request(
+        logs=tuple(given.log),
+        mapping=given.map,
+        words=given.events,
+        queues=tuple(given.queue),
+        endpoint_url=given.endpoint_url,
+        region=given.region,
+        profile=given.profile,
+        metrics=tuple(given.metrics),
+        since=since,
+        until=until,
+        ledger=given.ledger,
+        ledger_keep=_option("--ledger-keep", given.ledger_keep, seconds) if given.ledger_keep else None,
+        alarms=given.alarms,
+        visibility=visibilities(given.visibility),
+        read_timeout=span("--read-timeout", given.read_timeout),
+        probe=given.probe,
+        rules=tuple(given.rule),
+        ignore=tuple(given.ignore),
+        master=given.master,
+        cores=given.cores,
+    )
+
+
+def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: float | None) -> None:
+    from semel.doctor import rules
+
+    if not (given.log or given.queue or given.metrics):
+        raise SemelError(
+            "nothing to look at: give logs, queues or metrics, for example\n"
+            "  semel doctor --log /var/log/semel/attempts --queue orders\n"
+            "  semel doctor --log app.jsonl --map id=.messageId,time=.ts,event=.event"
+        )
+    for option, value, needs in (
+        ("--map", given.map, "log"),
+        ("--events", given.events, "log"),
+        ("--probe", given.probe, "queue"),
+        ("--watch", given.watch, "log"),
+    ):
+        if value and not getattr(given, needs):
+            raise SemelError(f"{option} is for --{needs}, which is not given")
+    if given.ledger_keep and not given.ledger:
+        raise SemelError("--ledger-keep is for --ledger, which is not given")
+    if since is not None and until is not None and since >= until:
+        raise SemelError(f"--from {given.since} is not before --to {given.until}")
+    if given.cores is not None and given.cores < 1:
+        raise SemelError(f"--cores {given.cores}: at least 1 is needed")
+    if given.map is not None:
+        from semel.doctor import mapping
+
+        mapping.parse(given.map, given.events)
+    rules.choose(given.rule, given.ignore)
+
+
+def _at(option: str, text: str | None, now: float) -> float | None:
+    return None if text is None else _option(option, text, lambda value: moment(value, now))
+
+
+def moment(text: str, now: float) -> float:
+    """A time of ISO 8601 (UTC if it does not say), "now", or how long ago: "2h", "3d"."""
+    if text.strip().lower() == "now":
+        return now
+    try:
+        read = datetime.fromisoformat(text.strip())
+    except ValueError:
+        pass
+    else:
+        return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
+    try:
+        return now - seconds(text.strip().removesuffix(" ago"))
+    except SemelError:
+        raise SemelError(
+            f"{text!r} is no time; write 2026-11-15T08:00Z, 2026-11-15, now, or how long ago, such as 2h or 3d"
+        ) from None
+
+
+def span(option: str, text: str) -> float:
+    """A duration above zero; a bare number is seconds."""
+    found = _option(option, text, lambda value: seconds(float(value) if _is_number(value) else value))
+    if not found:
+        raise SemelError(f"{option} {text}: it must be above 0")
+    return found
+
+
+def visibilities(given: Sequence[str]) -> dict[str, float]:
+    """`[QUEUE=]TIME`, repeated; "" stands for all queues."""
+    found: dict[str, float] = {}
+    for text in given:
+        queue, _, time = text.rpartition("=")
+        found[queue] = span("--visibility", time)
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
+
+
+def _option(option: str, text: str, make: Callable[[str], _Made]) -> _Made:
+    try:
+        return make(text)
+    except SemelError as error:
+        raise SemelError(f"{option}: {error}") from None
