@@ -240,6 +240,12 @@ def test_a_chart_without_anything_to_show_is_left_out() -> None:
     assert charts.charts(None, Series("q", 60, (), "x"), 30.0, None, name="x") == []
 
 
+def test_words_in_backticks_are_code_and_nothing_else() -> None:
+    finding = dataclasses.replace(sample.FINDINGS[0], seen="Run `semel <b>run</b>` now.")
+    drawn = html.render(dataclasses.replace(sample.rich(), findings=(finding,)))
+    assert "Run <code>semel &lt;b&gt;run&lt;/b&gt;</code> now." in drawn
+
+
 def test_figures_that_are_none_draw_no_nonsense() -> None:
     drawn = html.render(sample.hostile())
     assert not re.search(r'="-?(nan|inf)', drawn)

@@ -12,7 +12,7 @@ from semel.doctor import advice
 from semel.doctor.model import Case, Diagnosis, Finding, Severity
 from semel.doctor.report import html_findings, html_queue
 from semel.doctor.report.gaps import gaps
-from semel.doctor.report.html_parts import chip, paragraph, table
+from semel.doctor.report.html_parts import chip, paragraph, prose, table
 from semel.doctor.report.style import CSS, POLICY
 from semel.doctor.report.svg import text
 from semel.doctor.report.text import all_is_well, troubles, verdict
@@ -96,7 +96,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     where = f"{verdict(diagnosis.findings)} in {count(len(diagnosis.cases), 'queue')}"
     return (
         f'<div class="verdict {worst.word}"><strong>{text(where[0].upper() + where[1:])}</strong>'
-        f"<p>The worst, in {text(first.queue, 120)}: {text(first.seen, 600)}</p></div>"
+        f"<p>The worst, in {text(first.queue, 120)}: {prose(first.seen, 600)}</p></div>"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from semel.doctor.model import Cure, Duplicate, Evidence, Finding
 from semel.doctor.report.charts import life
-from semel.doctor.report.html_parts import chip, paragraph, table
+from semel.doctor.report.html_parts import chip, paragraph, prose, table
 from semel.doctor.report.svg import text
 from semel.doctor.report.words import CAUSES, NONE, clean_lines, duration, when
 
@@ -31,7 +31,7 @@ def card(finding: Finding, timeout: float | None, queue_name: str | None, *, nam
 
 
 def cure(wanted: Cure) -> str:
-    parts = [f"<p><strong>Cure.</strong> {text(wanted.text)}</p>" if wanted.text else ""]
+    parts = [f"<p><strong>Cure.</strong> {prose(wanted.text)}</p>" if wanted.text else ""]
     if wanted.cli:
         commands = "\n".join(clean_lines(command) for command in wanted.cli)
         parts.append(f'<pre aria-label="AWS CLI"><code>{html.escape(commands)}</code></pre>')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from semel.doctor.model import Severity
@@ -17,9 +18,14 @@ def chip(worst: Severity | None) -> str:
     return f'<span class="chip {worst.word}">{_SIGNS[worst]}</span>'
 
 
+def prose(value: str, most: int = 2_000) -> str:
+    """Text in which `words` are code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value, most))
+
+
 def paragraph(value: str, style: str = "") -> str:
     named = f' class="{style}"' if style else ""
-    return f"<p{named}>{text(value)}</p>" if value else ""
+    return f"<p{named}>{prose(value)}</p>" if value else ""
 
 
 def table(

@@ -50,6 +50,8 @@ a { color: var(--blue); }
 .chip.critical { color: var(--red); background: var(--red-wash); }
 .chip.warning { color: var(--amber); background: var(--amber-wash); }
 .chip.info { color: var(--blue); background: var(--blue-wash); }
+p code { font: 0.9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--code); padding: 1px 4px;
+  border-radius: 4px; }
 .rule { font: 13px ui-monospace, "SF Mono", Menlo, Consolas, monospace; color: var(--muted); overflow-wrap: anywhere; }
 .seen { font-size: 17px; }
 .cure { margin-top: 12px; padding-top: 12px; border-top: 1px solid var(--line); }
