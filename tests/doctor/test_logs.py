@@ -14,7 +14,7 @@ from pyarrow import parquet
 from pyspark.sql import Row, SparkSession
 
 from semel.consumer.attempts import Attempt, AttemptLog, Step
-from semel.doctor import files, logs
+from semel.doctor import files, footers, logs
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import COLUMNS, SCHEMA
 from semel.doctor.model import Quality
@@ -307,3 +307,54 @@ def test_what_only_spark_can_reach_is_listed_by_hadoop(spark: SparkSession, tmp_
     assert [file.size for file in found if file.kind is files.Kind.LINES] == [len(line(1)) + 1]
     with pytest.raises(DoctorError, match=r"--log nowhere://x/y: .*nowhere"):
         read(spark, "nowhere://x/y")
+
+
+ODD: Final = (
+    {"message_id": ""},
+    {"message_id": None},
+    {"at": None},
+    {"at": -1.0},
+    {"at": 1e13},
+    {"step": None},
+    {"step": "dropped", "message_id": None, "count": 5},
+    {"step": "dropped", "message_id": None, "count": 6},
+    {"step": "sent", "message_id": ""},
+)
+COUNTED: Final = pa.schema(
+    [
+        ("at", pa.float64()),
+        ("step", pa.string()),
+        ("queue", pa.string()),
+        ("message_id", pa.string()),
+        ("count", pa.int64()),
+    ]
+)
+
+
+def test_each_flaw_of_a_parquet_file_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", [row(1), *(row(2, **odd) for odd in ODD)], COUNTED)
+    rows, quality = read(spark, tmp_path)
+    assert ids(rows) == ["id-1"]
+    assert quality == Quality(files=1, lines=9, events=1, incomplete=6, dropped=11)
+
+
+@pytest.mark.parametrize("odd", [{}, *ODD])
+def test_the_footer_of_a_file_with_any_flaw_does_not_call_it_clean(tmp_path: Path, odd: dict[str, Any]) -> None:
+    path = write_parquet(tmp_path / "a.parquet", [row(1), row(2, **odd)], COUNTED)
+    file = files.LogFile(f"file://{path}", files.Kind.PARQUET, path=str(path))
+    footer = footers.read_footer(file, None, None)
+    assert (footer.clean, footer.rows, footer.problem) == (not odd, 2, None)
+    assert not footers.read_footer(file, NOON + 1.5, None).clean
+    assert not footers.read_footer(file, None, NOON + 1.5).clean
+
+
+def test_a_clean_parquet_file_is_counted_by_its_footer_and_others_on_the_way(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_parquet(tmp_path / "a.parquet", [row(number) for number in range(1, 6)])
+    clean = logs.read(spark, [str(tmp_path)])
+    assert clean.tally is None
+    assert clean.quality() == Quality(files=1, lines=5, events=5)
+    write(tmp_path / "b.jsonl", line(6), "bad")
+    rows, quality = read(spark, tmp_path)
+    assert (len(rows), quality.lines, quality.events, quality.malformed) == (6, 7, 6, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from semel.doctor import fetching, mapped
-from semel.doctor.events import SCHEMA
-from semel.doctor.files import Days, Found, Kind, LogFile, find, reason
+from semel.doctor.events import COLUMNS, SCHEMA
+from semel.doctor.files import Days, Found, Kind, LogFile, find
+from semel.doctor.footers import ROWS, read_footer
 from semel.doctor.judging import Counts, Tally, from_lines, from_rows, within
 from semel.doctor.mapping import Mapping
 from semel.doctor.model import Quality
@@ -26,10 +27,6 @@ from semel.doctor.model import Quality
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What is read of a Parquet file: the normal form, and how many events the log itself misses.
-ROWS: Final = tuple(
-    (name.strip("`"), kind) for name, kind in (column.split() for column in f"{SCHEMA}, count BIGINT".split(", "))
-)
 # Files were listed already, and a file that vanishes or breaks while it is read must not end the whole.
 OPTIONS: Final = {"recursiveFileLookup": "true", "ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -43,12 +40,22 @@ class Reading:
     exact: bool
     files: int
     unreadable: tuple[str, ...]
+    known: Counts  # without reading
     tally: Tally | None = None
 
     def quality(self) -> Quality:
-        """To be asked after an action on all of `events`; before, it knows the files only."""
+        """To be asked after an action on all of `events`; before, it knows only what files tell without being read."""
         counts = (self.tally.counts() if self.tally is not None else None) or Counts()
-        return quality_of(counts, self.files, self.unreadable)
+        return quality_of(self.known + counts, self.files, self.unreadable)
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What is to be read: `clean` holds nothing but events, `rows` of them; `judged` is to be counted on the way."""
+
+    judged: list[DataFrame] = field(default_factory=list)
+    clean: list[DataFrame] = field(default_factory=list)
+    rows: int = 0
 
 
 def quality_of(counts: Counts, files: int, unreadable: tuple[str, ...]) -> Quality:
@@ -76,32 +83,53 @@ def read(
 ) -> Reading:
     """The events of all logs at `paths` (files, folders, globs; here, in a bucket, or where Spark can reach)."""
     found = find(spark, paths, mapped=mapping is not None, days=Days.of(since, until))
-    parts = [within(part, since, until) for part in _judged(spark, found, mapping)]
-    exact = mapping is None or mapping.has_receives
-    if not parts:
-        return Reading(spark.createDataFrame([], SCHEMA), exact, 0, tuple(found.unreadable))
-    tally = Tally(reduce(DataFrame.unionByName, parts))
-    events = tally.events if mapping is None else mapped.with_starts(tally.events, mapping)
-    return Reading(events, exact, len(found.files), tuple(found.unreadable), tally)
+    parts = _Parts()
+    _lines(spark, found, mapping, parts)
+    _rows(spark, found, mapping, parts, since, until)
+    tally = None
+    if parts.judged:
+        tally = Tally(reduce(DataFrame.unionByName, (within(part, since, until) for part in parts.judged)))
+    all_events = parts.clean + ([tally.events] if tally is not None else [])
+    events = reduce(DataFrame.unionByName, all_events or [spark.createDataFrame([], SCHEMA)])
+    return Reading(
+        events if mapping is None else mapped.with_starts(events, mapping),
+        mapping is None or mapping.has_receives,
+        len(found.files),
+        tuple(found.unreadable),
+        Counts(lines=parts.rows, events=parts.rows),
+        tally,
+    )
 
 
-def _judged(spark: SparkSession, found: Found, mapping: Mapping | None) -> Iterator[DataFrame]:
-    """The files, each kind in the way that suits it."""
-    kinds: dict[tuple[Kind, bool], list[LogFile]] = {}
-    for file in found.files:
-        by_python = bool(file.store) or (file.kind is Kind.PACKED and bool(file.path))
-        kinds.setdefault((Kind.PARQUET if file.kind is Kind.PARQUET else Kind.LINES, by_python), []).append(file)
-    for (kind, by_python), files in kinds.items():
-        if kind is Kind.LINES:
-            lines = fetching.lines(spark, files) if by_python else as_lines(_spark_lines(spark, files))
-            yield judge_lines(lines, mapping)
-        elif mapping is not None:
-            found.unreadable += [f"{file.address}: a mapping is for JSON lines, and this is Parquet" for file in files]
-            found.files[:] = [file for file in found.files if file not in files]
-        elif by_python:
-            yield from_rows(fetching.rows(spark, files, ROWS))
-        else:
-            yield from (from_rows(rows) for rows in _spark_rows(spark, files, found))
+def _lines(spark: SparkSession, found: Found, mapping: Mapping | None, parts: _Parts) -> None:
+    files = [file for file in found.files if file.kind is not Kind.PARQUET]
+    by_python = [file for file in files if _is_for_python(file)]
+    if by_spark := [file for file in files if not _is_for_python(file)]:
+        parts.judged.append(judge_lines(as_lines(_spark_lines(spark, by_spark)), mapping))
+    if by_python:
+        parts.judged.append(judge_lines(fetching.lines(spark, by_python), mapping))
+
+
+def _is_for_python(file: LogFile) -> bool:
+    """What Spark cannot reach; and what is compressed, as it passes over damage without a word."""
+    return bool(file.store) or (file.kind is Kind.PACKED and bool(file.path))
+
+
+def _rows(
+    spark: SparkSession, found: Found, mapping: Mapping | None, parts: _Parts, since: float | None, until: float | None
+) -> None:
+    files = [file for file in found.files if file.kind is Kind.PARQUET]
+    if mapping is not None:
+        _leave_out(found, dict.fromkeys(files, "a mapping is for JSON lines, and this is Parquet"))
+        return
+    if fetched := [file for file in files if file.store]:
+        parts.judged.append(from_rows(fetching.rows(spark, fetched, ROWS)))
+    _spark_rows(spark, [file for file in files if not file.store], found, parts, since, until)
+
+
+def _leave_out(found: Found, problems: dict[LogFile, str]) -> None:
+    found.unreadable += [f"{file.path or file.address}: {problem}" for file, problem in problems.items()]
+    found.files[:] = [file for file in found.files if file not in problems]
 
 
 def judge_lines(lines: DataFrame, mapping: Mapping | None) -> DataFrame:
@@ -118,60 +146,39 @@ def _spark_lines(spark: SparkSession, files: Sequence[LogFile]) -> DataFrame:
         return spark.read.options(**OPTIONS).text([escaped(file.address) for file in files])
 
 
-def _spark_rows(spark: SparkSession, files: Sequence[LogFile], found: Found) -> Iterator[DataFrame]:
-    """Files whose columns have other types than ours are read as they are, and cast."""
-    for schema, same in _by_schema(files, found).items():
+def _spark_rows(
+    spark: SparkSession,
+    files: Sequence[LogFile],
+    found: Found,
+    parts: _Parts,
+    since: float | None,
+    until: float | None,
+) -> None:
+    """Clean files as they are; files whose columns have other types than ours are cast."""
+    with ThreadPoolExecutor(8) as pool:
+        footers = dict(zip(files, pool.map(lambda file: read_footer(file, since, until), files), strict=True))
+    _leave_out(found, {file: footer.problem for file, footer in footers.items() if footer.problem is not None})
+    groups: dict[tuple[str, bool], list[LogFile]] = {}
+    for file, footer in footers.items():
+        if footer.problem is None:
+            groups.setdefault((footer.schema, footer.clean), []).append(file)
+    for (schema, clean), same in groups.items():
         with _no_job_to_list(spark):
             rows = spark.read.options(**OPTIONS).schema(schema).parquet(*(escaped(file.address) for file in same))
-        known = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-        columns = [
-            F.col(f"`{name}`") if known[name] == kind.lower() else F.col(f"`{name}`").try_cast(kind).alias(name)
-            for name, kind in ROWS
-        ]
-        yield rows.select(*columns, F.lit(None).cast("string").alias("problem"))
-
-
-def _by_schema(files: Sequence[LogFile], found: Found) -> dict[str, list[LogFile]]:
-    """Local files by the types they have for our columns; one whose footer cannot be read is left out, and named."""
-    with ThreadPoolExecutor(8) as pool:
-        schemas = list(pool.map(_schema, files))
-    groups: dict[str, list[LogFile]] = {}
-    for file, (schema, problem) in zip(files, schemas, strict=True):
-        if problem is not None:
-            found.unreadable.append(f"{file.path}: {problem}")
-            found.files.remove(file)
+        if clean:
+            parts.clean.append(rows.select(*COLUMNS))
+            parts.rows += sum(footers[file].rows for file in same)
         else:
-            groups.setdefault(schema, []).append(file)
-    return groups
+            parts.judged.append(from_rows(_cast(rows)))
 
 
-def _schema(file: LogFile) -> tuple[str, str | None]:
-    """A file's columns as far as they are ours, in Spark's words; or what is wrong with it."""
-    if not file.path:  # where only Spark can reach
-        return _ddl({}), None
-    import pyarrow as pa
-    from pyarrow import parquet
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    try:
-        schema = parquet.read_schema(file.path)
-    except (OSError, pa.ArrowException) as error:
-        return "", f"no Parquet file that can be read: {reason(error)}"
-    if missing := {"at", "step", "message_id"} - set(schema.names):
-        return "", f"no attempt log: it has no column {', '.join(sorted(missing))}"
-    types: dict[str, str] = {}
-    for name, _ in ROWS:
-        if name in schema.names:
-            try:
-                types[name] = from_arrow_type(schema.field(name).type).simpleString()
-            except PySparkException:
-                return "", f"its column {name} is of a type that Spark does not know"
-    return _ddl(types), None
-
-
-def _ddl(types: dict[str, str]) -> str:
-    return ", ".join(f"`{name}` {types.get(name, kind.lower())}" for name, kind in ROWS)
+def _cast(rows: DataFrame) -> DataFrame:
+    known = {column.name: column.dataType.simpleString() for column in rows.schema.fields}
+    columns = [
+        F.col(f"`{name}`") if known[name] == kind.lower() else F.col(f"`{name}`").try_cast(kind).alias(name)
+        for name, kind in ROWS
+    ]
+    return rows.select(*columns, F.lit(None).cast("string").alias("problem"))
 
 
 def escaped(address: str) -> str:

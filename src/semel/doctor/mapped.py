@@ -192,9 +192,11 @@ def _step(mapping: Mapping) -> Column:
         # A line for each run: with its duration it is the end of one, else the beginning.
         end = F.when(F.col("error").isNotNull(), "retried").otherwise("recorded")
         return F.when(F.col("seconds").isNotNull(), end).otherwise("started")
-    word = F.trim(F.regexp_replace(F.lower(F.col("word")), "[^a-z0-9]+", "_"), F.lit("_"))
+    lower = F.lower(F.col("word"))
+    word = F.trim(F.regexp_replace(lower, "[^a-z0-9]+", "_"), F.lit("_"))
     words = _table((word, step.value) for word, step in mapping.words.items())
-    return F.coalesce(F.element_at(words, word), F.element_at(words, F.regexp_replace(word, _AROUND, "")))
+    bare = F.regexp_replace(word, _AROUND, "")
+    return F.coalesce(*(F.element_at(words, form) for form in (lower, word, bare)))
 
 
 def _flaw(mapping: Mapping) -> Column:

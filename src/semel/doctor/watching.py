@@ -23,8 +23,9 @@ from semel.doctor import mapped
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.files import FETCHED, LINES, NO_LOG, PACKED, PARQUET, Days, Found, find, local_path, reason
+from semel.doctor.footers import ROWS
 from semel.doctor.judging import Counts, Tally, from_rows, within
-from semel.doctor.logs import OPTIONS, ROWS, as_lines, judge_lines, quality_of
+from semel.doctor.logs import OPTIONS, as_lines, judge_lines, quality_of
 from semel.doctor.mapping import Mapping
 from semel.doctor.model import Quality
 
