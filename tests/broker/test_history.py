@@ -154,6 +154,17 @@ def test_an_answer_about_many_queues_has_the_newest_samples_of_each(engine: Engi
     assert at[-1] == 1_000 + (most + 1) * PERIOD
 
 
+def test_a_sample_of_queues_in_which_nothing_happens_writes_nothing(engine: Engine) -> None:
+    for place in range(5):
+        create(engine, f"q{place}")
+    engine.flush()
+    history = History(engine)
+    history.take(1_000_000)
+    before = engine.changes
+    history.take(1_010_000)
+    assert engine.changes == before
+
+
 def test_nothing_is_due_right_after_a_sample_and_a_timer_may_be_a_little_early(engine: Engine) -> None:
     history = History(engine)
     assert history.due <= 1_000_000

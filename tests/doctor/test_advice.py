@@ -112,6 +112,16 @@ def test_dead_letters_are_kept_for_as_long_as_sqs_can_and_messages_for_less() ->
     assert not advised(case(state=state()))["retention"].changes
 
 
+def test_a_shorter_retention_has_no_command_while_the_queue_has_messages() -> None:
+    long = letters(retention=14 * DAY)
+    full = advised(case(state=state(retention=14 * DAY, visible=1, dead_letters=long)))["retention"].cure
+    assert full is not None
+    assert full.cli == ()
+    empty = advised(case(state=state(retention=14 * DAY, dead_letters=long)))["retention"].cure
+    assert empty is not None
+    assert "MessageRetentionPeriod=604800" in empty.cli[0]
+
+
 def test_the_ledger_remembers_for_both_retentions_together() -> None:
     found = advised(case(state=state(), ledger=ledger(keep=DAY)))["ledger memory"]
     assert (found.value, found.now, found.changes) == ("18 days", "1 day", True)

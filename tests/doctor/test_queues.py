@@ -112,7 +112,7 @@ def test_a_queue_may_be_named_by_its_url_or_arn_and_is_looked_at_once(client: Cl
 
 def test_a_queue_that_does_not_exist_is_an_error_with_the_names_that_are_near(client: Client) -> None:
     client.create_queue("orders")
-    with pytest.raises(DoctorError, match=r"--queue ordres: there is no such queue at .*; did you mean orders\?"):
+    with pytest.raises(DoctorError, match=r"queue ordres: there is no such queue at .*; did you mean orders\?"):
         look(client, ["ordres"])
 
 

@@ -95,6 +95,15 @@ def test_dead_letters_that_expire_with_or_before_their_source_are_told(
     assert given == cures
 
 
+def test_no_command_lets_a_queue_forget_messages_that_it_still_has() -> None:
+    full = state(retention=14 * DAY, visible=3, dead_letters=letters(retention=14 * DAY))
+    cure = found("dead-letter-retention", case(state=full)).cure
+    assert cure.cli == ()
+    assert "SQS deletes what is older at once" in cure.text
+    young = found("dead-letter-retention", case(state=full, series=series([{"oldest": 60.0}]))).cure
+    assert len(young.cli) == 1
+
+
 def test_dead_letters_that_are_kept_for_longer_are_no_finding_and_on_fifo_their_age_starts_anew() -> None:
     assert look("dead-letter-retention", case(state=state())) is None
     fifo = state("a.fifo", dead_letters=letters(retention=4 * DAY))

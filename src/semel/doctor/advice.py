@@ -7,6 +7,7 @@ with one it is short, as it then is only the wait after a crash.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from semel.doctor import commands
@@ -196,9 +197,22 @@ def source_retention(state: QueueState) -> tuple[float, str]:
     return state.retention, "long enough for an outage, and shorter than that of the dead-letter queue"
 
 
-def _retention(case: Case, state: QueueState) -> Advice | None:
+def may_forget(case: Case, retention: float) -> bool:
+    """Whether a shorter retention deletes nothing: SQS drops at once what is older."""
+    state, series = case.state, case.series
+    if state is not None and not (state.visible or state.in_flight or state.delayed):
+        return True
+    ages = [point.oldest for point in series.points if point.oldest is not None] if series is not None else []
+    return bool(ages) and 0 < ages[-1] < retention / 2
+
+
+def _retention(case: Case, state: QueueState) -> Advice:
     wanted, why = source_retention(state)
-    return _setting(case, "retention", wanted, state.retention, why, "MessageRetentionPeriod")
+    found = _setting(case, "retention", wanted, state.retention, why, "MessageRetentionPeriod")
+    if wanted >= state.retention or may_forget(case, wanted):
+        return found
+    warned = f"Set it to {seconds(wanted)} when no message is older: SQS deletes those at once."
+    return replace(found, cure=Cure(text=warned))
 
 
 def _dead_letter_retention(case: Case, state: QueueState) -> Advice:

@@ -52,11 +52,9 @@ def _look_at(client: Client, name: str, notes: list[str]) -> QueueState | None:
         queue = client.queue(name)
         attributes = _attributes(queue)
     except QueueNotFound as error:
-        raise DoctorError(
-            f"--queue {name}: there is no such queue at {client.endpoint}{_near(client, name)}"
-        ) from error
+        raise DoctorError(f"queue {name}: there is no such queue at {client.endpoint}{_near(client, name)}") from error
     except (BadConfiguration, CredentialsRefused, BadRequest) as error:
-        raise DoctorError(f"--queue {name}: {error}") from error
+        raise DoctorError(f"queue {name}: {error}") from error
     except SqsError as error:
         notes.append(f"queue {name}: its attributes are not known: {error}")
         return None

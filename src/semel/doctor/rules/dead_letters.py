@@ -81,8 +81,11 @@ def _retention(case: Case) -> Seen | None:
         resources.append(commands.terraform(name, keeps))
     if state.retention > advice.LONGEST_SOURCE_RETENTION:
         keeps = {"MessageRetentionPeriod": round(advice.LONGEST_SOURCE_RETENTION)}
-        cli += commands.set_attributes(case, keeps)
-        texts.append(f"Let {case.queue} keep them for 7 days (older ones are deleted at once: look at its age first).")
+        texts.append(f"Let {case.queue} keep them for 7 days.")
+        if advice.may_forget(case, advice.LONGEST_SOURCE_RETENTION):
+            cli += commands.set_attributes(case, keeps)
+        else:
+            texts.append("SQS deletes what is older at once: do that when none of its messages is.")
         resources.append(commands.terraform(case.queue, keeps))
     less = letters.retention < state.retention
     return Seen(
