@@ -37,10 +37,19 @@ class Flaw(enum.IntEnum):
     NOTHING = 5  # an empty line, a message that the outbox sent, or a file's problem: not to be counted
 
 
+# A line of the attempt log, as Spark parses it; the last column has the whole line if it cannot.
+LINE: Final = f"{SCHEMA}, count BIGINT, {BAD} STRING"
+
+
+def from_json(parsed: DataFrame) -> DataFrame:
+    """Judge what Spark's own JSON reader makes of an attempt log, with `LINE` and PERMISSIVE: its fastest way."""
+    flaw = F.when(F.col(BAD).isNotNull(), Flaw.MALFORMED).otherwise(_flaw())
+    return _judged(parsed.withColumn("line", F.col(BAD)).withColumn("problem", F.lit(None).cast("string")), flaw)
+
+
 def from_lines(lines: DataFrame) -> DataFrame:
     """Judge lines of Semel's attempt log; `lines` has the columns line and problem."""
-    schema = f"{SCHEMA}, count BIGINT, {BAD} STRING"
-    parsed = lines.select("line", "problem", F.inline(F.array(F.from_json("line", schema, PERMISSIVE))))
+    parsed = lines.select("line", "problem", F.inline(F.array(F.from_json("line", LINE, PERMISSIVE))))
     blank = F.col("line").isNull() | (F.trim(F.col("line")).isin("", "\n", "\r\n"))
     flaw = F.when(F.col(BAD).isNotNull(), Flaw.MALFORMED).otherwise(_flaw())
     empty = F.col("step").isNull() & F.col("at").isNull() & blank

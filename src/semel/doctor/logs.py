@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from semel.doctor import fetching, mapped
 from semel.doctor.events import COLUMNS, SCHEMA
-from semel.doctor.files import Days, Found, Kind, LogFile, find
+from semel.doctor.files import NO_LOG, PARQUET, Days, Found, Kind, LogFile, find
 from semel.doctor.footers import ROWS, read_footer
-from semel.doctor.judging import Counts, Tally, from_lines, from_rows, within
+from semel.doctor.judging import LINE, PERMISSIVE, Counts, Tally, from_json, from_lines, from_rows, within
 from semel.doctor.mapping import Mapping
 from semel.doctor.model import Quality
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    Reader = DataFrameReader | DataStreamReader
 
 # Files were listed already, and a file that vanishes or breaks while it is read must not end the whole.
 OPTIONS: Final = {"recursiveFileLookup": "true", "ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
@@ -105,9 +108,12 @@ def _lines(spark: SparkSession, found: Found, mapping: Mapping | None, parts: _P
     files = [file for file in found.files if file.kind is not Kind.PARQUET]
     by_python = [file for file in files if _is_for_python(file)]
     if by_spark := [file for file in files if not _is_for_python(file)]:
-        parts.judged.append(judge_lines(as_lines(_spark_lines(spark, by_spark)), mapping))
+        addresses = [escaped(file.address) for file in by_spark]
+        with _no_job_to_list(spark):
+            parts.judged.append(judged_lines(spark.read, addresses, mapping))
     if by_python:
-        parts.judged.append(judge_lines(fetching.lines(spark, by_python), mapping))
+        lines = fetching.lines(spark, by_python)
+        parts.judged.append(from_lines(lines) if mapping is None else mapped.from_lines(lines, mapping))
 
 
 def _is_for_python(file: LogFile) -> bool:
@@ -132,18 +138,17 @@ def _leave_out(found: Found, problems: dict[LogFile, str]) -> None:
     found.files[:] = [file for file in found.files if file not in problems]
 
 
-def judge_lines(lines: DataFrame, mapping: Mapping | None) -> DataFrame:
-    return from_lines(lines) if mapping is None else mapped.from_lines(lines, mapping)
-
-
-def as_lines(text: DataFrame) -> DataFrame:
-    """What Spark's text format gives, with the columns that we use."""
-    return text.select(F.col("value").alias("line"), F.lit(None).cast("string").alias("problem"))
-
-
-def _spark_lines(spark: SparkSession, files: Sequence[LogFile]) -> DataFrame:
-    with _no_job_to_list(spark):
-        return spark.read.options(**OPTIONS).text([escaped(file.address) for file in files])
+def judged_lines(reader: Reader, address: Any, mapping: Mapping | None, *, sift: bool = False) -> DataFrame:
+    """What Spark itself reads, at once or as a stream; `sift` leaves out what by its name is no log."""
+    reader = reader.options(**OPTIONS)
+    if mapping is None:
+        return from_json(reader.schema(LINE).options(**PERMISSIVE).json(address))
+    lines = reader.text(address)
+    if sift:
+        name = F.lower(F.col("_metadata.file_name"))
+        lines = lines.where(~reduce(Column.__or__, (name.endswith(end) for end in (*PARQUET, *NO_LOG))))
+    nothing = F.lit(None).cast("string")
+    return mapped.from_lines(lines.select(F.col("value").alias("line"), nothing.alias("problem")), mapping)
 
 
 def _spark_rows(

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 from semel.doctor import mapped
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
-from semel.doctor.files import FETCHED, LINES, NO_LOG, PACKED, PARQUET, Days, Found, find, local_path, reason
+from semel.doctor.files import FETCHED, LINES, PACKED, PARQUET, Days, Found, find, local_path, reason
 from semel.doctor.footers import ROWS
 from semel.doctor.judging import Counts, Tally, from_rows, within
-from semel.doctor.logs import OPTIONS, as_lines, judge_lines, quality_of
+from semel.doctor.logs import OPTIONS, judged_lines, quality_of
 from semel.doctor.mapping import Mapping
 from semel.doctor.model import Quality
 
@@ -130,18 +130,18 @@ def _stream(spark: SparkSession, paths: Sequence[str], mapping: Mapping | None) 
 def _sources(spark: SparkSession, path: str, mapping: Mapping | None) -> Iterator[DataFrame]:
     """Each file of a folder is read once, when it is first seen."""
     place = _place(path)
-    lines = spark.readStream.options(**OPTIONS)
     if mapping is not None:
-        # Any name may be a log's; what is none is told by its end.
-        others = "|".join(end.replace(".", "\\.") for end in (*PARQUET, *NO_LOG))
-        name = F.lower(F.col("_metadata.file_name"))
-        yield judge_lines(as_lines(lines.text(place).where(~name.rlike(f"({others})$"))), mapping)
+        yield judged_lines(spark.readStream, place, mapping, sift=True)
         return
     ends = [f"*{end}{packed}" for end in LINES for packed in ("", *PACKED)]
-    yield judge_lines(as_lines(lines.option("pathGlobFilter", f"{{{','.join(ends)}}}").text(place)), None)
+    yield judged_lines(spark.readStream.option("pathGlobFilter", _any(ends)), place, None)
     schema = ", ".join(f"`{name}` {kind}" for name, kind in ROWS)
-    rows = spark.readStream.options(**OPTIONS).option("pathGlobFilter", f"{{{','.join(f'*{end}' for end in PARQUET)}}}")
+    rows = spark.readStream.options(**OPTIONS).option("pathGlobFilter", _any([f"*{end}" for end in PARQUET]))
     yield from_rows(rows.schema(schema).parquet(place).withColumn("problem", F.lit(None).cast("string")))
+
+
+def _any(globs: Sequence[str]) -> str:
+    return f"{{{','.join(globs)}}}"
 
 
 def _place(path: str) -> str:
