@@ -457,6 +457,7 @@ def test_the_attempt_log_tells_the_whole_story(app: App, tmp_path: Path) -> None
     steps: defaultdict[str, list[str]] = defaultdict(list)
     for line in logged(tmp_path / "log"):
         steps[line["message_id"]].append(line["step"])
+        assert line["handler"].endswith("handle")
     assert len(steps) == 2
     for story in steps.values():
         assert story == ["received", "claimed", "started", "recorded", "deleted"]

@@ -277,6 +277,13 @@ def test_a_folder_without_a_log_says_what_was_looked_for(spark: SparkSession, tm
         read(spark, tmp_path)
 
 
+def test_a_damaged_file_at_one_path_does_not_hide_that_another_holds_none(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "half.parquet").write_bytes(b"PAR1")
+    write(tmp_path / "b/a.csv", "x")
+    with pytest.raises(DoctorError, match=f"--log {tmp_path}/b: no log file is there"):
+        read(spark, tmp_path / "half.parquet", tmp_path / "b")
+
+
 def test_a_folder_with_nothing_but_damaged_files_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "half.parquet").write_bytes(b"PAR1")
     rows, quality = read(spark, tmp_path)

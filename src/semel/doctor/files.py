@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from semel.consumer.attempts_local import DAY, day
+from semel.consumer.logs import safe_text
 from semel.doctor.errors import DoctorError
 
 if TYPE_CHECKING:
@@ -79,9 +80,11 @@ def find(spark: SparkSession, paths: Sequence[str], *, mapped: bool, days: Days)
     """All log files at these paths. DoctorError if a path is not there or holds none."""
     found, seen = Found(), set[str]()
     for path in paths:
-        files = list(_files(spark, path, mapped, found.unreadable))
-        if not files and not found.unreadable:
-            raise DoctorError(f"--log {path}: no log file is there; looked for {LOOKED_FOR}")
+        unreadable: list[str] = []
+        files = list(_files(spark, path, mapped, unreadable))
+        if not files and not unreadable:
+            raise DoctorError(f"--log {safe_text(path, 300)}: no log file is there; looked for {LOOKED_FOR}")
+        found.unreadable += unreadable
         for file in files:
             if file.address not in seen and days.may_hold(file.address):
                 seen.add(file.address)
