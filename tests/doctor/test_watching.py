@@ -20,6 +20,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.mapping import Mapping, parse
 from semel.doctor.model import Quality
+from semel.doctor.tailing import TailReader
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 PATIENCE: Final = 200.0  # seconds, only for a machine that is busy with something else
@@ -117,18 +118,67 @@ def test_new_files_are_added_and_old_events_go_and_damage_is_survived(spark: Spa
         assert quality.malformed == 0
 
 
-def test_any_applications_log_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
+def app_line(id_: str, event: str, **fields: Any) -> bytes:
+    return json.dumps({"id": id_, "t": NOON - 20, "e": event} | fields).encode() + b"\n"
+
+
+def test_an_applications_log_is_followed_as_it_is_appended_to_and_rotated(spark: SparkSession, tmp_path: Path) -> None:
     with watched(spark, tmp_path, parse("id=.id,time=.t,event=.e,seconds=.s")) as here:
-        here.put("app.log", json.dumps({"id": "a", "t": NOON - 20, "e": "done", "s": 5}).encode())
+        log = here.folder / "app.log"
         here.put("app.crc", b"no log")
+        log.write_bytes(app_line("a", "done", s=5))
         events, _ = here.until(lambda ids, _: bool(ids))
         assert events == [("a", "recorded"), ("a", "started")]  # the log has no start: its duration tells
-        here.put("app.log.1", json.dumps({"id": "a", "t": NOON - 25, "e": "start"}).encode())
-        here.put("app.log.2", b'{"id": "b", "t": 1794830400, "e": "hums"}\n{"level": "info"}\n')
-        events, quality = here.until(lambda ids, quality: quality.events == 2 and quality.unknown_events == 1)
+
+        with log.open("ab") as file:
+            file.write(app_line("a", "start") + app_line("b", "hums") + b'{"level": "info"}\n')
+        events, quality = here.until(lambda _, quality: quality.unknown_events == 1)
         assert events == [("a", "recorded"), ("a", "started")]
-        assert (quality.files, quality.lines, quality.incomplete, quality.malformed) == (3, 4, 1, 0)
+        assert (quality.files, quality.lines, quality.events, quality.incomplete) == (1, 4, 2, 1)
         assert quality.unknown_words == ("hums",)
+
+        log.rename(here.folder / "app.log.1")
+        here.put("app.log", app_line("c", "start")[:-1])  # without an end of line, and whole all the same
+        events, quality = here.until(lambda ids, _: "c" in ids)
+        assert events == [("a", "recorded"), ("a", "started"), ("c", "started")]
+        assert (quality.files, quality.lines, quality.malformed) == (2, 5, 0)
+
+
+def lines_between(reader: TailReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    partitions = reader.partitions(start, end)
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    return sorted(line.rstrip("\n") for batch in batches for line in batch.column("line").to_pylist())
+
+
+def test_half_a_line_waits_for_its_end_and_a_file_begun_anew_is_read_anew(tmp_path: Path) -> None:
+    log, reader = tmp_path / "app.log", TailReader(str(tmp_path))
+    log.write_bytes(b"one\ntwo\nthr")
+    (tmp_path / "old.log.gz").write_bytes(b"a copy")
+    first = reader.latestOffset({}, None)
+    assert lines_between(reader, {}, first) == ["one", "two"]
+    with log.open("ab") as file:
+        file.write(b"ee\nfo")
+    second = reader.latestOffset(first, None)
+    assert lines_between(reader, first, second) == ["three"]
+    third = reader.latestOffset(second, None)  # it has not grown since: the last line has no end
+    assert lines_between(reader, second, third) == ["fo"]
+    assert reader.latestOffset(third, None) == third
+    log.write_bytes(b"new\n")
+    fourth = reader.latestOffset(third, None)
+    assert lines_between(reader, third, fourth) == ["new"]
+
+
+def test_a_file_that_is_renamed_before_it_is_read_is_found(tmp_path: Path) -> None:
+    log, reader = tmp_path / "app.log", TailReader(str(tmp_path))
+    log.write_bytes(b"x" * 100_000 + b"\nnew\nhalf" + b"y" * 100_000)
+    end = reader.latestOffset({}, None)
+    log.rename(tmp_path / "app.log.1")
+    log.write_bytes(b"another\n")
+    assert lines_between(reader, {}, end) == ["new", "x" * 100_000]
+    (tmp_path / "app.log.1").unlink()
+    log.unlink()
+    (problem,) = [batch.column("problem")[0].as_py() for batch in reader.read(reader.partitions({}, end)[0])]
+    assert problem.startswith(f"file://{log}: ")
 
 
 def test_what_cannot_be_followed_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -69,20 +69,39 @@ def opened(file: LogFile) -> Any:
 def read_lines(file: LogFile) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    left = b""
     try:
         with opened(file) as raw:
             stream = pa.CompressedInputStream(raw, _codec(file.path)) if file.kind is Kind.PACKED else raw
-            while chunk := stream.read(CHUNK):
-                left += chunk
-                end = left.rfind(b"\n") + 1
-                if end or len(left) > LONGEST:
-                    whole, left = (left[:end], left[end:]) if end else (left, b"")
-                    yield _lines(whole)
+            yield from split_lines(stream.read)
     except (OSError, pa.ArrowException) as error:
-        yield _problem(file, error, ("line",), (pa.string(),))
+        yield problem_row(file, error)
+
+
+def split_lines(read: Callable[[int], bytes]) -> Iterator[pa.RecordBatch]:
+    """What `read` gives, as lines; the last may have no end. An error is raised after what came before it."""
+    left, failed = b"", None
+    while True:
+        try:
+            chunk = read(CHUNK)
+        except OSError as error:  # pyarrow's are of this family, too
+            failed, chunk = error, b""
+        if not chunk:
+            break
+        left += chunk
+        end = left.rfind(b"\n") + 1
+        if end or len(left) > LONGEST:
+            whole, left = (left[:end], left[end:]) if end else (left, b"")
+            yield _lines(whole)
     if left:
         yield _lines(left)
+    if failed is not None:
+        raise failed
+
+
+def problem_row(file: LogFile, error: Exception) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return _problem(file, error, ("line",), (pa.string(),))
 
 
 def _codec(path: str) -> str:

@@ -95,7 +95,7 @@ def find(spark: SparkSession, paths: Sequence[str], *, mapped: bool, days: Days)
 def _files(spark: SparkSession, path: str, mapped: bool, unreadable: list[str]) -> Iterable[LogFile]:
     scheme = path.partition("://")[0] if "://" in path else "file"
     if scheme == "file":
-        return _local_files(local_path(path), path, mapped, unreadable)
+        return local_files(local_path(path), path, mapped, unreadable)
     if scheme in FETCHED:
         from semel.doctor import remote
 
@@ -131,7 +131,7 @@ def hidden(name: str) -> bool:
 # This machine.
 
 
-def _local_files(path: str, given: str, mapped: bool, unreadable: list[str]) -> Iterator[LogFile]:
+def local_files(path: str, given: str, mapped: bool, unreadable: list[str]) -> Iterator[LogFile]:
     if os.path.exists(path):
         places = [path]
     elif not _MAGIC.search(path):

@@ -1,4 +1,4 @@
-"""Follows a log folder as it grows: Structured Streaming reads each new file once, with the same code as a batch.
+"""Follows a log folder as it grows: Structured Streaming reads all that is new once, with the same code as a batch.
 
 New events are kept as Parquet in a work folder for as long as the window reaches back. Whenever there are some, or some
 have become too old, all events of the window are handed on. A file that is half written or malformed ends nothing.
@@ -28,6 +28,7 @@ from semel.doctor.judging import Counts, Tally, from_rows, within
 from semel.doctor.logs import OPTIONS, judged_lines, quality_of
 from semel.doctor.mapping import Mapping
 from semel.doctor.model import Quality
+from semel.doctor.tailing import follow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,10 +129,14 @@ def _stream(spark: SparkSession, paths: Sequence[str], mapping: Mapping | None) 
 
 
 def _sources(spark: SparkSession, path: str, mapping: Mapping | None) -> Iterator[DataFrame]:
-    """Each file of a folder is read once, when it is first seen."""
+    """Each file of a folder is read once, when it is first seen; one of an application also as it grows."""
     place = _place(path)
     if mapping is not None:
-        yield judged_lines(spark.readStream, place, mapping, sift=True)
+        # An application appends to its log; Semel's own files are whole when they appear, and so are a store's.
+        if place.startswith("file://"):
+            yield mapped.from_lines(follow(spark, local_path(path)), mapping)
+        else:
+            yield judged_lines(spark.readStream, place, mapping, sift=True)
         return
     ends = [f"*{end}{packed}" for end in LINES for packed in ("", *PACKED)]
     yield judged_lines(spark.readStream.option("pathGlobFilter", _any(ends)), place, None)
