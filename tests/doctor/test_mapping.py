@@ -54,11 +54,11 @@ def test_paths_are_read_as_jq_reads_them(text: str, path: tuple[str | int, ...])
 
 def test_a_mapping_has_paths_constants_and_words() -> None:
     mapping = parse(
-        ' id=.msg.messageId, time=."@timestamp",event=.a["x,y"],queue=orders,visibility=30 ',
+        ' id=.msg.messageId, time=."@timestamp",event=.a["x,y"],queue=orders,visibility=30s ',
         "recorded=Order Charged|shipped,failed=bounced",
     )
     assert mapping.paths == {"id": ("msg", "messageId"), "time": ("@timestamp",), "event": ("a", "x,y")}
-    assert mapping.constants == {"queue": "orders", "visibility": "30"}
+    assert mapping.constants == {"queue": "orders", "visibility": "30s"}
     assert mapping.words == {
         **DEFAULT_WORDS,
         "order_charged": Step.RECORDED,

@@ -114,7 +114,7 @@ def _check(paths: Dictionary[str, Path], constants: Dictionary[str, str]) -> Non
             raise DoctorError(f"--map: {name}=.path is missing, where {what} is; as in id=.msg.messageId,time=.ts")
     if len(several := [name for name in DURATIONS if name in paths]) > 1:
         raise DoctorError(f"--map: {' and '.join(several)} are the same in different units; give one of them")
-    if "visibility" in constants and not re.fullmatch(r"\d+(\.\d+)?", constants["visibility"]):
+    if "visibility" in constants and not re.fullmatch(r"\d+(\.\d+)? ?(ms|s|min|m|h)?", constants["visibility"]):
         raise DoctorError(f"--map visibility={constants['visibility']}: give seconds, or a path such as .visibility")
     for name, path in paths.items():
         for other, longer in paths.items():
