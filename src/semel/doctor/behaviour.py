@@ -41,6 +41,10 @@ MOST_WINDOWS: Final = 120
 WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 14_400, 86_400)
 LADDER: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 43_200)
 MOST_EVENTS: Final = 40  # of one example
+BARS_PER_DECADE: Final = 8
+SHORTEST_BAR: Final = 0.001
+SPAN: Final = ((min, "first_at"), (max, "last_at"))
+MOST_HANDLERS: Final = 50
 MOST_WORKERS: Final = 20  # whose clocks are told of
 LATE_CLOCK: Final = 0.5  # seconds before its sending that a message cannot have been received
 LONGEST_STORY: Final = 3_600.0
@@ -69,15 +73,16 @@ def observe(
     brought have the same time. `timeouts`: visibility timeouts worth trying on a queue, beside the usual ones."""
     say("reading the logs")
     with _kept(judging.caused(deliveries(events, exact=exact, visibility=visibility), exact=exact)) as judged:
-        rows = figures.rollup(judged).collect()  # the first action: all of the logs are read here
+        rows = {row["queue"]: row for row in figures.totals(judged).collect()}  # all of the logs are read here
         if not rows:
             return Seen((), 0)
         say("looking for causes")
-        whole = _Whole(events, judged, {row["queue"]: row for row in rows}, batches)
-        found = whole.behaviours()
+        with _kept(judging.keys(judged)) as keys, _kept(judging.shared_keys(judged, keys)) as shared:
+            whole = _Whole(events, judged, rows, keys, figures.duplicates(judged, shared))
+            found = whole.behaviours(batches=batches)
         say("trying other timeouts")
         found = _with_changes(found, judged, timeouts)
-        return Seen(found, sum(row["disordered"] for row in rows))
+        return Seen(found, sum(row["disordered"] for row in rows.values()))
 
 
 @contextmanager
@@ -89,95 +94,91 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
+@dataclass(frozen=True, slots=True)
 class _Whole:
     """All queues at once: each question is asked once, for all of them."""
 
-    def __init__(self, events: DataFrame, judged: DataFrame, rows: Mapping[str, Row], batches: bool) -> None:
-        self._events, self._judged, self._rows, self._batches = events, judged, rows, batches
-        self._messages = judging.messages(judged)
-        self._shared = judging.shared_keys(self._messages)
+    events: DataFrame
+    judged: DataFrame
+    rows: Mapping[str, Row]
+    keys: DataFrame
+    duplicates: DataFrame
 
-    def behaviours(self) -> tuple[Behaviour, ...]:
-        people = _grouped(figures.people(self._events).collect())
-        span = {queue: (min(r["first_at"] for r in p), max(r["last_at"] for r in p)) for queue, p in people.items()}
-        width = _width(max(last - first for first, last in span.values()))
-        caused = self._caused()
-        by_message = {row["queue"]: row for row in figures.by_message(self._messages).collect()}
-        doubled = {row["queue"]: row["doubled"] for row in figures.doubled(self._messages).collect()}
-        bars = _grouped(figures.histogram(self._judged).collect())
-        windows = _grouped(figures.over_time(self._judged, self._messages, width).collect())
-        errors = _grouped(figures.errors(self._events).collect())
-        looping = self._looping()
-        handlers = self._handlers(people)
+    def behaviours(self, *, batches: bool) -> tuple[Behaviour, ...]:
+        people = _grouped(figures.people(self.events).collect())
+        first, last = (choose(one[name] for some in people.values() for one in some) for choose, name in SPAN)
+        width = _width(last - first)
+        windows = _grouped(figures.over_time(self.judged, width, first).collect())
+        fills = {row["queue"]: row["fill"] for row in figures.receives(self.judged).collect()} if batches else {}
+        doubled = {row["queue"]: row["doubled"] for row in figures.doubled(self.keys).collect()}
+        errors = _grouped(figures.errors(self.events).collect())
+        caused, looping, groups = self._caused(), self._looping(), self._groups()
+        work, wait, hold = (
+            _grouped(figures.durations(self.judged, name).collect()) for name in ("work", "wait", "hold")
+        )
         found = []
-        for queue, row in sorted(self._rows.items()):
-            writers, counts = people[queue], by_message[queue]
+        for queue, row in sorted(self.rows.items()):
+            writers = people[queue]
             found.append(
                 Behaviour(
                     queue=queue,
-                    first_at=span[queue][0],
-                    last_at=span[queue][1],
+                    first_at=min(one["first_at"] for one in writers),
+                    last_at=max(one["last_at"] for one in writers),
                     events=sum(one["events"] for one in writers),
                     deliveries=row["deliveries"],
                     attempts=row["attempts"],
-                    messages=counts["messages"],
+                    messages=row["messages"],
                     effects=row["effects"],
                     doubled=doubled.get(queue, 0),
                     retries=row["retries"],
                     causes=caused.get(queue, ()),
-                    work=_times(row, "work"),
-                    wait=_times(row, "wait"),
-                    hold=_times(row, "hold"),
-                    handlers=handlers.get(queue, ()),
-                    histogram=_bars(bars.get(queue, ())),
+                    work=times(work.get(queue, ())),
+                    wait=times(wait.get(queue, ())),
+                    hold=times(hold.get(queue, ())),
+                    handlers=_handlers(writers, work.get(queue, ()), wait.get(queue, ())),
+                    histogram=bars(hold.get(queue, ())),
                     visibility=row["timeout"],
                     heartbeats=row["beats"],
                     heartbeat_every=row["beat_every"],
-                    batch_fill=row["received"] / row["receives"] if self._batches and row["receives"] else None,
+                    batch_fill=fills.get(queue),
                     workers=len({one["worker"] for one in writers} - {None}),
-                    groups=row["groups"],
+                    groups=groups.get(queue, 0),
                     looping=looping.get(queue, ()),
-                    loops=counts["loops"],
+                    loops=row["loops"],
                     failures=row["failures"],
                     errors=tuple(map(_error_group, errors.get(queue, ()))),
                     window=width,
-                    windows=_windows(windows.get(queue, ()), span[queue], width),
+                    windows=_windows(windows.get(queue, ()), first, last, width),
                     skew=_skew(writers),
                 )
             )
         return tuple(found)
 
-    def _handlers(self, people: Mapping[str, Sequence[Row]]) -> dict[str, tuple[HandlerTimes, ...]]:
-        names = {(queue, one["code"]): one["handler"] for queue, rows in people.items() for one in rows}
-        if not any(names.values()):
+    def _groups(self) -> dict[str, int]:
+        if not any(row["grouped"] for row in self.rows.values()):
             return {}
-        found: dict[str, list[HandlerTimes]] = defaultdict(list)
-        for row in figures.totals(self._judged).collect():
-            name, work = names.get((row["queue"], row["handler"])), _times(row, "work")
-            if name and work:
-                found[row["queue"]].append(HandlerTimes(name, work, _times(row, "wait")))
-        return {queue: tuple(sorted(some, key=lambda one: -one.work.p99)) for queue, some in found.items()}
+        return {row["queue"]: row["groups"] for row in figures.groups(self.judged).collect()}
 
     def _caused(self) -> dict[str, tuple[Caused, ...]]:
-        rows = _grouped(figures.causes(self._judged, self._shared).collect())
+        rows = _grouped(figures.causes(self.duplicates).collect())
         examples = self._examples() if rows else {}
         return {queue: _by_weight(some, examples.get(queue, {})) for queue, some in rows.items()}
 
     def _examples(self) -> dict[str, dict[str, list[Duplicate]]]:
         """A few duplicates of each cause, each with the events around it."""
-        chosen = figures.examples(self._judged, self._shared).collect()
+        chosen = figures.examples(self.duplicates).collect()
         stories = self._stories(chosen)
         found: dict[str, dict[str, list[Duplicate]]] = defaultdict(lambda: defaultdict(list))
-        for row in sorted(chosen, key=lambda row: row["place"]):
+        for row in sorted(chosen, key=lambda row: row["nth"]):
             cause = Cause.CRASH if row["cause"] == judging.UNLOGGED else Cause(row["cause"])
             found[row["queue"]][row["cause"]].append(
                 Duplicate(
                     cause,
                     row["message_id"],
-                    row["at"],
+                    row["begun_at"],
                     row["receive_count"],
                     row["over"],
-                    stories.get((row["queue"], row["message_id"], row["cause"], row["at"]), ()),
+                    stories.get((row["queue"], row["message_id"], row["cause"], row["begun_at"]), ()),
                 )
             )
         return found
@@ -188,12 +189,12 @@ class _Whole:
             return {}
         rows = []
         for one in chosen:
-            since, until = one["earlier_at"] or one["at"], min(one["last_at"], one["at"] + LONGEST_STORY)
-            which = (one["queue"], one["message_id"], one["cause"], one["at"], one["key"])
-            rows.append((*which, since - AROUND, max(one["at"], until) + AROUND))
+            since, until = one["earlier_at"] or one["begun_at"], min(one["last_at"], one["begun_at"] + LONGEST_STORY)
+            which = (one["queue"], one["message_id"], one["cause"], one["begun_at"], one["key"])
+            rows.append((*which, since - AROUND, max(one["begun_at"], until) + AROUND))
         schema = "queue STRING, id STRING, cause STRING, began DOUBLE, code BIGINT, since DOUBLE, until DOUBLE"
-        wanted = F.broadcast(self._events.sparkSession.createDataFrame(rows, schema).alias("wanted"))
-        events = self._events.alias("event")
+        wanted = F.broadcast(self.events.sparkSession.createDataFrame(rows, schema).alias("wanted"))
+        events = self.events.alias("event")
         ours = (F.col("event.message_id") == F.col("id")) & F.col("code").isNull()
         theirs = F.xxhash64("event.key") == F.col("code")
         found: dict[tuple[str, str, str, float], list[Evidence]] = defaultdict(list)
@@ -210,37 +211,39 @@ class _Whole:
         return {which: tuple(sorted(some, key=lambda one: one.at)[:MOST_EVENTS]) for which, some in found.items()}
 
     def _looping(self) -> dict[str, tuple[Looping, ...]]:
-        rows = figures.looping(self._messages).collect()
+        rows = figures.looping(self.judged).collect()
         if not rows:
             return {}
-        told = self._last_words([(row["queue"], row["message_id"]) for row in rows])
+        told = self._stories_of([(row["queue"], row["message_id"]) for row in rows])
         found: dict[str, list[Looping]] = defaultdict(list)
-        for row in sorted(rows, key=lambda row: row["place"]):
-            key, error = told.get((row["queue"], row["message_id"]), (None, None))
-            found[row["queue"]].append(
-                Looping(
-                    row["message_id"],
-                    key,
-                    row["deliveries"],
-                    row["receive_count"],
-                    row["first_at"],
-                    row["last_at"],
-                    error,
-                )
-            )
+        for row in sorted(rows, key=lambda row: row["nth"]):
+            key, error, first = told[row["queue"], row["message_id"]]
+            counts = (row["deliveries"], row["receive_count"])
+            found[row["queue"]].append(Looping(row["message_id"], key, *counts, first, row["last_at"], error))
         return {queue: tuple(some) for queue, some in found.items()}
 
-    def _last_words(self, ids: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str | None, str | None]]:
-        """The key and the latest error of each of these messages."""
-        wanted = F.broadcast(self._events.sparkSession.createDataFrame(list(ids), "queue STRING, message_id STRING"))
+    def _stories_of(
+        self, ids: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[str | None, str | None, float]]:
+        """The key, the latest error and the first event of each of these messages."""
+        wanted = F.broadcast(self.events.sparkSession.createDataFrame(list(ids), "queue STRING, message_id STRING"))
         latest = F.when(F.col("error").isNotNull(), F.col("at"))
         rows = (
-            self._events.join(wanted, ["queue", "message_id"])
+            self.events.join(wanted, ["queue", "message_id"])
             .groupBy("queue", "message_id")
-            .agg(F.max("key").alias("key"), F.max_by("error", latest).alias("error"))
+            .agg(F.max("key").alias("key"), F.max_by("error", latest).alias("error"), F.min("at").alias("first_at"))
             .collect()
         )
-        return {(row["queue"], row["message_id"]): (row["key"], row["error"]) for row in rows}
+        return {(row["queue"], row["message_id"]): (row["key"], row["error"], row["first_at"]) for row in rows}
+
+
+def _handlers(writers: Sequence[Row], work: Sequence[Row], wait: Sequence[Row]) -> tuple[HandlerTimes, ...]:
+    found = []
+    for code, name in {one["code"]: one["handler"] for one in writers if one["handler"]}.items():
+        worked = times([row for row in work if row["handler"] == code])
+        if worked:
+            found.append(HandlerTimes(name, worked, times([row for row in wait if row["handler"] == code])))
+    return tuple(sorted(found, key=lambda one: -one.work.p99)[:MOST_HANDLERS])
 
 
 def _by_weight(rows: Sequence[Row], examples: Mapping[str, Sequence[Duplicate]]) -> tuple[Caused, ...]:
@@ -258,7 +261,7 @@ def _by_weight(rows: Sequence[Row], examples: Mapping[str, Sequence[Duplicate]])
             before.duplicates + row["duplicates"],
             before.ran + row["ran"],
             before.wasted + (row["wasted"] or 0.0),
-            before.over or _times(row, "over"),
+            before.over or _over(row),
             (*before.examples, *shown)[: figures.EXAMPLES],
         )
     return tuple(sorted(found.values(), key=lambda one: (-one.duplicates, one.cause)))
@@ -279,16 +282,20 @@ def _with_changes(
     }
     if not tried:
         return found
-    longer: dict[str, dict[float, int]] = defaultdict(dict)
-    for row in figures.held_longer(judged, tried).collect():
-        longer[row["queue"]][row["timeout"]] = row["longer"]
-    return tuple(_changed(one, longer[one.queue]) if one.queue in tried else one for one in found)
+    timeouts_ = sorted({timeout for some in tried.values() for timeout in some})
+    rows = {row["queue"]: row for row in figures.redelivered(judged, timeouts_).collect()}
+    changed = []
+    for one in found:
+        wanted = [(place, timeout) for place, timeout in enumerate(timeouts_) if timeout in tried.get(one.queue, ())]
+        again = {timeout: rows[one.queue][f"t{place}"] or 0 for place, timeout in wanted if one.queue in rows}
+        changed.append(_changed(one, again) if again else one)
+    return tuple(changed)
 
 
-def _changed(one: Behaviour, longer: Mapping[float, int]) -> Behaviour:
+def _changed(one: Behaviour, again: Mapping[float, int]) -> Behaviour:
     by_timeout = one.caused_by(Cause.VISIBILITY)
     others = one.duplicates - (by_timeout.duplicates if by_timeout else 0)
-    return replace(one, changes=tuple(Change(timeout, others + more) for timeout, more in sorted(longer.items())))
+    return replace(one, changes=tuple(Change(timeout, others + more) for timeout, more in sorted(again.items())))
 
 
 def _usual(one: Behaviour) -> list[float]:
@@ -299,16 +306,42 @@ def _usual(one: Behaviour) -> list[float]:
     return [*steps, *([one.visibility] if one.visibility else [])]
 
 
-def _times(row: Row, name: str) -> Times | None:
-    if not row[f"{name}_count"]:
+def _over(row: Row) -> Times | None:
+    if not row["over_count"]:
         return None
-    p50, p90, p99, p999 = row[name]
-    return Times(row[f"{name}_count"], p50, p90, p99, p999, row[f"{name}_most"])
+    p50, p90, p99, p999 = row["over"]
+    return Times(row["over_count"], p50, p90, p99, p999, row["over_most"])
 
 
-def _bars(rows: Iterable[Row]) -> tuple[Bar, ...]:
-    """With the empty ones in between, so that a chart has no gaps."""
-    counts = {row["bar"]: row["count"] for row in rows}
+def times(steps: Iterable[Row]) -> Times | None:
+    """The distribution that the counts of steps stand for; see figures.durations."""
+    counts: dict[int, int] = defaultdict(int)
+    longest: dict[int, float] = defaultdict(float)
+    for row in steps:
+        counts[row["step"]] += row["count"]
+        longest[row["step"]] = max(longest[row["step"]], row["most"])
+    total = sum(counts.values())
+    if not total:
+        return None
+
+    def percentile(share: float) -> float:
+        left = math.ceil(share * total)
+        for step in sorted(counts):
+            left -= counts[step]
+            if left <= 0:
+                return longest[step]
+        raise AssertionError("a share above 1")
+
+    p50, p90, p99, p999 = map(percentile, figures.PERCENTILES)
+    return Times(total, p50, p90, p99, p999, max(longest.values()))
+
+
+def bars(steps: Iterable[Row]) -> tuple[Bar, ...]:
+    """Wider bars for a chart, the empty ones in between included."""
+    counts: dict[int, int] = defaultdict(int)
+    for row in steps:
+        seconds = figures.STEP ** (row["step"] + 0.5)
+        counts[math.floor(math.log10(max(seconds, SHORTEST_BAR)) * BARS_PER_DECADE)] += row["count"]
     if not counts:
         return ()
     places = range(min(counts), max(counts) + 1)
@@ -316,19 +349,22 @@ def _bars(rows: Iterable[Row]) -> tuple[Bar, ...]:
 
 
 def _edge(place: int) -> float:
-    return float(10 ** (place / figures.BARS_PER_DECADE))
+    return float(10 ** (place / BARS_PER_DECADE))
 
 
-def _windows(rows: Iterable[Row], span: tuple[float, float], width: float) -> tuple[Window, ...]:
-    """From the first event to the last; what was sent before is left out."""
-    by_start = {row["start"]: row for row in rows}
-    first, last = (math.floor(at / width) for at in span)
-    found = []
-    for place in range(max(first, last - MOST_WINDOWS), last + 1):
-        row = by_start.get(place * width)
-        counts = [row[name] if row else 0 for name in ("sent", "received", "deleted", "duplicates")]
-        found.append(Window(place * width, *counts))
-    return tuple(found)
+def _windows(rows: Iterable[Row], first: float, last: float, width: float) -> tuple[Window, ...]:
+    """From the first event to the last, the empty ones included."""
+    counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        for what in ("sent", "received", "deleted"):
+            if row[what] is not None:
+                counts[row[what]][what] += row["count"]
+        counts[row["received"]]["duplicates"] += row["duplicates"]
+    places = range(math.floor(first / width), math.floor(last / width) + 1)
+    return tuple(
+        Window(place * width, *(counts[place][name] for name in ("sent", "received", "deleted", "duplicates")))
+        for place in places
+    )
 
 
 def _width(span: float) -> float:

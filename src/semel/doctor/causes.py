@@ -33,37 +33,49 @@ SLACK: Final = 0.25
 # A worker sees its deadline later than SQS does, by the way of the answer; and SQS' seconds are whole ones.
 EARLY: Final = 0.1  # of the timeout, and at most a second
 
-_EARLIER: Final = ("number", "begun_at", "last_at", "outcome_at", "deleted_at", "flags")
+_EARLIER: Final = ("begun_at", "last_at", "outcome_at", "deleted_at", "flags")
 
 
 def caused(deliveries: DataFrame, *, exact: bool = True) -> DataFrame:
-    """Deliveries with `cause`: null for the first of a message, `retry`, `unlogged`, or a word of Cause; and `over`:
-    how long the earlier one worked on after its visibility had ended. `exact`: `number` is SQS' own count."""
-    order = Window.partitionBy("queue", "message_id").orderBy("begun_at", "number")
+    """Deliveries with
+    - `cause`: null for the first of a message, `retry`, `unlogged`, or a word of Cause;
+    - `over`: how long the earlier one worked on after its visibility had ended;
+    - `place`: the how-manieth of its message it is in the log, `before`: SQS' count of the one before.
+
+    `exact`: `number` is SQS' own count."""
+    # The hash comes first because a sort compares 8 bytes of its first column, and looks further only if they agree.
+    slotted = deliveries.withColumn("slot", F.xxhash64("message_id"))
+    order = Window.partitionBy("slot", "message_id", "queue").orderBy("begun_at", "number")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     # A worker that is handed what it has in hand goes on with it: what comes next is judged by the one in hand.
     holder = F.when(~has(F.col("flags"), Step.HELD), F.struct(*_EARLIER))
     with_earlier = (
-        deliveries.withColumn("earlier", F.last(holder, ignorenulls=True).over(before))
+        slotted.withColumn("earlier", F.last(holder, ignorenulls=True).over(before))
         .withColumn("hidden_until", F.max("deadline").over(before))
         .withColumn("before", F.lag("number").over(order))
+        .withColumn("place", F.row_number().over(order))
     )
     early = F.least(F.col("timeout") * EARLY, F.lit(1.0))
+    ended = F.coalesce("earlier.deleted_at", "earlier.outcome_at", "earlier.last_at")
+    past = F.greatest(ended - F.col("hidden_until"), F.lit(0.0))
     return (
         with_earlier.withColumn("cause", _cause(early, exact))
-        .withColumn(
-            "over",
-            F.when(
-                F.col("cause") == Cause.VISIBILITY.value,
-                F.greatest(
-                    F.coalesce("earlier.deleted_at", "earlier.outcome_at", "earlier.last_at") - F.col("hidden_until"),
-                    F.lit(0.0),
-                ),
-            ),
-        )
+        .withColumn("over", F.when(F.col("cause") == Cause.VISIBILITY.value, past))
         .withColumn("earlier_at", F.col("earlier.begun_at"))
-        .drop("earlier", "hidden_until", "before")
+        .drop("earlier", "hidden_until", "slot", "outcome_at", "deadline")
     )
+
+
+def is_duplicate() -> Column:
+    return F.col("cause").isNotNull() & (F.col("cause") != RETRY)
+
+
+def ran() -> Column:
+    return has(F.col("flags"), Step.STARTED)
+
+
+def took_effect() -> Column:
+    return has(F.col("flags"), Step.RECORDED)
 
 
 def _cause(early: Column, exact: bool) -> Column:
@@ -89,32 +101,37 @@ def _cause(early: Column, exact: bool) -> Column:
     )
 
 
-def messages(judged: DataFrame) -> DataFrame:
-    """One row for each message: what its deliveries came to."""
-    flags = F.bit_or("flags")
-    return judged.groupBy("queue", "message_id").agg(
-        F.count("*").alias("deliveries"),
-        F.max(F.greatest(F.coalesce("receive_count", "number"), F.lit(1))).alias("receive_count"),
-        F.max("key").alias("key"),
-        flags.alias("flags"),
-        F.sum(F.col("effect").cast("long")).alias("effects"),
-        F.max("ran").alias("ran"),
-        F.min("begun_at").alias("first_at"),
-        F.max("last_at").alias("last_at"),
-        F.min("sent_at").alias("sent_at"),
-        F.sum(F.when(F.col("cause").isNull(), F.col("work"))).alias("work"),
-    )
-
-
-def shared_keys(messages_: DataFrame) -> DataFrame:
-    """The messages whose key an earlier message had, with their cause: `redrive` or `producer`."""
-    known = messages_.where(F.col("key").isNotNull())
-    several = known.groupBy("queue", "key").agg(F.count("*").alias("sharing")).where("sharing > 1")
-    order = Window.partitionBy("queue", "key").orderBy("first_at", "message_id")
-    earlier = F.lag(F.struct("flags", "last_at", "effects", "first_at")).over(order)
-    shared = known.join(several, ["queue", "key"]).withColumn("earlier", earlier).where(F.col("earlier").isNotNull())
-    failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("first_at") + SLACK)
-    cause = F.when(failed, Cause.REDRIVE.value).otherwise(Cause.PRODUCER.value)
+def keys(judged: DataFrame) -> DataFrame:
+    """The keys that more than one message has, or that took effect more than once; few, as a rule. A message without a
+    key stands for itself."""
     return (
-        shared.withColumn("cause", cause).withColumn("earlier_at", F.col("earlier.first_at")).drop("earlier", "sharing")
+        judged.groupBy("queue", F.coalesce("key", F.xxhash64("message_id")).alias("identity"))
+        .agg(
+            F.count(F.when((F.col("place") == 1) & F.col("key").isNotNull(), 1)).alias("sharing"),
+            F.count(F.when(took_effect(), 1)).alias("effects"),
+        )
+        .where("sharing > 1 OR effects > 1")
     )
+
+
+def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
+    """The messages whose key an earlier message had, one row each, with their cause: `redrive` or `producer`."""
+    several = keys_.where("sharing > 1").select("queue", F.col("identity").alias("key"))
+    messages = (
+        judged.join(several, ["queue", "key"])
+        .groupBy("queue", "key", "message_id")
+        .agg(
+            F.max(F.coalesce("receive_count", "number")).alias("receive_count"),
+            F.count(F.when(took_effect(), 1)).alias("effects"),
+            F.max(ran()).alias("ran"),
+            F.min("begun_at").alias("begun_at"),
+            F.max("last_at").alias("last_at"),
+            F.sum(F.when(~is_duplicate(), F.col("work"))).alias("work"),
+        )
+    )
+    order = Window.partitionBy("queue", "key").orderBy("begun_at", "message_id")
+    earlier = F.lag(F.struct("last_at", "effects", "begun_at")).over(order)
+    shared = messages.withColumn("earlier", earlier).where(F.col("earlier").isNotNull())
+    failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("begun_at") + SLACK)
+    cause = F.when(failed, Cause.REDRIVE.value).otherwise(Cause.PRODUCER.value)
+    return shared.withColumn("cause", cause).withColumn("earlier_at", F.col("earlier.begun_at")).drop("earlier")

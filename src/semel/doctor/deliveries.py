@@ -85,13 +85,14 @@ def deliveries(events: DataFrame, *, exact: bool = True, visibility: Mapping[str
     return (
         grouped.withColumn("begun_at", begun)
         .withColumn("deadline", F.coalesce("deadline", F.col("begun_at") + F.col("timeout")))
-        .withColumn("ran", has(F.col("flags"), Step.STARTED))
-        .withColumn("effect", has(F.col("flags"), Step.RECORDED))
         .withColumn("work", F.coalesce("work", F.col("outcome_at") - F.col("started_at")))
         .withColumn("wait", F.coalesce("wait", F.col("started_at") - F.col("received_at")))
         .withColumn("hold", F.coalesce("deleted_at", "outcome_at") - F.col("begun_at"))
-        .withColumn("disordered", (F.col("outcome_at") < F.col("started_at")) | (F.col("hold") < 0))
-        .drop("first_at", "started_at", "received_at")
+        .withColumn(
+            "disordered", F.coalesce((F.col("outcome_at") < F.col("started_at")) | (F.col("hold") < 0), F.lit(False))
+        )
+        .withColumn("beat_every", (F.col("last_beat") - F.col("first_beat")) / (F.col("beats") - 1))
+        .drop("first_at", "started_at", "received_at", "first_beat", "last_beat", "by")
     )
 
 
@@ -99,7 +100,6 @@ def _figures() -> list[Column]:
     at, seconds = F.col("at"), F.col("seconds")
     return [
         F.bit_or(F.expr("shiftleft(1L, code)")).alias("flags"),
-        F.count("*").alias("events"),
         F.min("at").alias("first_at"),
         F.max("at").alias("last_at"),
         F.min(F.when(_is(Step.RECEIVED), at)).alias("received_at"),

@@ -75,7 +75,7 @@ def session(
     in their names, are given as `**{"spark.driver.memory": "4g"}`. Nothing of Spark's log reaches the terminal; the
     environment variable SEMEL_SPARK_LOG=warn (or info) brings it back. A task is tried 4 times, on one machine too.
     """
-    _check_pyspark()
+    check_pyspark()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ def session(
         raise SparkError(f"Spark does not start on {where}: {_reason(error)}") from error
 
 
-def _check_pyspark() -> None:
+def check_pyspark() -> None:
     for package in ("pyspark", "pyarrow", "pandas"):  # Spark's mapInArrow asks for pandas, if only for its version
         if find_spec(package) is None:
             raise SparkError(f"this needs the package {package}: pip install 'semel[spark]'")
