@@ -1,0 +1,356 @@
+"""`semel doctor` as a user types it: its words, its outputs and its exit codes. What it finds is tested in its room."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor import sample
+from semel.cli import doctor_options, main
+from semel.cli.progress import Progress
+from semel.doctor import examine, rules
+from semel.doctor.errors import DoctorError
+from semel.doctor.model import Diagnosis
+
+Captured = pytest.CaptureFixture[str]
+NOW = sample.NOW
+
+
+@dataclasses.dataclass
+class Room:
+    """Stands for the examination: what was asked for, and what it answers."""
+
+    answers: list[Diagnosis | Exception] = dataclasses.field(default_factory=lambda: [sample.rich()])
+    asked: list[Any] = dataclasses.field(default_factory=list)
+    then: Callable[[], None] = lambda: None
+
+    def examine(self, request: Any, *, say: Callable[[str], None], now: float | None = None) -> Diagnosis:
+        self.asked.append(request)
+        say("reading 312 files")
+        (answer,) = self.answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def watch(
+        self,
+        request: Any,
+        *,
+        interval: float,
+        window: float,
+        on_diagnosis: Callable[[Diagnosis], None],
+        say: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        self.asked.append((request, interval, window))
+        for answer in self.answers:
+            assert isinstance(answer, Diagnosis)
+            on_diagnosis(answer)
+        self.then()
+        stop.wait(10)
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Room:
+    room = Room()
+    monkeypatch.setattr(examine, "examine", room.examine)
+    monkeypatch.setattr(examine, "watch", room.watch)
+    monkeypatch.setattr("time.time", lambda: NOW)
+    return room
+
+
+def doctor(*arguments: str) -> int:
+    return main(["doctor", *arguments])
+
+
+# What is asked for.
+
+
+def test_every_option_reaches_the_examination(room: Room) -> None:
+    words = """
+        --log a b --log c --map id=.m,time=.t,event=.e --events started=begin --queue orders http://x/1/q
+        --metrics m.json orders=o.json --from 2h --to now --ledger redis://r --ledger-keep 14d
+        --alarms alarms.json --visibility 30s --visibility orders=2m --read-timeout 70 --probe
+        --endpoint-url http://e --region eu-west-1 --profile p --master local[3] --cores 2
+    """
+    doctor(*words.split())
+    (request,) = room.asked
+    assert dataclasses.asdict(request) == {
+        "logs": ("a", "b", "c"),
+        "mapping": "id=.m,time=.t,event=.e",
+        "words": "started=begin",
+        "queues": ("orders", "http://x/1/q"),
+        "metrics": ("m.json", "orders=o.json"),
+        "since": NOW - 7_200,
+        "until": NOW,
+        "ledger": "redis://r",
+        "ledger_keep": 14 * 86_400.0,
+        "alarms": "alarms.json",
+        "visibility": {"": 30.0, "orders": 120.0},
+        "read_timeout": 70.0,
+        "probe": True,
+        "endpoint_url": "http://e",
+        "region": "eu-west-1",
+        "profile": "p",
+        "master": "local[3]",
+        "cores": 2,
+        "rules": (),
+        "ignore": (),
+    }
+
+
+def test_rules_are_chosen_by_name(room: Room) -> None:
+    first, second, third = (rule.name for rule in rules.ALL[:3])
+    doctor("--queue", "orders", "--rule", first, second, "--ignore", third)
+    assert (room.asked[0].rules, room.asked[0].ignore) == ((first, second), (third,))
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("now", NOW),
+        ("2h", NOW - 7_200),
+        ("1h30m ago", NOW - 5_400),
+        ("3d", NOW - 259_200),
+        ("2026-11-15", sample.DAY),
+        ("2026-11-15T08:00Z", sample.DAY + 8 * 3_600),
+        ("2026-11-15T08:00:00.5+01:00", sample.DAY + 7 * 3_600 + 0.5),
+        ("2026-11-15 08:00", sample.DAY + 8 * 3_600),
+    ],
+)
+def test_times_are_written_as_people_do_and_are_utc(text: str, at: float) -> None:
+    assert doctor_options.moment(text, NOW) == at
+
+
+# What comes out.
+
+
+def test_the_summary_goes_to_standard_output_and_progress_to_standard_error(room: Room, capsys: Captured) -> None:
+    assert doctor("--log", "a") == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("semel doctor: 2 critical")
+    assert "\x1b" not in told.out
+    assert sample.FINDINGS[-1].rule in told.out  # no terminal: nothing is cut
+    assert told.err == "semel doctor: reading 312 files\n"
+
+
+def test_quiet_says_nothing_but_the_report(room: Room, capsys: Captured) -> None:
+    doctor("--log", "a", "--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_json_is_one_document(room: Room, capsys: Captured) -> None:
+    assert doctor("--log", "a", "--format", "json") == 1
+    assert json.loads(capsys.readouterr().out)["worst"] == "critical"
+
+
+def test_html_goes_to_standard_output_unless_a_file_is_named(room: Room, tmp_path: Path, capsys: Captured) -> None:
+    doctor("--log", "a", "--format", "html")
+    printed = capsys.readouterr().out
+    doctor("--log", "a", "--format", "html", "--output", str(tmp_path / "report.html"))
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == printed
+    assert printed.startswith("<!doctype html>")
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_verbose_adds_the_evidence(room: Room, capsys: Captured) -> None:
+    doctor("--log", "a", "--verbose")
+    assert "for example message 5fea7756" in capsys.readouterr().out
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output on a terminal."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        super().__init__(io.BytesIO(), encoding=encoding, write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> str:
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue().decode("utf-8")
+
+
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_a_terminal_gets_one_screen_in_colour_unless_it_wants_none(
+    room: Room, monkeypatch: pytest.MonkeyPatch, no_colour: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    for name, value in (("COLUMNS", "80"), ("LINES", "24"), ("TERM", "xterm"), ("NO_COLOR", no_colour)):
+        monkeypatch.setenv(name, value)
+    doctor("--log", "a")
+    assert terminal.shown().count("\n") < 24
+    assert ("\x1b[1;31m" in terminal.shown()) is not bool(no_colour)
+
+
+def test_a_terminal_without_unicode_gets_ascii(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal("ascii")
+    monkeypatch.setattr("sys.stdout", terminal)
+    doctor("--log", "a")
+    assert terminal.shown().isascii()
+
+
+# Exit codes.
+
+
+@pytest.mark.parametrize(
+    ("findings", "fail_on", "code"),
+    [
+        (sample.FINDINGS, None, 1),
+        (sample.FINDINGS[2:], None, 1),  # warnings
+        (sample.FINDINGS[4:], None, 0),  # a note
+        ((), None, 0),
+        (sample.FINDINGS[2:], "critical", 0),
+        (sample.FINDINGS, "critical", 1),
+        (sample.FINDINGS[4:], "info", 1),
+        (sample.FINDINGS, "never", 0),
+    ],
+)
+def test_the_exit_code_is_1_from_the_chosen_severity_on(
+    room: Room, findings: Any, fail_on: str | None, code: int
+) -> None:
+    room.answers = [dataclasses.replace(sample.rich(), findings=findings)]
+    assert doctor("--log", "a", *(["--fail-on", fail_on] if fail_on else [])) == code
+
+
+@pytest.mark.parametrize("error", [DoctorError("no such folder: a"), RuntimeError("a bug")])
+def test_could_not_look_is_told_apart_from_found(room: Room, error: Exception, capsys: Captured) -> None:
+    room.answers = [error]
+    assert doctor("--log", "a") == 3
+    assert str(error) in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_is_named(room: Room, capsys: Captured) -> None:
+    room.answers = [ModuleNotFoundError("No module named 'pyspark'", name="pyspark")]
+    assert doctor("--log", "a") == 3
+    assert "pip install 'semel[spark]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("", "semel doctor --log /var/log/semel/attempts --queue orders"),
+        ("--queue q --map id=.m", "--map is for --log"),
+        ("--log a --map nonsense", "--map"),
+        ("--log a --probe", "--probe is for --queue"),
+        ("--queue q --watch", "--watch is for --log"),
+        ("--log a --from 1h --to 2h", "--from 1h is not before --to 2h"),
+        ("--log a --from yesterday", "--from: 'yesterday' is no time; write 2026-11-15T08:00Z"),
+        ("--log a --visibility orders=", "--visibility"),
+        ("--log a --visibility 0", "above 0"),
+        ("--log a --cores 0", "--cores 0"),
+        ("--log a --ledger-keep 3d", "--ledger-keep is for --ledger"),
+        ("--queue q --rule no-such-rule", "--rule no-such-rule"),
+        ("--log a --output /no/such/folder/report.html", "/no/such/folder"),
+        ("--log a --watch --format html", "--output"),
+        ("--log a --watch --interval 0s", "--interval"),
+    ],
+)
+def test_wrong_usage_is_2_names_the_option_and_begins_no_work(
+    room: Room, arguments: str, told: str, capsys: Captured
+) -> None:
+    assert doctor(*arguments.split()) == 2
+    assert told in capsys.readouterr().err
+    assert room.asked == []
+
+
+def test_a_report_that_cannot_be_written_is_3(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any, **more: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    assert doctor("--log", "a", "--output", str(tmp_path / "report.txt")) == 3
+
+
+def test_help_has_examples_and_exit_codes(capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as ended:
+        doctor("--help")
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "semel doctor --log app.jsonl --map" in told
+    assert "could not look" in told
+
+
+def test_the_rules_are_listed(capsys: Captured) -> None:
+    assert doctor("--list-rules") == 0
+    told = capsys.readouterr().out
+    assert all(rule.name in told for rule in rules.ALL)
+    assert doctor("--list-rules", "--format", "json") == 0
+    assert [one["rule"] for one in json.loads(capsys.readouterr().out)] == [rule.name for rule in rules.ALL]
+
+
+# Watching.
+
+
+def stages(*findings: Any) -> list[Diagnosis | Exception]:
+    return [
+        dataclasses.replace(sample.rich(), made_at=NOW + 10 * index, findings=found)
+        for index, found in enumerate(findings)
+    ]
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_interrupted(room: Room, capsys: Captured) -> None:
+    first, second = sample.FINDINGS[:2]
+    room.answers, room.then = stages((), (first,), (first, second), (second,)), interrupt
+    before = signal.getsignal(signal.SIGINT)
+    assert doctor("--log", "a", "--watch", "--interval", "5s", "--window", "2h") == 1
+    assert signal.getsignal(signal.SIGINT) is before
+    assert room.asked[0][1:] == (5.0, 7_200.0)
+    changes = [line.split()[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("00:")]
+    assert changes == [
+        ["new", "critical", "orders:"],
+        ["new", "critical", "payments:"],
+        ["gone", "orders", f"[{first.rule}]"],
+    ]
+
+
+def test_watching_as_json_is_one_line_for_each_change(room: Room, tmp_path: Path) -> None:
+    worse = sample.FINDINGS[2]
+    milder = dataclasses.replace(worse, severity=sample.FINDINGS[4].severity)
+    room.answers, room.then = stages((milder,), (worse,), (worse,), ()), interrupt
+    file = tmp_path / "changes.jsonl"
+    assert doctor("--log", "a", "--watch", "--format", "json", "--output", str(file)) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(one["change"], one["at"] - NOW, one["finding"]["severity"]) for one in lines] == [
+        ("new", 0, "info"),
+        ("changed", 10, "warning"),
+        ("gone", 30, "warning"),
+    ]
+
+
+def test_watching_as_html_writes_the_file_again_at_each_look(room: Room, tmp_path: Path) -> None:
+    room.answers, room.then = stages(sample.FINDINGS, sample.FINDINGS[4:]), interrupt
+    file = tmp_path / "report.html"
+    assert doctor("--log", "a", "--watch", "--format", "html", "--output", str(file)) == 0
+    assert "<strong>1 note in 3 queues</strong>" in file.read_text(encoding="utf-8")
+
+
+def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    with Progress("semel doctor", stream=terminal) as progress:
+        progress.say("reading\n\x1b[2J files")
+        wait = threading.Event()
+        while "reading" not in terminal.shown():
+            wait.wait(0.01)
+        progress.above("a finding", terminal)
+    assert "\x1b[2J" not in terminal.shown()
+    assert terminal.shown().count("\n") == 1
+    assert terminal.shown().endswith("\r\x1b[K")
