@@ -324,7 +324,7 @@ ODD: Final = (
     {"at": 1e13},
     {"step": None},
     {"step": "dropped", "message_id": None, "count": 5},
-    {"step": "dropped", "message_id": None, "count": 6},
+    {"step": "dropped", "count": 6},
     {"step": "sent", "message_id": ""},
 )
 COUNTED: Final = pa.schema(
