@@ -7,19 +7,24 @@ import io
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from doctor import sample
+from semel.broker import EmbeddedBroker
 from semel.cli import doctor_options, main
 from semel.cli.progress import Progress
 from semel.doctor import examine, rules
 from semel.doctor.errors import DoctorError
 from semel.doctor.model import Diagnosis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Captured = pytest.CaptureFixture[str]
 NOW = sample.NOW
@@ -354,3 +359,48 @@ def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken(
     assert "\x1b[2J" not in terminal.shown()
     assert terminal.shown().count("\n") == 1
     assert terminal.shown().endswith("\r\x1b[K")
+
+
+# The real thing.
+
+
+def test_from_a_log_to_the_cause_and_the_exit_code(spark: SparkSession, tmp_path: Path, capsys: Captured) -> None:
+    """Work of 3 s under a timeout of 2 s: a second worker has it before the first is done."""
+    lines = [
+        {"ts": sample.DAY + after, "event": event, "id": "m-1", "receives": receives, "host": host}
+        for after, event, receives, host in (
+            (0.0, "received", 1, "web1"),
+            (0.1, "started", 1, "web1"),
+            (2.1, "received", 2, "web2"),
+            (2.2, "started", 2, "web2"),
+            (3.1, "done", 1, "web1"),
+            (3.2, "deleted", 1, "web1"),
+            (5.2, "done", 2, "web2"),
+        )
+    ]
+    log = tmp_path / "app.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines) + "not json\n")
+    fields = "id=.id,time=.ts,event=.event,receives=.receives,worker=.host,queue=orders"
+    assert doctor("--log", str(log), "--map", fields, "--visibility", "2s", "--format", "json") == 1
+    found = json.loads(capsys.readouterr().out)
+    (orders,) = found["queues"]
+    assert (orders["queue"], orders["behaviour"]["duplicates"]) == ("orders", 1)
+    assert [cause["cause"] for cause in orders["behaviour"]["causes"]] == ["visibility"]
+    assert "duplicates-visibility" in [finding["rule"] for finding in found["findings"]]
+    assert found["quality"]["malformed"] == 1
+
+
+def test_settings_alone_need_no_spark(
+    sqs_broker: EmbeddedBroker, capsys: Captured, monkeypatch: pytest.MonkeyPatch, credentials: None
+) -> None:
+    sqs_broker.client().create_queue(QueueName="orders")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert doctor("--queue", "orders", "--endpoint-url", sqs_broker.url) == 1
+    assert "[no-dead-letter-queue]" in capsys.readouterr().out
+    assert doctor("--queue", "no-such-queue", "--endpoint-url", sqs_broker.url) == 3
+    assert "no-such-queue" in capsys.readouterr().err
+
+
+def test_a_path_that_is_not_there_is_3(spark: SparkSession, capsys: Captured) -> None:
+    assert doctor("--log", "/no/such/folder") == 3
+    assert "/no/such/folder" in capsys.readouterr().err

@@ -225,6 +225,13 @@ def test_bars_beyond_the_timeout_are_marked() -> None:
     assert "better 66 s" in chart.svg
 
 
+def test_a_bar_that_the_timeout_goes_through_is_cut_in_two() -> None:
+    chart = charts.histogram((Bar(1, 10, 50), Bar(10, 1_000, 50)), 100.0, None, name="x")
+    assert chart is not None
+    assert chart.says == "About 25.0 % of 100 deliveries took longer than the timeout of 100 s."
+    assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
+
+
 def test_a_year_of_metrics_makes_no_endless_line() -> None:
     points = tuple(Point(at=300.0 * index, sent=1.0, received=2.0, deleted=1.0) for index in range(100_000))
     chart = charts.flow(None, Series("q", 300.0, points, "x"), name="x")

@@ -72,10 +72,11 @@ def histogram(bars: Sequence[Bar], timeout: float | None, advised: float | None,
     up = Scale(0, steps[-1], bottom, top)
     parts = [upright(up, steps)]
     for bar in known:
-        x, y = across(bar.low), min(up(bar.count), bottom - 1.5)
-        late = timeout is not None and bar.low >= timeout
+        y = min(up(bar.count), bottom - 1.5)
         tip = f"{duration(bar.low)} to {duration(bar.high)}: {number(bar.count)}"
-        parts.append(box(x, y, max(across(bar.high) - x - 0.8, 1.0), bottom - y, "bad" if late else "good", tip))
+        for low, high, style in _halves(bar, timeout):
+            wide = max(across(high) - across(low) - (0.8 if high == bar.high else 0.0), 1.0)
+            parts.append(box(across(low), y, wide, bottom - y, style, tip))
     parts.append(durations(across, bottom))
     if timeout:
         x = across(timeout)
@@ -92,13 +93,30 @@ def _late(bars: Sequence[Bar], timeout: float | None) -> str:
     total = sum(bar.count for bar in bars)
     if timeout is None:
         return f"{count(total, 'delivery', 'deliveries')}; the visibility timeout is not known."
-    late = sum(bar.count for bar in bars if bar.low >= timeout)
+    late = sum(bar.count * _beyond(bar, timeout) for bar in bars)
     if not late:
         return f"All of {count(total, 'delivery', 'deliveries')} ended within the timeout of {duration(timeout)}."
+    about = "About " if any(0 < _beyond(bar, timeout) < 1 for bar in bars) else ""
     return (
-        f"{percent(late / total)} of {count(total, 'delivery', 'deliveries')} took longer than the timeout of "
+        f"{about}{percent(late / total)} of {count(total, 'delivery', 'deliveries')} took longer than the timeout of "
         f"{duration(timeout)}."
     )
+
+
+def _halves(bar: Bar, timeout: float | None) -> list[tuple[float, float, str]]:
+    """A bar before the timeout, after it, or cut in two by it."""
+    if timeout is None or bar.high <= timeout:
+        return [(bar.low, bar.high, "good")]
+    if bar.low >= timeout:
+        return [(bar.low, bar.high, "bad")]
+    return [(bar.low, timeout, "good"), (timeout, bar.high, "bad")]
+
+
+def _beyond(bar: Bar, timeout: float) -> float:
+    """The share of a bar beyond the timeout, as if its durations were spread evenly on the scale."""
+    if bar.low >= timeout or bar.high <= timeout:
+        return float(bar.low >= timeout)
+    return math.log(bar.high / timeout) / math.log(bar.high / max(bar.low, 1e-4))
 
 
 def causes(seen: Behaviour, *, name: str) -> Chart | None:

@@ -58,7 +58,7 @@ def _row(event: Evidence, start: float) -> list[str]:
     more = ", ".join(part for part in (took, event.error or "") if part)
     return [
         when(event.at)[11:] or NONE,
-        f"+{duration(event.at - start)}",
+        f"+{duration(event.at - start if event.at - start >= 0.001 else 0.0)}",
         text(event.step, 40),
         str(event.receive_count) if event.receive_count is not None else NONE,
         text(event.worker or NONE, 60),

@@ -58,7 +58,8 @@ p code { font: 0.9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; backgr
 pre { background: var(--code); border: 1px solid var(--line); border-radius: 7px; padding: 10px 12px; margin: 8px 0;
   font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
   -webkit-user-select: all; user-select: all; }
-details { margin-top: 10px; } summary + * { margin-top: 10px; } summary { cursor: pointer; color: var(--blue); }
+details { margin-top: 10px; } summary + * { margin-top: 10px; }
+details > div + div { margin-top: 22px; } summary { cursor: pointer; color: var(--blue); }
 :focus-visible { outline: 3px solid var(--blue); outline-offset: 2px; }
 .scroll { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
