@@ -57,6 +57,8 @@ class Room:
         stop: threading.Event,
     ) -> None:
         self.asked.append((request, interval, window))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Spark does
+        say("watching")
         for answer in self.answers:
             assert isinstance(answer, Diagnosis)
             on_diagnosis(answer)

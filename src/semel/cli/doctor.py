@@ -176,23 +176,34 @@ def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: 
                 progress.above(changes.as_text(one, width=width, colour=target.isatty() and _colour()), target)
         open_now = changes.opened(diagnosis)
 
-    with Progress("semel doctor", quiet=given.quiet) as progress, _stopped_by_signals(stop):
-        examine.watch(wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop)
+    with Progress("semel doctor", quiet=given.quiet) as progress, _Signals(stop) as signals:
+
+        def say(text: str) -> None:
+            signals.take()  # Spark has taken SIGINT for itself when it started
+            progress.say(text)
+
+        examine.watch(wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=say, stop=stop)
     if lines is not sys.stdout:
         lines.close()
     return _code(changes.worst(open_now), given.fail_on)
 
 
-class _stopped_by_signals:
+class _Signals:
     """SIGINT and SIGTERM end the watch after the look in hand; a second SIGINT ends it at once."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Signals:
+        self.take()
+        return self
+
+    def take(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, self._on) for one in (signal.SIGINT, signal.SIGTERM)}
+            for one in (signal.SIGINT, signal.SIGTERM):
+                before = signal.signal(one, self._on)
+                self._before.setdefault(one, before)
 
     def _on(self, number: int, _frame: object) -> None:
         if self._stop.is_set() and number == signal.SIGINT:
