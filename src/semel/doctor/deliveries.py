@@ -81,6 +81,7 @@ def deliveries(events: DataFrame, *, exact: bool = True, visibility: Mapping[str
         .withColumn("timeout", F.coalesce("visibility", _given(visibility or {})))
     )
     grouped = coded.groupBy("queue", "message_id", "number", "by").agg(*_figures())
+    between_beats = (F.col("last_beat") - F.col("first_beat")) / (F.col("beats") - 1)
     begun = F.coalesce("received_at", F.col("started_at") - F.coalesce("wait", F.lit(0.0)), "first_at")
     return (
         grouped.withColumn("begun_at", begun)
@@ -91,7 +92,7 @@ def deliveries(events: DataFrame, *, exact: bool = True, visibility: Mapping[str
         .withColumn(
             "disordered", F.coalesce((F.col("outcome_at") < F.col("started_at")) | (F.col("hold") < 0), F.lit(False))
         )
-        .withColumn("beat_every", (F.col("last_beat") - F.col("first_beat")) / (F.col("beats") - 1))
+        .withColumn("beat_every", F.when(F.col("beats") > 1, between_beats))
         .drop("first_at", "started_at", "received_at", "first_beat", "last_beat", "by")
     )
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from semel.broker import EmbeddedBroker
 from semel.consumer.app import App
+from semel.consumer.attempts import AttemptLog
 from semel.consumer.inline import Inline
 from semel.consumer.lane import Lane, Tools
 from semel.errors import SemelError
@@ -50,6 +51,7 @@ class Driver:
         *,
         chance: Callable[[], float] = random.random,
         now: Callable[[], float] | None = None,
+        log: AttemptLog | None = None,
         **options: Any,
     ) -> None:
         self.app = app
@@ -60,6 +62,7 @@ class Driver:
         self.workers = 0
         self._chance = chance
         self._now = now or broker.clock.now
+        self._log = log
         self._options = options
         self._crash_at: str | None = None
         self._inline: Inline | None = None
@@ -82,7 +85,8 @@ class Driver:
             self.workers += 1
             # No two workers may bear one name, nor those of two drivers: the ledger tells claims apart by it.
             name = f"worker-{self.workers}/{uuid.uuid4().hex}"
-            tools = Tools(monotonic=self._now, now=self._now, chance=self._chance, worker=name, crash=self._crash)
+            now = self._now
+            tools = Tools(monotonic=now, now=now, chance=self._chance, worker=name, crash=self._crash, log=self._log)
             lanes = self.app.lanes(self.client, self.ledger, tools, **self._options)
             self._inline = Inline(lanes, self.ledger, self.client, tools)
         return self._inline
