@@ -172,9 +172,12 @@ def test_work_past_its_visibility_is_measured_and_its_events_are_the_evidence(be
     assert (behaviour.messages, behaviour.deliveries, behaviour.attempts, behaviour.effects) == (3, 4, 4, 4)
     assert behaviour.doubled == 1
     (example,) = caused.examples
+    (caused_by_slow_work,) = behaviours["work outlasts its visibility, fails and is put back"].causes[0].examples
     assert example.message_id == "a"
     assert [event.step for event in example.events].count("recorded") == 2
     assert {event.worker for event in example.events} == {"w1", "w2"}
+    late = next(event for event in caused_by_slow_work.events if event.step == "retried")
+    assert late.at > caused_by_slow_work.at  # what the earlier one did too late is the proof
 
 
 def test_what_the_ledger_caught_did_not_run_and_doubled_nothing(behaviours: dict[str, Behaviour]) -> None:

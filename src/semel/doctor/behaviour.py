@@ -189,7 +189,7 @@ class _Whole:
             return {}
         rows = []
         for one in chosen:
-            since, until = one["earlier_at"] or one["begun_at"], min(one["last_at"], one["begun_at"] + LONGEST_STORY)
+            since, until = one["earlier_at"] or one["begun_at"], min(one["story_ends"], one["begun_at"] + LONGEST_STORY)
             which = (one["queue"], one["message_id"], one["cause"], one["begun_at"], one["key"])
             rows.append((*which, since - AROUND, max(one["begun_at"], until) + AROUND))
         schema = "queue STRING, id STRING, cause STRING, began DOUBLE, code BIGINT, since DOUBLE, until DOUBLE"

@@ -62,6 +62,7 @@ def caused(deliveries: DataFrame, *, exact: bool = True) -> DataFrame:
         with_earlier.withColumn("cause", _cause(early, exact))
         .withColumn("over", F.when(F.col("cause") == Cause.VISIBILITY.value, past))
         .withColumn("earlier_at", F.col("earlier.begun_at"))
+        .withColumn("story_ends", F.greatest("last_at", "earlier.last_at"))
         .drop("earlier", "hidden_until", "slot", "outcome_at", "deadline")
     )
 
@@ -134,4 +135,9 @@ def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
     shared = messages.withColumn("earlier", earlier).where(F.col("earlier").isNotNull())
     failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("begun_at") + SLACK)
     cause = F.when(failed, Cause.REDRIVE.value).otherwise(Cause.PRODUCER.value)
-    return shared.withColumn("cause", cause).withColumn("earlier_at", F.col("earlier.begun_at")).drop("earlier")
+    return (
+        shared.withColumn("cause", cause)
+        .withColumn("earlier_at", F.col("earlier.begun_at"))
+        .withColumn("story_ends", F.greatest("last_at", "earlier.last_at"))
+        .drop("earlier")
+    )

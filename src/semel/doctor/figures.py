@@ -115,7 +115,7 @@ _DUPLICATE: Final = (
     "receive_count",
     "over",
     "earlier_at",
-    "last_at",
+    "story_ends",
     "work",
 )
 
