@@ -37,6 +37,7 @@ from semel.doctor.model import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
+EVIDENCE: Final = ("at", "step", "message_id", "key", "receive_count", "worker", "seconds", "error")
 MOST_WINDOWS: Final = 120
 WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 14_400, 86_400)
 LADDER: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 43_200)
@@ -164,77 +165,67 @@ class _Whole:
         examples = self._examples() if rows else {}
         return {queue: _by_weight(some, examples.get(queue, {})) for queue, some in rows.items()}
 
-    def _examples(self) -> dict[str, dict[str, list[Duplicate]]]:
+    def _examples(self) -> dict[str, dict[int, list[Duplicate]]]:
         """A few duplicates of each cause, each with the events around it."""
         chosen = figures.examples(self.duplicates).collect()
         stories = self._stories(chosen)
-        found: dict[str, dict[str, list[Duplicate]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[str, dict[int, list[Duplicate]]] = defaultdict(lambda: defaultdict(list))
         for row in sorted(chosen, key=lambda row: row["nth"]):
-            cause = Cause.CRASH if row["cause"] == judging.UNLOGGED else Cause(row["cause"])
+            told = stories[row["queue"], row["cause"], row["nth"]]
+            cause = judging.NAMES.get(row["cause"], Cause.UNKNOWN)
+            last = told[-1].message_id if told else ""
+            message = next((one.message_id for one in told if one.at >= row["begun_at"] - 1e-6), last)
             found[row["queue"]][row["cause"]].append(
-                Duplicate(
-                    cause,
-                    row["message_id"],
-                    row["begun_at"],
-                    row["receive_count"],
-                    row["over"],
-                    stories.get((row["queue"], row["message_id"], row["cause"], row["begun_at"]), ()),
-                )
+                Duplicate(cause, message, row["begun_at"], row["receive_count"], row["over"], told)
             )
         return found
 
-    def _stories(self, chosen: Sequence[Row]) -> dict[tuple[str, str, str, float], tuple[Evidence, ...]]:
+    def _stories(self, chosen: Sequence[Row]) -> dict[tuple[str, int, int], tuple[Evidence, ...]]:
         """The events of the messages in question, from the delivery before to the end of this one."""
-        if not chosen:
-            return {}
         rows = []
         for one in chosen:
             since, until = one["earlier_at"] or one["begun_at"], min(one["story_ends"], one["begun_at"] + LONGEST_STORY)
-            which = (one["queue"], one["message_id"], one["cause"], one["begun_at"], one["key"])
-            rows.append((*which, since - AROUND, max(one["begun_at"], until) + AROUND))
-        schema = "queue STRING, id STRING, cause STRING, began DOUBLE, code BIGINT, since DOUBLE, until DOUBLE"
-        wanted = F.broadcast(self.events.sparkSession.createDataFrame(rows, schema).alias("wanted"))
-        events = self.events.alias("event")
-        ours = (F.col("event.message_id") == F.col("id")) & F.col("code").isNull()
-        theirs = F.xxhash64("event.key") == F.col("code")
-        found: dict[tuple[str, str, str, float], list[Evidence]] = defaultdict(list)
-        same = (F.col("event.queue") == F.col("wanted.queue")) & F.col("at").between(F.col("since"), F.col("until"))
-        by_id = events.join(wanted.where("code IS NULL"), same & ours)
-        both = by_id
-        if any(one["key"] is not None for one in chosen):
-            both = by_id.unionAll(events.join(wanted.where("code IS NOT NULL"), same & theirs))
-        columns = ("at", "step", "message_id", "key", "receive_count", "worker", "seconds", "error")
-        told = both.select("wanted.queue", "id", "cause", "began", *(f"event.{name}" for name in columns))
-        for row in told.limit(len(chosen) * MOST_EVENTS * 4).collect():
-            fields = {name: row[name] for name in columns}
-            found[row["queue"], row["id"], row["cause"], row["began"]].append(Evidence(**fields))
-        return {which: tuple(sorted(some, key=lambda one: one.at)[:MOST_EVENTS]) for which, some in found.items()}
+            span = (since - AROUND, max(one["begun_at"], until) + AROUND)
+            rows += [
+                (one["queue"], one["cause"], one["nth"], slot, *span) for slot in {one["slot"], one["earlier_slot"]}
+            ]
+        schema = "queue STRING, cause INT, nth INT, slot BIGINT, since DOUBLE, until DOUBLE"
+        wanted = self.events.sparkSession.createDataFrame(rows, schema)
+        events = self.events.select(*EVIDENCE, "queue", F.xxhash64("message_id").alias("slot"))
+        told = events.join(F.broadcast(wanted), ["queue", "slot"]).where(
+            F.col("at").between(F.col("since"), F.col("until"))
+        )
+        found: dict[tuple[str, int, int], list[Evidence]] = defaultdict(list)
+        for row in told.limit(len(rows) * MOST_EVENTS * 4).collect():
+            found[row["queue"], row["cause"], row["nth"]].append(Evidence(**{name: row[name] for name in EVIDENCE}))
+        return defaultdict(
+            tuple, {which: tuple(sorted(some, key=lambda one: one.at)[:MOST_EVENTS]) for which, some in found.items()}
+        )
 
     def _looping(self) -> dict[str, tuple[Looping, ...]]:
         rows = figures.looping(self.judged).collect()
         if not rows:
             return {}
-        told = self._stories_of([(row["queue"], row["message_id"]) for row in rows])
+        told = self._messages([(row["queue"], row["slot"]) for row in rows])
         found: dict[str, list[Looping]] = defaultdict(list)
         for row in sorted(rows, key=lambda row: row["nth"]):
-            key, error, first = told[row["queue"], row["message_id"]]
-            counts = (row["deliveries"], row["receive_count"])
-            found[row["queue"]].append(Looping(row["message_id"], key, *counts, first, row["last_at"], error))
+            one = told[row["queue"], row["slot"]]
+            seen = (row["deliveries"], row["receive_count"], one["first_at"], row["last_at"])
+            found[row["queue"]].append(Looping(one["message_id"], one["key"], *seen, one["error"]))
         return {queue: tuple(some) for queue, some in found.items()}
 
-    def _stories_of(
-        self, ids: Sequence[tuple[str, str]]
-    ) -> dict[tuple[str, str], tuple[str | None, str | None, float]]:
-        """The key, the latest error and the first event of each of these messages."""
-        wanted = F.broadcast(self.events.sparkSession.createDataFrame(list(ids), "queue STRING, message_id STRING"))
+    def _messages(self, slots: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Row]:
+        """The id, the key, the latest error and the first event of each of these messages."""
+        wanted = F.broadcast(self.events.sparkSession.createDataFrame(list(slots), "queue STRING, slot BIGINT"))
         latest = F.when(F.col("error").isNotNull(), F.col("at"))
         rows = (
-            self.events.join(wanted, ["queue", "message_id"])
-            .groupBy("queue", "message_id")
+            self.events.withColumn("slot", F.xxhash64("message_id"))
+            .join(wanted, ["queue", "slot"])
+            .groupBy("queue", "slot", "message_id")
             .agg(F.max("key").alias("key"), F.max_by("error", latest).alias("error"), F.min("at").alias("first_at"))
             .collect()
         )
-        return {(row["queue"], row["message_id"]): (row["key"], row["error"], row["first_at"]) for row in rows}
+        return {(row["queue"], row["slot"]): row for row in rows}
 
 
 def _handlers(writers: Sequence[Row], work: Sequence[Row], wait: Sequence[Row]) -> tuple[HandlerTimes, ...]:
@@ -246,14 +237,14 @@ def _handlers(writers: Sequence[Row], work: Sequence[Row], wait: Sequence[Row]) 
     return tuple(sorted(found, key=lambda one: -one.work.p99)[:MOST_HANDLERS])
 
 
-def _by_weight(rows: Sequence[Row], examples: Mapping[str, Sequence[Duplicate]]) -> tuple[Caused, ...]:
+def _by_weight(rows: Sequence[Row], examples: Mapping[int, Sequence[Duplicate]]) -> tuple[Caused, ...]:
     """Deliveries that no log tells of are put down to a crash where workers of the same queue died: what these had
     received last was not written yet. Else nobody knows."""
-    died = any(row["cause"] == Cause.CRASH.value for row in rows)
+    died = any(row["cause"] == judging.CODES[Cause.CRASH] for row in rows)
     found: dict[Cause, Caused] = {}
     for row in rows:
         unlogged = row["cause"] == judging.UNLOGGED
-        cause = (Cause.CRASH if died else Cause.UNKNOWN) if unlogged else Cause(row["cause"])
+        cause = (Cause.CRASH if died else Cause.UNKNOWN) if unlogged else judging.NAMES[row["cause"]]
         before = found.get(cause, Caused(cause, 0, 0, 0.0))
         shown = tuple(replace(one, cause=cause) for one in examples.get(row["cause"], ()))
         found[cause] = Caused(

@@ -26,8 +26,11 @@ from semel.doctor.model import Cause
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-UNLOGGED: Final = "unlogged"
-RETRY: Final = "retry"
+# A delivery's `cause` is a number, as all that is kept of it: 0 is a retry, 1 a predecessor that no log tells of.
+RETRY: Final = 0
+UNLOGGED: Final = 1
+CODES: Final = {cause: code for code, cause in enumerate(Cause, 2)}
+NAMES: Final = {code: cause for cause, code in CODES.items()}
 # Two workers' clocks, and the way of an answer, differ by less than this.
 SLACK: Final = 0.25
 # A worker sees its deadline later than SQS does, by the way of the answer; and SQS' seconds are whole ones.
@@ -38,19 +41,18 @@ _EARLIER: Final = ("begun_at", "last_at", "outcome_at", "deleted_at", "flags")
 
 def caused(deliveries: DataFrame, *, exact: bool = True) -> DataFrame:
     """Deliveries with
-    - `cause`: null for the first of a message, `retry`, `unlogged`, or a word of Cause;
+    - `cause`: null for the first of a message, RETRY, UNLOGGED, or the code of a Cause;
     - `over`: how long the earlier one worked on after its visibility had ended;
     - `place`: the how-manieth of its message it is in the log, `before`: SQS' count of the one before.
 
     `exact`: `number` is SQS' own count."""
-    # The hash comes first because a sort compares 8 bytes of its first column, and looks further only if they agree.
-    slotted = deliveries.withColumn("slot", F.xxhash64("message_id"))
-    order = Window.partitionBy("slot", "message_id", "queue").orderBy("begun_at", "number")
+    # The slot comes first because a sort compares 8 bytes of its first column, and looks further only if they agree.
+    order = Window.partitionBy("slot", "queue").orderBy("begun_at", "number")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     # A worker that is handed what it has in hand goes on with it: what comes next is judged by the one in hand.
     holder = F.when(~has(F.col("flags"), Step.HELD), F.struct(*_EARLIER))
     with_earlier = (
-        slotted.withColumn("earlier", F.last(holder, ignorenulls=True).over(before))
+        deliveries.withColumn("earlier", F.last(holder, ignorenulls=True).over(before))
         .withColumn("hidden_until", F.max("deadline").over(before))
         .withColumn("before", F.lag("number").over(order))
         .withColumn("place", F.row_number().over(order))
@@ -60,10 +62,10 @@ def caused(deliveries: DataFrame, *, exact: bool = True) -> DataFrame:
     past = F.greatest(ended - F.col("hidden_until"), F.lit(0.0))
     return (
         with_earlier.withColumn("cause", _cause(early, exact))
-        .withColumn("over", F.when(F.col("cause") == Cause.VISIBILITY.value, past))
+        .withColumn("over", F.when(F.col("cause") == CODES[Cause.VISIBILITY], past))
         .withColumn("earlier_at", F.col("earlier.begun_at"))
         .withColumn("story_ends", F.greatest("last_at", "earlier.last_at"))
-        .drop("earlier", "hidden_until", "slot", "outcome_at", "deadline")
+        .drop("earlier", "hidden_until", "outcome_at", "deadline")
     )
 
 
@@ -92,13 +94,13 @@ def _cause(early: Column, exact: bool) -> Column:
     skipped = F.lit(exact) & (F.col("number") > F.coalesce("before", F.lit(0).cast("long")) + 1)
     return (
         F.when(skipped & (F.col("number") > 1), F.lit(UNLOGGED))
-        .when(is_first, F.lit(None).cast("string"))
+        .when(is_first, F.lit(None).cast("int"))
         .when(put_back, F.lit(RETRY))
-        .when(deleted & ~just_deleted, F.lit(Cause.LOST_DELETE.value))
-        .when(too_soon, F.lit(Cause.CONCURRENT.value))
-        .when(alive | (has(flags, *LOST) & ~has(flags, *SETTLED)), F.lit(Cause.VISIBILITY.value))
-        .when(has(flags, *SETTLED), F.lit(Cause.LOST_DELETE.value))
-        .otherwise(F.lit(Cause.CRASH.value))
+        .when(deleted & ~just_deleted, F.lit(CODES[Cause.LOST_DELETE]))
+        .when(too_soon, F.lit(CODES[Cause.CONCURRENT]))
+        .when(alive | (has(flags, *LOST) & ~has(flags, *SETTLED)), F.lit(CODES[Cause.VISIBILITY]))
+        .when(has(flags, *SETTLED), F.lit(CODES[Cause.LOST_DELETE]))
+        .otherwise(F.lit(CODES[Cause.CRASH]))
     )
 
 
@@ -106,7 +108,7 @@ def keys(judged: DataFrame) -> DataFrame:
     """The keys that more than one message has, or that took effect more than once; few, as a rule. A message without a
     key stands for itself."""
     return (
-        judged.groupBy("queue", F.coalesce("key", F.xxhash64("message_id")).alias("identity"))
+        judged.groupBy("queue", F.coalesce("key", "slot").alias("identity"))
         .agg(
             F.count(F.when((F.col("place") == 1) & F.col("key").isNotNull(), 1)).alias("sharing"),
             F.count(F.when(took_effect(), 1)).alias("effects"),
@@ -120,7 +122,7 @@ def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
     several = keys_.where("sharing > 1").select("queue", F.col("identity").alias("key"))
     messages = (
         judged.join(several, ["queue", "key"])
-        .groupBy("queue", "key", "message_id")
+        .groupBy("queue", "key", "slot")
         .agg(
             F.max(F.coalesce("receive_count", "number")).alias("receive_count"),
             F.count(F.when(took_effect(), 1)).alias("effects"),
@@ -130,13 +132,14 @@ def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
             F.sum(F.when(~is_duplicate(), F.col("work"))).alias("work"),
         )
     )
-    order = Window.partitionBy("queue", "key").orderBy("begun_at", "message_id")
-    earlier = F.lag(F.struct("last_at", "effects", "begun_at")).over(order)
+    order = Window.partitionBy("queue", "key").orderBy("begun_at", "slot")
+    earlier = F.lag(F.struct("slot", "last_at", "effects", "begun_at")).over(order)
     shared = messages.withColumn("earlier", earlier).where(F.col("earlier").isNotNull())
     failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("begun_at") + SLACK)
-    cause = F.when(failed, Cause.REDRIVE.value).otherwise(Cause.PRODUCER.value)
+    cause = F.when(failed, CODES[Cause.REDRIVE]).otherwise(CODES[Cause.PRODUCER])
     return (
         shared.withColumn("cause", cause)
+        .withColumn("earlier_slot", F.col("earlier.slot"))
         .withColumn("earlier_at", F.col("earlier.begun_at"))
         .withColumn("story_ends", F.greatest("last_at", "earlier.last_at"))
         .drop("earlier")

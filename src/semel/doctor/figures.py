@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from semel.consumer.attempts import Step
-from semel.doctor.causes import RETRY, is_duplicate, ran, took_effect
+from semel.doctor.causes import CODES, RETRY, is_duplicate, ran, took_effect
 from semel.doctor.deliveries import FAILED, has
 from semel.doctor.model import Cause
 
@@ -108,22 +108,16 @@ def groups(judged: DataFrame) -> DataFrame:
 
 
 _DUPLICATE: Final = (
-    "queue",
-    "message_id",
-    "cause",
-    "begun_at",
-    "receive_count",
-    "over",
-    "earlier_at",
-    "story_ends",
-    "work",
+    *("queue", "slot", "cause", "begun_at", "receive_count"),
+    *("over", "ran", "work", "earlier_slot", "earlier_at", "story_ends"),
 )
 
 
 def duplicates(judged: DataFrame, shared: DataFrame) -> DataFrame:
-    """One row for each duplicate, whatever its cause; `key` only where it is the key that was seen before."""
-    ours = judged.where(is_duplicate()).select(*_DUPLICATE, ran().alias("ran"), F.lit(None).cast("long").alias("key"))
-    theirs = shared.withColumn("over", F.lit(None).cast("double")).select(*_DUPLICATE, "ran", "key")
+    """One row for each duplicate, whatever its cause; `earlier_slot`: the message before, if it is another one."""
+    ours = judged.where(is_duplicate()).withColumn("ran", ran()).withColumn("earlier_slot", F.col("slot"))
+    theirs = shared.withColumn("over", F.lit(None).cast("double"))
+    ours, theirs = ours.select(*_DUPLICATE), theirs.select(*_DUPLICATE)
     return ours.unionAll(theirs)
 
 
@@ -141,7 +135,7 @@ def causes(duplicates_: DataFrame) -> DataFrame:
 
 def examples(duplicates_: DataFrame) -> DataFrame:
     """The first few duplicates of each queue and cause."""
-    nth = F.row_number().over(Window.partitionBy("queue", "cause").orderBy("begun_at", "message_id"))
+    nth = F.row_number().over(Window.partitionBy("queue", "cause").orderBy("begun_at", "slot"))
     return duplicates_.withColumn("nth", nth).where(F.col("nth") <= EXAMPLES)
 
 
@@ -152,13 +146,13 @@ def doubled(keys: DataFrame) -> DataFrame:
 
 def looping(judged: DataFrame) -> DataFrame:
     """The messages that came most often."""
-    again = judged.where(_times_seen() >= LOOP).groupBy("queue", "message_id")
+    again = judged.where(_times_seen() >= LOOP).groupBy("queue", "slot")
     messages = again.agg(
         F.max("place").cast("long").alias("deliveries"),
         F.max(_times_seen()).alias("receive_count"),
         F.max("last_at").alias("last_at"),
     )
-    nth = F.row_number().over(Window.partitionBy("queue").orderBy(F.desc("receive_count"), "message_id"))
+    nth = F.row_number().over(Window.partitionBy("queue").orderBy(F.desc("receive_count"), "slot"))
     return messages.withColumn("nth", nth).where(F.col("nth") <= WORST)
 
 
@@ -184,7 +178,7 @@ def redelivered(judged: DataFrame, timeouts: Sequence[float]) -> DataFrame:
     """By queue, for each timeout: how often messages would have been delivered again while they were worked on.
 
     The work of deliveries that are there only because the timeout in force was too short is not replayed."""
-    needed = F.col("cause").isNull() | (F.col("cause") != Cause.VISIBILITY.value)
+    needed = F.col("cause").isNull() | (F.col("cause") != CODES[Cause.VISIBILITY])
     again = [
         F.sum(F.least(F.floor(F.col("hold") / timeout), F.lit(MOST_AGAIN))).alias(f"t{place}")
         for place, timeout in enumerate(timeouts)
