@@ -51,20 +51,26 @@ def caused(deliveries: DataFrame, *, exact: bool = True) -> DataFrame:
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     # A worker that is handed what it has in hand goes on with it: what comes next is judged by the one in hand.
     holder = F.when(~has(F.col("flags"), Step.HELD), F.struct(*_EARLIER))
-    with_earlier = (
-        deliveries.withColumn("earlier", F.last(holder, ignorenulls=True).over(before))
-        .withColumn("hidden_until", F.max("deadline").over(before))
-        .withColumn("before", F.lag("number").over(order))
-        .withColumn("place", F.row_number().over(order))
+    with_earlier = deliveries.withColumns(
+        {
+            "earlier": F.last(holder, ignorenulls=True).over(before),
+            "hidden_until": F.max("deadline").over(before),
+            "before": F.lag("number").over(order),
+            "place": F.row_number().over(order),
+        }
     )
     early = F.least(F.col("timeout") * EARLY, F.lit(1.0))
     ended = F.coalesce("earlier.deleted_at", "earlier.outcome_at", "earlier.last_at")
     past = F.greatest(ended - F.col("hidden_until"), F.lit(0.0))
     return (
         with_earlier.withColumn("cause", _cause(early, exact))
-        .withColumn("over", F.when(F.col("cause") == CODES[Cause.VISIBILITY], past))
-        .withColumn("earlier_at", F.col("earlier.begun_at"))
-        .withColumn("story_ends", F.greatest("last_at", "earlier.last_at"))
+        .withColumns(
+            {
+                "over": F.when(F.col("cause") == CODES[Cause.VISIBILITY], past),
+                "earlier_at": F.col("earlier.begun_at"),
+                "story_ends": F.greatest("last_at", "earlier.last_at"),
+            }
+        )
         .drop("earlier", "hidden_until", "outcome_at", "deadline")
     )
 

@@ -77,24 +77,25 @@ def deliveries(events: DataFrame, *, exact: bool = True, visibility: Mapping[str
     slotted = events.withColumn("slot", F.xxhash64("message_id"))
     numbered = _by_count(slotted) if exact else _by_order(slotted)
     code = _code(F.col("step"))
-    coded = (
-        numbered.withColumn("code", code)
-        .where(F.col("code").isNotNull())
-        .withColumn("timeout", F.coalesce("visibility", _given(visibility or {})))
-    )
+    timeout = F.coalesce("visibility", _given(visibility or {}))
+    coded = numbered.withColumns({"code": code, "timeout": timeout}).where(F.col("code").isNotNull())
     grouped = coded.groupBy("queue", "slot", "number", "by").agg(*_figures())
+    ended_first = F.col("outcome_at") < F.col("started_at")
     between_beats = (F.col("last_beat") - F.col("first_beat")) / (F.col("beats") - 1)
     begun = F.coalesce("received_at", F.col("started_at") - F.coalesce("wait", F.lit(0.0)), "first_at")
+    # Few steps with many columns: Spark goes over the whole plan at each step.
     return (
         grouped.withColumn("begun_at", begun)
-        .withColumn("deadline", F.coalesce("deadline", F.col("begun_at") + F.col("timeout")))
-        .withColumn("work", F.coalesce("work", F.col("outcome_at") - F.col("started_at")))
-        .withColumn("wait", F.coalesce("wait", F.col("started_at") - F.col("received_at")))
-        .withColumn("hold", F.coalesce("deleted_at", "outcome_at") - F.col("begun_at"))
-        .withColumn(
-            "disordered", F.coalesce((F.col("outcome_at") < F.col("started_at")) | (F.col("hold") < 0), F.lit(False))
+        .withColumns(
+            {
+                "deadline": F.coalesce("deadline", F.col("begun_at") + F.col("timeout")),
+                "work": F.coalesce("work", F.col("outcome_at") - F.col("started_at")),
+                "wait": F.coalesce("wait", F.col("started_at") - F.col("received_at")),
+                "hold": F.coalesce("deleted_at", "outcome_at") - F.col("begun_at"),
+                "beat_every": F.when(F.col("beats") > 1, between_beats),
+            }
         )
-        .withColumn("beat_every", F.when(F.col("beats") > 1, between_beats))
+        .withColumn("disordered", F.coalesce(ended_first | (F.col("hold") < 0), F.lit(False)))
         .drop("first_at", "started_at", "received_at", "first_beat", "last_beat", "by")
     )
 
@@ -150,9 +151,8 @@ def _given(visibility: Mapping[str, float]) -> Column:
 
 
 def _by_count(events: DataFrame) -> DataFrame:
-    return events.withColumn("number", F.coalesce("receive_count", F.lit(0).cast("long"))).withColumn(
-        "by", F.lit(0).cast("long")
-    )
+    nothing = F.lit(0).cast("long")
+    return events.withColumns({"number": F.coalesce("receive_count", nothing), "by": nothing})
 
 
 def _by_order(events: DataFrame) -> DataFrame:

@@ -31,7 +31,7 @@ DLQ_METRIC: Final = "ApproximateNumberOfMessagesVisible"
 # partitions as it goes, and Java collects its garbage in the way that costs least in all.
 SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "spark.sql.adaptive.enabled": True,
-    "spark.sql.shuffle.partitions": 16,
+    "spark.sql.shuffle.partitions": 8,
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": False,
     "spark.sql.files.maxPartitionBytes": "64m",
 }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from semel.doctor import advice, commands
 from semel.doctor.model import Case, Cause, Cure, Severity
 from semel.doctor.rules.duplicates import lengthen
 from semel.doctor.rules.rule import Rule, Seen
 from semel.doctor.wording import listed, seconds
+
+LONGEST_POLL: Final = 20  # seconds
 
 _SKEW_SEEN = 1.0
 _SKEW_BAD = 10.0
@@ -43,6 +47,9 @@ def _under_read_timeout(case: Case) -> Seen | None:
         return None
     wanted = max(advice.visibility(case) or 0.0, advice.round_up(case.read_timeout + 1))
     attributes = {"VisibilityTimeout": round(wanted)}
+    # A client's read timeout must outlast a long poll, so that a shorter visibility timeout leaves it no room.
+    otherwise = f", or the client's read timeout below {seconds(now)}" if now > LONGEST_POLL + 1 else ""
+    otherwise += f" (it must stay above the {LONGEST_POLL} s of a long poll)" if otherwise else ""
     return Seen(
         seen=f"The visibility timeout is {seconds(now)}, the read timeout of the client {seconds(case.read_timeout)}.",
         why=(
@@ -50,10 +57,7 @@ def _under_read_timeout(case: Case) -> Seen | None:
             "that call up: they count as received, and nobody had them."
         ),
         cure=Cure(
-            text=(
-                f"Set the visibility timeout to {seconds(wanted)}, or the client's read timeout below {seconds(now)} "
-                "(it must stay above the 20 s of a long poll)."
-            ),
+            text=f"Set the visibility timeout to {seconds(wanted)}{otherwise}.",
             cli=commands.set_attributes(case, attributes),
             terraform=commands.terraform(case.queue, attributes),
         ),
