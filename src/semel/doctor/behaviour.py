@@ -112,10 +112,12 @@ class _Whole:
         windows = _grouped(figures.over_time(self.judged, width, first).collect())
         fills = {row["queue"]: row["fill"] for row in figures.receives(self.judged).collect()} if batches else {}
         doubled = {row["queue"]: row["doubled"] for row in figures.doubled(self.keys).collect()}
-        errors = _grouped(figures.errors(self.events).collect())
+        erred = any(row["erred"] for row in self.rows.values())
+        errors = _grouped(figures.errors(self.events).collect()) if erred else {}
         caused, looping, groups = self._caused(), self._looping(), self._groups()
+        steps = figures.durations(self.judged).collect()
         work, wait, hold = (
-            _grouped(figures.durations(self.judged, name).collect()) for name in ("work", "wait", "hold")
+            _grouped(row for row in steps if row["name"] == place) for place in range(len(figures.DURATIONS))
         )
         found = []
         for queue, row in sorted(self.rows.items()):
@@ -203,9 +205,9 @@ class _Whole:
         )
 
     def _looping(self) -> dict[str, tuple[Looping, ...]]:
-        rows = figures.looping(self.judged).collect()
-        if not rows:
+        if not any(row["loops"] for row in self.rows.values()):
             return {}
+        rows = figures.looping(self.judged).collect()
         told = self._messages([(row["queue"], row["slot"]) for row in rows])
         found: dict[str, list[Looping]] = defaultdict(list)
         for row in sorted(rows, key=lambda row: row["nth"]):
