@@ -25,6 +25,7 @@ check: $(READY)  ## formatter, linter, strict types
 browser:  ## the tests look at pages in a Chromium: the system's, else one from apt-get where that is allowed
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
 		command -v $$name >/dev/null 2>&1 && exit 0; done; \
+	export PATH="$$PATH:/usr/sbin:/sbin" DEBIAN_FRONTEND=noninteractive; \
 	sudo=none; [ "$$(id -u)" = 0 ] && sudo=; [ "$$sudo" = none ] && sudo -n true 2>/dev/null && sudo="sudo -n"; \
 	if command -v apt-get >/dev/null 2>&1 && [ "$$sudo" != none ]; then \
 		echo "installing chromium with apt-get (once) ..."; \
