@@ -90,7 +90,7 @@ def test_postgres_append_has_every_order_once(
     orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
 ) -> None:
     table = PostgresTable(postgres_server.url, "crashed_append")
-    assert_once(killed(trial(orders(again=TWICE), table, source=BY_KEY), "after-delete", "during-commit"))
+    assert_once(killed(trial(orders(again=TWICE), table, source=BY_KEY), "before-seal", "during-commit"))
 
 
 def test_postgres_upsert_has_every_order_once(
@@ -102,12 +102,12 @@ def test_postgres_upsert_has_every_order_once(
 
 def test_a_fifo_queue_has_every_order_once(orders: MakeOrders, trial: MakeTrial) -> None:
     sent = orders()
-    assert_once(killed(trial(sent, FifoQueue(sent)), "after-seal", "during-commit"))
+    assert_once(killed(trial(sent, FifoQueue(sent)), "before-seal", "during-commit"))
 
 
 def test_a_handler_has_done_every_order_once(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
     sent = orders(again=TWICE)
-    assert_once(killed(trial(sent, HandlerEffects(tmp_path, sent)), "after-delete", "during-commit"))
+    assert_once(killed(trial(sent, HandlerEffects(tmp_path, sent)), "before-seal", "during-commit"))
 
 
 def test_two_pipelines_on_one_queue_have_every_order_once_between_them(
