@@ -63,10 +63,12 @@ def killed(trial: Trial, *points: str, **how: int) -> Audit:
     return trial.finish()
 
 
-def assert_once(audit: Audit) -> None:
+def assert_once(audit: Audit, *, came_again: bool = True) -> None:
+    """`came_again`: what was in the hands of those who died must have been delivered again. What they had sealed is
+    deleted by their successor, and comes again only if that one is late."""
     assert audit.passed, audit
     assert audit.rows == ORDERS
-    assert audit.delivered > audit.sent  # what was in the hands of those who died came again
+    assert audit.delivered > audit.sent or not came_again
 
 
 def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_producer_sends_twice(
@@ -81,9 +83,8 @@ def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_produce
 
 def test_delta_has_every_order_once_though_zombies_go_on(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
     """Workers that outlive their driver for a moment: they seal and delete what they have in hand."""
-    audit = killed(trial(orders(), DeltaFolder(tmp_path / "table")), "after-seal", "during-commit", linger=0)
-    assert audit.passed, audit
-    assert audit.rows == ORDERS
+    pipeline = trial(orders(), DeltaFolder(tmp_path / "table"))
+    assert_once(killed(pipeline, "after-seal", "during-commit", linger=0), came_again=False)
 
 
 def test_postgres_append_has_every_order_once(
@@ -147,7 +148,7 @@ def test_a_flipped_bit_in_a_sealed_segment_stops_the_pipeline_and_nothing_of_it_
     assert sorted(pipeline.sink.ids()) == before
 
     segment.write_bytes(sealed)  # from a copy, as the error says
-    assert_once(pipeline.finish())
+    assert_once(pipeline.finish(), came_again=False)
 
 
 def flipped(data: bytes, place: int) -> bytes:
