@@ -67,6 +67,10 @@ class Ward:
                 return
             self.place.clock.advance(LEASE / 2)
 
+    def in_flight(self, queue: str) -> int:
+        (found,) = (one for one in self.place.broker.admin("GET", "queues")["queues"] if one["name"] == queue)
+        return int(found["in_flight"])
+
     def injected(self, kind: str) -> int:
         return self.place.broker.faults.counts().get(kind, 0)
 
@@ -120,18 +124,22 @@ def deletes_lost(ward: Ward, queue: str) -> dict[str, int]:
 
 
 def too_slow(ward: Ward, queue: str) -> dict[str, int]:
-    """A worker without a heartbeat is held up; another one gets what it has in hand."""
-    ward.fill(queue)
+    """A worker without a heartbeat is held up with ten messages in hand; another one gets them."""
+    ward.open(queue)
     slow, other = ward.worker(queue), ward.worker(queue)
     taken = 0
-    for _ in range(max(1, ward.messages // 100)):
+    for number in range(ward.messages):
+        ward.place.send({"id": f"{queue}-{number}"}, queue)
+        if number % 100 != 9:
+            continue
         lane = slow.lane(queue)
         slow.worker.receive(lane)
-        taken += len(lane.in_hand)
+        taken += ward.in_flight(queue)
         ward.place.clock.advance(LEASE + 3)
         other.drain()
         slow.worker.work(lane)
         slow.worker.settle(lane)
+        ward.until_empty(slow, other, queue=queue)
     ward.until_empty(slow, other, queue=queue)
     return {"visibility": taken}
 
@@ -148,9 +156,9 @@ def killed(ward: Ward, queue: str) -> dict[str, int]:
             lost += len(lane.in_hand)
         else:
             worker.crash_at("before_work")
-            before = len(ward.place.messages(queue, "in_flight"))
+            before = ward.in_flight(queue)
             worker.drain()
-            lost += len(ward.place.messages(queue, "in_flight")) - before
+            lost += ward.in_flight(queue) - before
         worker.kill()
     ward.until_empty(ward.worker(queue), queue=queue)
     return {"crash": lost}
