@@ -25,6 +25,7 @@ SELECT queue, message_id, receive_count AS n, max(handler) AS handler, max(key) 
        bool_or(step IN ('retried', 'released', 'ledger_down', 'bounced', 'conflict')) AS put_back,
        bool_or(step IN ('lost', 'fenced')) AS lost,
        bool_or(step = 'held') AS held,
+       bool_or(step IN ('duplicate', 'bounced', 'held', 'conflict', 'ledger_down', 'released')) AS passed_on,
        bool_or(step = 'recorded') AS effect, bool_or(step = 'started') AS ran, bool_or(step = 'rejected') AS rejected,
        count(*) FILTER (step = 'heartbeat') AS beats,
        min(sent_at) AS sent_at, count(DISTINCT "group") AS groups
@@ -34,7 +35,7 @@ GROUP BY ALL
 CAUSES: Final = """
 CREATE TEMP TABLE judged AS
 WITH ordered AS (
-  SELECT *, coalesce(deleted_at, outcome_at) - received_at AS hold,
+  SELECT *, CASE WHEN ran OR NOT passed_on THEN coalesce(deleted_at, outcome_at) - received_at END AS hold,
          lag(n) OVER w AS p_n, lag(received_at) OVER w AS p_received, lag(last_at) OVER w AS p_last,
          lag(outcome_at) OVER w AS p_outcome, lag(deleted_at) OVER w AS p_deleted, lag(settled) OVER w AS p_settled,
          lag(put_back) OVER w AS p_back, lag(lost) OVER w AS p_lost,

@@ -78,6 +78,15 @@ STORIES: Final[list[tuple[str, list[Event], dict[str, int]]]] = [
         {"producer": 1},
     ),
     (
+        "the producer sends twice, and a worker dies before it knows the key",
+        [
+            *told("a", (0, "received"), key=None),
+            *done("a", 30.1, count=2, key="k"),
+            *done("b", 0.5, key="k"),
+        ],
+        {"crash": 1, "producer": 1},
+    ),
+    (
         "redriven after a failure",
         [
             *told("a", (0, "received"), (0.1, "started"), (1, "rejected"), (1.1, "deleted"), key="k"),
@@ -186,6 +195,14 @@ def test_what_the_ledger_caught_did_not_run_and_doubled_nothing(behaviours: dict
     assert behaviours["a worker falls silent"].doubled == 0
 
 
+def test_what_comes_and_goes_without_work_says_nothing_of_how_long_work_takes(behaviours: dict[str, Behaviour]) -> None:
+    for story in ("a delete is lost", "delivered while it is hidden", "handed to the worker that holds it"):
+        hold = behaviours[story].hold
+        assert hold is not None
+        assert hold.count == 1, story
+        assert hold.most == pytest.approx(1.05), story
+
+
 def test_what_is_put_back_counts_as_a_retry(behaviours: dict[str, Behaviour]) -> None:
     assert behaviours["put back: retried"].retries == 1
     assert behaviours["held twice, then put back"].retries == 1
@@ -197,6 +214,8 @@ def test_the_evidence_of_a_shared_key_is_the_story_of_both_messages(behaviours: 
     (example,) = behaviour.causes[0].examples
     assert example.message_id == "b"
     assert {event.message_id for event in example.events} == {"a", "b"}
+    first, second = behaviours["redriven after a failure"].causes[0].examples[0].events[:1], example.events
+    assert (first[0].message_id, [event.at for event in second]) == ("a", sorted(event.at for event in second))
     assert behaviour.doubled == 1
 
 

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window as Order
 from pyspark.storagelevel import StorageLevel
 
 from semel.doctor import causes as judging
@@ -170,39 +171,40 @@ class _Whole:
     def _examples(self) -> dict[str, dict[int, list[Duplicate]]]:
         """A few duplicates of each cause, each with the events around it."""
         chosen = figures.examples(self.duplicates).collect()
-        stories = self._stories(chosen)
+        names, stories = self._stories(chosen)
         found: dict[str, dict[int, list[Duplicate]]] = defaultdict(lambda: defaultdict(list))
         for row in sorted(chosen, key=lambda row: row["nth"]):
-            told = stories[row["queue"], row["cause"], row["nth"]]
             cause = judging.NAMES.get(row["cause"], Cause.UNKNOWN)
-            last = told[-1].message_id if told else ""
-            message = next((one.message_id for one in told if one.at >= row["begun_at"] - 1e-6), last)
-            found[row["queue"]][row["cause"]].append(
-                Duplicate(cause, message, row["begun_at"], row["receive_count"], row["over"], told)
-            )
+            told = tuple(sorted(stories[row["queue"], row["cause"], row["nth"]], key=lambda one: one.at))
+            what = (names[row["slot"]], row["begun_at"], row["receive_count"], row["over"], told)
+            found[row["queue"]][row["cause"]].append(Duplicate(cause, *what))
         return found
 
-    def _stories(self, chosen: Sequence[Row]) -> dict[tuple[str, int, int], tuple[Evidence, ...]]:
-        """The events of the messages in question, from the delivery before to the end of this one."""
+    def _stories(self, chosen: Sequence[Row]) -> tuple[dict[int, str], dict[tuple[str, int, int], list[Evidence]]]:
+        """The ids of the messages in question, and of each example the events that are nearest to it, from the
+        delivery before to the end of this one."""
         rows = []
         for one in chosen:
             since, until = one["earlier_at"] or one["begun_at"], min(one["story_ends"], one["begun_at"] + LONGEST_STORY)
-            span = (since - AROUND, max(one["begun_at"], until) + AROUND)
-            rows += [
-                (one["queue"], one["cause"], one["nth"], slot, *span) for slot in {one["slot"], one["earlier_slot"]}
-            ]
-        schema = "queue STRING, cause INT, nth INT, slot BIGINT, since DOUBLE, until DOUBLE"
+            span = (one["begun_at"], since - AROUND, max(one["begun_at"], until) + AROUND)
+            slots = {one["slot"], one["earlier_slot"]}
+            rows += [(one["queue"], one["cause"], one["nth"], slot, *span) for slot in slots]
+        schema = "queue STRING, cause INT, nth INT, slot BIGINT, begun DOUBLE, since DOUBLE, until DOUBLE"
         wanted = self.events.sparkSession.createDataFrame(rows, schema)
         events = self.events.select(*EVIDENCE, "queue", F.xxhash64("message_id").alias("slot"))
-        told = events.join(F.broadcast(wanted), ["queue", "slot"]).where(
-            F.col("at").between(F.col("since"), F.col("until"))
+        within = F.col("at").between(F.col("since"), F.col("until"))
+        each = Order.partitionBy("queue", "cause", "nth").orderBy(F.abs(F.col("at") - F.col("begun")))
+        told = (
+            events.join(F.broadcast(wanted), ["queue", "slot"])
+            .where(within)
+            .withColumn("far", F.row_number().over(each))
         )
+        names: dict[int, str] = {}
         found: dict[tuple[str, int, int], list[Evidence]] = defaultdict(list)
-        for row in told.limit(len(rows) * MOST_EVENTS * 4).collect():
+        for row in told.where(F.col("far") <= MOST_EVENTS).collect():
+            names[row["slot"]] = row["message_id"]
             found[row["queue"], row["cause"], row["nth"]].append(Evidence(**{name: row[name] for name in EVIDENCE}))
-        return defaultdict(
-            tuple, {which: tuple(sorted(some, key=lambda one: one.at)[:MOST_EVENTS]) for which, some in found.items()}
-        )
+        return names, found
 
     def _looping(self) -> dict[str, tuple[Looping, ...]]:
         if not any(row["loops"] for row in self.rows.values()):

@@ -116,16 +116,16 @@ def keys(judged: DataFrame) -> DataFrame:
     return (
         judged.groupBy("queue", F.coalesce("key", "slot").alias("identity"))
         .agg(
-            F.count(F.when((F.col("place") == 1) & F.col("key").isNotNull(), 1)).alias("sharing"),
+            (F.min("slot") != F.max("slot")).alias("shared"),
             F.count(F.when(took_effect(), 1)).alias("effects"),
         )
-        .where("sharing > 1 OR effects > 1")
+        .where("shared OR effects > 1")
     )
 
 
 def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
     """The messages whose key an earlier message had, one row each, with their cause: `redrive` or `producer`."""
-    several = keys_.where("sharing > 1").select("queue", F.col("identity").alias("key"))
+    several = keys_.where("shared").select("queue", F.col("identity").alias("key"))
     messages = (
         judged.join(several, ["queue", "key"])
         .groupBy("queue", "key", "slot")

@@ -57,6 +57,7 @@ SETTLED: Final = (
 PUT_BACK: Final = (Step.RETRIED, Step.RELEASED, Step.LEDGER_DOWN, Step.BOUNCED, Step.CONFLICT)
 LOST: Final = (Step.LOST, Step.FENCED)
 OUTCOMES: Final = (*SETTLED, *PUT_BACK, *LOST)
+PASSED_ON: Final = (Step.DUPLICATE, Step.BOUNCED, Step.HELD, Step.CONFLICT, Step.LEDGER_DOWN, Step.RELEASED)
 FAILED: Final = (Step.RETRIED, Step.REJECTED)
 # Steps whose `seconds` are the time in the handler.
 WORKED: Final = (Step.RECORDED, Step.FENCED, Step.RETRIED, Step.REJECTED, Step.SKIPPED, Step.RELEASED)
@@ -81,6 +82,9 @@ def deliveries(events: DataFrame, *, exact: bool = True, visibility: Mapping[str
     coded = numbered.withColumns({"code": code, "timeout": timeout}).where(F.col("code").isNotNull())
     grouped = coded.groupBy("queue", "slot", "number", "by").agg(*_figures())
     ended_first = F.col("outcome_at") < F.col("started_at")
+    ended_too_soon = F.coalesce("deleted_at", "outcome_at") < F.col("begun_at")
+    # What came and went without any work says nothing of how long work takes.
+    passed_on = has(F.col("flags"), *PASSED_ON) & ~has(F.col("flags"), Step.STARTED)
     between_beats = (F.col("last_beat") - F.col("first_beat")) / (F.col("beats") - 1)
     begun = F.coalesce("received_at", F.col("started_at") - F.coalesce("wait", F.lit(0.0)), "first_at")
     # Few steps with many columns: Spark goes over the whole plan at each step.
@@ -91,11 +95,11 @@ def deliveries(events: DataFrame, *, exact: bool = True, visibility: Mapping[str
                 "deadline": F.coalesce("deadline", F.col("begun_at") + F.col("timeout")),
                 "work": F.coalesce("work", F.col("outcome_at") - F.col("started_at")),
                 "wait": F.coalesce("wait", F.col("started_at") - F.col("received_at")),
-                "hold": F.coalesce("deleted_at", "outcome_at") - F.col("begun_at"),
+                "hold": F.when(~passed_on, F.coalesce("deleted_at", "outcome_at") - F.col("begun_at")),
                 "beat_every": F.when(F.col("beats") > 1, between_beats),
             }
         )
-        .withColumn("disordered", F.coalesce(ended_first | (F.col("hold") < 0), F.lit(False)))
+        .withColumn("disordered", F.coalesce(ended_first | ended_too_soon, F.lit(False)))
         .drop("first_at", "started_at", "received_at", "first_beat", "last_beat", "by")
     )
 

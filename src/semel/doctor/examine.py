@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.doctor import advice, alarms, ledgers, metrics, queues, rules
 from semel.doctor.mapping import Mapping as LogMapping
 from semel.doctor.mapping import parse
-from semel.doctor.model import Behaviour, Case, Diagnosis, Finding, LedgerState, Quality, QueueState, Series
+from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, Quality, QueueState, Series
 from semel.sqs import Client
 
 if TYPE_CHECKING:
@@ -193,18 +193,13 @@ def _diagnosis(
     return Diagnosis(
         made_at=made_at,
         cases=cases,
-        findings=tuple(sorted(findings, key=_weight)),
+        findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),  # the rules' own order within
         advice=tuple(one for case in cases for one in advice.advise(case)),
         quality=quality,
         since=request.since,
         until=request.until,
         notes=beside.notes,
     )
-
-
-def _weight(finding: Finding) -> tuple[int, str]:
-    """Worst first; the rules' own order within."""
-    return -finding.severity, ""
 
 
 def _case(queue: str, behaviour: Behaviour | None, beside: _Beside, request: Request, now: float) -> Case:
