@@ -153,8 +153,28 @@ def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: len(workers()) == 2 and victim not in workers(), process)
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        stop(process)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3, 0.6, 1.0, 1.5])
+def test_a_stop_that_comes_while_workers_start_ends_them_all(shop: Shop, orders: Queue, pause: float) -> None:
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "3", "--log-level", "error")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_for(lambda: children.read_text(), process)
+    time.sleep(pause)  # whatever they are at then
+    errors = stop(process)
+    assert process.returncode == 0, errors
+
+
+def stop(process: subprocess.Popen[str]) -> str:
+    process.send_signal(signal.SIGTERM)
+    try:
+        return process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
 
 
 def command_of(pid: int) -> bytes:

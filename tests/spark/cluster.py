@@ -108,7 +108,7 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
 
         def ready() -> bool:
             assert all(process.poll() is None for process in started), cluster.logs()
-            with suppress(OSError):  # the master's page is not up yet
+            with suppress(OSError, ValueError):  # the page is not up, or has no contents yet
                 return cluster.alive_workers() == workers
             return False
 

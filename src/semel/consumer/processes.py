@@ -111,6 +111,7 @@ class _Worker:
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.starts += 1
+        self.signals = 0  # those it was sent
         self.last_metrics = ""
         self.started_at = time.monotonic()
         self._pipe, theirs = context.Pipe()
@@ -151,16 +152,16 @@ class _Parent:
             ledger = app.ledger(stack)
             app.lanes(app.client(), ledger, app.tools(stack), create_dlq=wanted.create_dlq, **wanted.options)
         self._wanted = wanted
-        self._stopping = threading.Event()
+        self._signals = 0  # how often we were asked to stop
         self._ended: list[str] = []  # what was counted by workers that have died
 
     def run(self) -> Report:
         quiet = replace(self._wanted, health=None, processes=1)
-        workers = [_Worker(quiet, place) for place in range(self._wanted.processes)]
         before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
-        self._workers = workers
-        server = self._serve_health()
+        server = None
         try:
+            self._workers = [_Worker(quiet, place) for place in range(self._wanted.processes)]
+            server = self._serve_health()
             self._watch()
         finally:
             if server is not None:
@@ -169,11 +170,15 @@ class _Parent:
                 signal.signal(number, handler)
         return self._added_up()
 
-    def _signalled(self, number: int, _frame: object) -> None:
-        self._stopping.set()
-        for worker in self._workers:
-            if worker.process.is_alive():
-                os.kill(worker.process.pid or 0, number)
+    def _signalled(self, _number: int, _frame: object) -> None:
+        # Passed on by `_watch`: a handler may run while a worker is half-way started, and would miss it.
+        self._signals += 1
+
+    def _pass_on(self, worker: _Worker) -> None:
+        """Tell a worker to stop, once for each time that we were told: the second time means at once."""
+        while worker.signals < self._signals and worker.process.pid:
+            worker.signals += 1
+            os.kill(worker.process.pid, signal.SIGTERM)
 
     def _watch(self) -> None:
         """Until all have ended: restart those that died, more slowly the more often they do."""
@@ -182,10 +187,11 @@ class _Parent:
             for worker in self._workers:
                 if worker.process.is_alive():
                     alive += 1
+                    self._pass_on(worker)
                     continue
                 worker.collect()
                 died = worker.report is None and worker.process.exitcode not in (0, None)
-                if died and not self._stopping.is_set():
+                if died and not self._signals:
                     alive += 1
                     pause = min(LONGEST_PAUSE, 0.5 * 2 ** min(worker.starts, 10)) if worker.starts > 1 else 0.0
                     if time.monotonic() - worker.started_at >= pause:
@@ -228,6 +234,8 @@ class _Parent:
         for worker in self._workers:
             report = worker.report
             if report is None:
+                if worker.signals and worker.process.exitcode == -signal.SIGTERM:
+                    continue  # told to stop before it had begun: it had nothing in hand
                 errors.append(SemelError(f"worker {worker.place} ended with {worker.process.exitcode}, without a word"))
                 continue
             completed += report.completed
