@@ -1,0 +1,29 @@
+"""The state folder: where it is, and who may read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from semel.consumer.places import state_folder
+from semel.errors import SemelError
+
+
+def test_the_state_folder_is_where_the_user_says_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    wanted = tmp_path / "own" / "place"
+    found = state_folder({"SEMEL_STATE": str(wanted), "XDG_STATE_HOME": "/nowhere"})
+    assert found == wanted
+    assert found.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_a_word_it_is_where_the_system_keeps_state(tmp_path: Path) -> None:
+    assert state_folder({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "semel"
+    assert state_folder({"HOME": str(tmp_path)}) == tmp_path / ".local" / "state" / "semel"
+    assert state_folder({"HOME": str(tmp_path), "XDG_STATE_HOME": "relative"}) == tmp_path / ".local/state/semel"
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SemelError, match=r"file/state cannot be made: .*set SEMEL_STATE"):
+        state_folder({"SEMEL_STATE": str(tmp_path / "file" / "state")})
