@@ -1,0 +1,1 @@
+"""What is shown, whoever shows it: pages, JSON API, terminal. Needs nothing of the dashboard's own extra."""
