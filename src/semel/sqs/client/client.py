@@ -18,10 +18,11 @@ import semel
 from semel.sqs import limits
 from semel.sqs.client import failures
 from semel.sqs.client.cancel import Cancel
+from semel.sqs.client.connection import Answer
 from semel.sqs.client.failures import Call
 from semel.sqs.client.queue import Queue, Reference
 from semel.sqs.client.retries import pause_after
-from semel.sqs.client.signing import Signer
+from semel.sqs.client.signing import Signer, plain_signature
 from semel.sqs.client.transport import Transport
 from semel.sqs.errors import BadConfiguration, BadRequest, Cancelled, CredentialsRefused, ServerFailed, SqsError
 
@@ -69,6 +70,7 @@ class Client:
         self.max_attempts = resolved.max_attempts
         self._read_timeout = read_timeout
         self._credentials = resolved.credentials
+        self._resolved = resolved
         self._transport = Transport(resolved.address, connect_timeout)
         self._signer = Signer(
             host=resolved.host,
@@ -209,6 +211,22 @@ class Client:
         if type(found) is not dict:
             raise failures.not_json(self._call(operation, queue), answer)
         return found
+
+    def exchange(self, method: str, target: str, body: bytes = b"", *, signed: bool = True) -> Answer:
+        """A plain request for `target`, a path with its query, to the same place: what is beside SQS's own calls."""
+        host = self._resolved.host
+        headers = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(body))}
+        if signed:
+            now = self._clock() + self._ahead
+            headers |= plain_signature(method, target, body, host, self.region, self._credentials(), now)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        head = f"{method} {self._resolved.request_address}{target} HTTP/1.1\r\n".encode()
+        request = head + lines + self._resolved.proxy_headers + b"\r\n" + body
+        try:
+            return self._transport.exchange(request, self._read_timeout)
+        except OSError as error:
+            path = target.partition("?")[0]
+            raise failures.from_exception(error, self._call(f"{method} {path}", ""), self._read_timeout) from error
 
     def _call(self, operation: str, queue: str) -> Call:
         return Call(operation, queue, self.endpoint, self.region)

@@ -136,6 +136,39 @@ class Signer:
         return _Texts(token, _template(canonical) + b"%b", _template(head) + b"Content-Length: %d\r\n\r\n")
 
 
+def plain_signature(
+    method: str, target: str, body: bytes, host: str, region: str, keys: KeyPair, now: float, service: str = "sqs"
+) -> dict[str, str]:
+    """The headers that sign any other request. `target` is a path and its query, both already encoded."""
+    access_key, secret_key = _sound("access key", keys.access_key), _sound("secret key", keys.secret_key)
+    date = strftime("%Y%m%dT%H%M%SZ", gmtime(now))
+    headers = {"host": host, "x-amz-date": date}
+    if keys.token:
+        headers["x-amz-security-token"] = _sound("session token", keys.token)
+    path, _, query = target.partition("?")
+    pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
+    names = ";".join(headers)
+    canonical = "\n".join(
+        (
+            method,
+            quote(path, safe="/~"),
+            "&".join(f"{name}={value}" for name, value in sorted(pairs)),
+            *[f"{name}:{value}" for name, value in headers.items()],
+            "",
+            names,
+            sha256(body).hexdigest(),
+        )
+    )
+    scope = f"{date[:8]}/{region}/{service}/aws4_request"
+    to_sign = f"{_ALGORITHM.decode()}\n{date}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    shown = f"{_ALGORITHM.decode()} Credential={access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {name: value for name, value in headers.items() if name != "host"} | {"Authorization": shown}
+
+
 def _sound(what: str, value: str | None) -> str:
     """A line break or a blank gets into a key by copying it, and would only be refused as a wrong signature."""
     if not value or not value.isascii() or any(not "!" <= character <= "~" for character in value):

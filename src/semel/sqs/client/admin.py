@@ -1,0 +1,189 @@
+"""What Semel's own broker can do beyond SQS: look without receiving, receive by id, faults, history.
+
+`Admin.of(client)` is None where the endpoint is AWS or anybody else's. Requests are signed as the client's own are.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from semel.sqs.client.messages import Received
+from semel.sqs.errors import CredentialsRefused, SqsError
+
+if TYPE_CHECKING:
+    from semel.sqs.client.client import Client
+    from semel.sqs.client.connection import Answer
+
+MOST: Final = 1_000  # messages in one answer, ids in one request
+
+
+class AdminError(SqsError):
+    """The broker's admin interface refused a request, or did not give one that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Messages as they lie in the queue, oldest first: as SQS shows them, and `State`, `Place`, `ExpiresAt` …
+
+    `next` is what to pass as `after` for more, None at the end of the queue. `end` is what to pass as `after` for only
+    those that come later than this answer."""
+
+    messages: list[dict[str, Any]]
+    next: int | None
+    end: int
+
+
+class Admin:
+    """The admin interface of the broker that `client` talks to."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @classmethod
+    def of(cls, client: Client) -> Admin | None:
+        """None if it is another's endpoint. It is asked once a client; raises if nothing answers at all."""
+        with _lock:
+            known = _known.get(client)
+        if known is None:
+            known = _is_ours(client)
+            with _lock:
+                _known[client] = known
+        return cls(client) if known else None
+
+    # Looking.
+
+    def health(self) -> dict[str, Any]:
+        """Its version, and `now`: the time by its clock."""
+        return self._get("health")
+
+    def queues(self) -> list[dict[str, Any]]:
+        """Every queue with its name, ARN, attributes, and counts: visible, in_flight, delayed, oldest_age …"""
+        found: list[dict[str, Any]] = self._get("queues")["queues"]
+        return found
+
+    def peek(
+        self,
+        queue: str,
+        *,
+        after: int = 0,
+        limit: int = MOST,
+        bodies: bool = True,
+        ids: Sequence[str] | None = None,
+        state: str | None = None,
+        group: str | None = None,
+        body: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+        min_receives: int = 0,
+    ) -> Page:
+        """One page. Without `bodies`, each is cut to its first 200 characters, and `BodyBytes` says how long it is.
+
+        A page may hold fewer than `limit`, even none, and yet have a `next`: one request never looks for long."""
+        wanted: dict[str, Any] = {"after": after, "limit": limit, "bodies": bodies}
+        optional = {"state": state, "group": group, "body": body, "attributes": attributes, "ids": ids}
+        wanted |= {name: value for name, value in optional.items() if value is not None}
+        if min_receives:
+            wanted["min_receives"] = min_receives
+        answer = self._ask("POST", f"queues/{quote(queue, safe='')}/messages", wanted)
+        return Page(answer["Messages"], answer.get("Next"), answer["End"])
+
+    def messages(self, queue: str, *, after: int = 0, limit: int = MOST, **wanted: Any) -> Iterator[dict[str, Any]]:
+        """All that match, page by page; `limit` is that of a page."""
+        place: int | None = after
+        while place is not None:
+            page = self.peek(queue, after=place, limit=limit, **wanted)
+            yield from page.messages
+            place = page.next
+
+    def history(self, queues: Sequence[str] = (), since: float = 0.0) -> dict[str, Any]:
+        pairs = [f"queue={quote(queue, safe='')}" for queue in queues] + ([f"since={since:.3f}"] if since > 0 else [])
+        return self._get(f"history{'?' if pairs else ''}{'&'.join(pairs)}")
+
+    # Taking.
+
+    def receive_ids(
+        self, queue: str, ids: Sequence[str], *, visibility: int = 30, places: Sequence[int] | None = None
+    ) -> list[Received]:
+        """Receives exactly these, in this order; those that are not there or not visible are left out.
+
+        At most 1,000 at once. `places`, as a peek gave them, spare the broker the search for the ids. The order of FIFO
+        groups is the caller's to keep."""
+        body: dict[str, Any] = {"ids": list(ids), "visibility": visibility}
+        if places is not None:
+            body["places"] = list(places)
+        answer = self._ask("POST", f"queues/{quote(queue, safe='')}/receive", body)
+        return [Received.from_wire(message) for message in answer["Messages"]]
+
+    # Faults and the clock.
+
+    def faults(self) -> dict[str, Any]:
+        return self._get("faults")
+
+    def set_fault(
+        self, kind: str, rate: float, *, queue: str | None = None, milliseconds: float | None = None
+    ) -> dict[str, Any]:
+        setting = {"kind": kind, "rate": rate, "queue": queue, "milliseconds": milliseconds}
+        return self._ask("PUT", "faults", setting)
+
+    def clear_faults(self, kind: str | None = None) -> dict[str, Any]:
+        return self._ask("DELETE", f"faults?kind={quote(kind, safe='')}" if kind else "faults")
+
+    def clock(self) -> dict[str, Any]:
+        return self._get("clock")
+
+    def advance(self, seconds: float) -> dict[str, Any]:
+        """Moves a manual clock."""
+        return self._ask("POST", "clock/advance", {"seconds": seconds})
+
+    # Asking.
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        data = b"" if body is None else orjson.dumps(body)
+        answer = self._client.exchange(method, f"/_semel/{path}", data)
+        if answer.status in (401, 403):
+            answer = self._mended(method, path, data, answer)
+        try:
+            found = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            found = None
+        if answer.status == 200 and isinstance(found, dict):
+            return found
+        said = found.get("error") or found.get("message") if isinstance(found, dict) else None
+        text = said or f"an answer that cannot be read (HTTP {answer.status})"
+        where = path.partition("?")[0]
+        raise AdminError(f"{method} /_semel/{where} at {self._client.endpoint}: {text}", status=answer.status)
+
+    def _mended(self, method: str, path: str, data: bytes, refused: Answer) -> Answer:
+        """A call of SQS makes the client notice a wrong clock and credentials that have expired."""
+        try:
+            self._client.call("ListQueues", {"MaxResults": 1})
+        except CredentialsRefused:
+            raise
+        except SqsError:
+            return refused
+        return self._client.exchange(method, f"/_semel/{path}", data)
+
+
+_lock = threading.Lock()
+_known: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
+
+
+def _is_ours(client: Client) -> bool:
+    host = urlsplit(client.endpoint).hostname or ""
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
+        return False
+    answer = client.exchange("GET", "/_semel/health", signed=False)
+    try:
+        found = orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        return False
+    return answer.status == 200 and isinstance(found, dict) and found.get("status") == "ok" and "now" in found
