@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from semel.consumer.attempts import Step
+from semel.consumer.errors_shape import FINGERPRINT_FROM, VOLATILE
 from semel.doctor.causes import CODES, RETRY, is_duplicate, ran, took_effect
 from semel.doctor.deliveries import FAILED, has
 from semel.doctor.model import Cause
@@ -30,15 +31,7 @@ EXAMPLES: Final = 5  # for each cause
 LOOP: Final = 3  # receives from which on a message loops, and SQS leaves it out of the age of the oldest
 WORST: Final = 20
 MOST_AGAIN: Final = 100  # deliveries of one message that another timeout is held responsible for
-FINGERPRINT_FROM: Final = 300  # characters of an error's text
 ERRED: Final = (*FAILED, Step.FENCED, Step.CONFLICT, Step.LEDGER_DOWN, Step.DELETE_FAILED, Step.LOST)
-# What differs between errors of one kind, in this order: quoted text, ids, numbers.
-VOLATILE: Final = (
-    (r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'…'"),
-    (r"(?i)\b[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b", "<id>"),
-    (r"(?i)\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "<id>"),
-    (r"\d+", "<n>"),
-)
 
 
 def people(events: DataFrame) -> DataFrame:

@@ -1,0 +1,33 @@
+"""Which dead letters died of the same thing: a fingerprint of the error, without ids, numbers and quoted text."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+from typing import Final
+
+from semel.consumer.errors_shape import FINGERPRINT_FROM
+from semel.consumer.errors_shape import shape as shape
+from semel.dlq.model import DeadLetter
+
+LENGTH: Final = 10  # hexadecimal digits
+
+
+def fingerprint(error: str) -> str:
+    """Ten hexadecimal digits; the same for all errors of one shape."""
+    return _printed(error[:FINGERPRINT_FROM])
+
+
+@lru_cache(maxsize=4_096)
+def _printed(error: str) -> str:
+    return sha256(shape(error).encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH]
+
+
+def error_of(letter: DeadLetter) -> str:
+    """What the attempt log says of its end, in one line: so that its fingerprint is also the doctor's."""
+    # An error without a kind of its own is written as both.
+    return letter.error if letter.error and letter.reason == letter.error else letter.why
+
+
+def of(letter: DeadLetter) -> str:
+    return fingerprint(error_of(letter))

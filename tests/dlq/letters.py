@@ -1,0 +1,34 @@
+"""Dead letters for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.dlq.model import DeadLetter
+from semel.sqs.client.messages import Attribute
+
+NOW = 1_800_000_000.0
+
+
+def letter(**known: Any) -> DeadLetter:
+    """One that Semel buried an hour ago, with what a test says of it."""
+    body: str = known.get(
+        "body", '{"order": {"id": "o-17", "total": 120.5, "paid": false, "note": null}, "lines": [1]}'
+    )
+    usual: dict[str, Any] = {
+        "id": "6d2f",
+        "queue": "orders-dlq",
+        "body": body,
+        "sent": NOW - 3_600,
+        "receives": 3,
+        "attributes": {"tenant": Attribute("String", "acme"), "weight": Attribute("Number", "12.5")},
+        "source": "orders",
+        "key": "o-17",
+        "reason": "TimeoutError",
+        "error": "reading from 'bank' timed out after 30 s",
+        "attempts": 3,
+        "original_id": "aa11",
+        "body_bytes": len(body.encode("utf-8", "surrogatepass")),
+        "by_semel": True,
+    }
+    return DeadLetter(**(usual | known))
