@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -52,6 +53,8 @@ LATE_CLOCK: Final = 0.5  # seconds before its sending that a message cannot have
 LONGEST_STORY: Final = 3_600.0
 AROUND: Final = 1.0  # seconds around a duplicate that belong to its story
 LONGEST_TIMEOUT: Final = 43_200
+# Questions that are asked at once: while one runs on the executors, the next is planned in the driver.
+AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,12 @@ def observe(
         if not rows:
             return Seen((), 0)
         say("looking for causes")
-        with _kept(judging.keys(judged)) as keys, _kept(judging.shared_keys(judged, keys)) as shared:
-            whole = _Whole(events, judged, rows, keys, figures.duplicates(judged, shared))
+        with (
+            ThreadPoolExecutor(AT_ONCE, thread_name_prefix="semel-doctor") as pool,
+            _kept(judging.keys(judged)) as keys,
+            _kept(judging.shared_keys(judged, keys)) as shared,
+        ):
+            whole = _Whole(events, judged, rows, keys, figures.duplicates(judged, shared), pool)
             found = whole.behaviours(batches=batches)
         say("trying other timeouts")
         found = _with_changes(found, judged, timeouts)
@@ -105,18 +112,31 @@ class _Whole:
     rows: Mapping[str, Row]
     keys: DataFrame
     duplicates: DataFrame
+    pool: ThreadPoolExecutor
+
+    def _ask(self, question: Callable[[], DataFrame], *, needed: bool = True) -> Future[list[Row]]:
+        return self.pool.submit(lambda: question().collect() if needed else [])
 
     def behaviours(self, *, batches: bool) -> tuple[Behaviour, ...]:
-        people = _grouped(figures.people(self.events).collect())
+        # Those that others wait for, and the long ones, come first.
+        asked_people = self._ask(lambda: figures.people(self.events))
+        asked_causes = self.pool.submit(self._caused)
+        asked_steps = self._ask(lambda: figures.durations(self.judged))
+        asked_looping = self.pool.submit(self._looping)
+        erred = any(row["erred"] for row in self.rows.values())
+        asked_errors = self._ask(lambda: figures.errors(self.events), needed=erred)
+        asked_fills = self._ask(lambda: figures.receives(self.judged), needed=batches)
+        asked_doubled = self._ask(lambda: figures.doubled(self.keys))
+        asked_groups = self.pool.submit(self._groups)
+        people = _grouped(asked_people.result())
         first, last = (choose(one[name] for some in people.values() for one in some) for choose, name in SPAN)
         width = _width(last - first)
-        windows = _grouped(figures.over_time(self.judged, width, first).collect())
-        fills = {row["queue"]: row["fill"] for row in figures.receives(self.judged).collect()} if batches else {}
-        doubled = {row["queue"]: row["doubled"] for row in figures.doubled(self.keys).collect()}
-        erred = any(row["erred"] for row in self.rows.values())
-        errors = _grouped(figures.errors(self.events).collect()) if erred else {}
-        caused, looping, groups = self._caused(), self._looping(), self._groups()
-        steps = figures.durations(self.judged).collect()
+        windows = _grouped(self._ask(lambda: figures.over_time(self.judged, width, first)).result())
+        fills = {row["queue"]: row["fill"] for row in asked_fills.result()}
+        doubled = {row["queue"]: row["doubled"] for row in asked_doubled.result()}
+        errors = _grouped(asked_errors.result())
+        caused, looping, groups = asked_causes.result(), asked_looping.result(), asked_groups.result()
+        steps = asked_steps.result()
         work, wait, hold = (
             _grouped(row for row in steps if row["name"] == place) for place in range(len(figures.DURATIONS))
         )
