@@ -161,6 +161,7 @@ def test_a_message_is_shown_with_all_that_is_known_of_it(sqs: Service) -> None:
             "AWSTraceHeader": "Root=1",
         },
         "ReceivesInThisQueue": 1,
+        "Place": 1,
         "ExpiresAt": pytest.approx(now + 600),
         "VisibleAt": pytest.approx(now + 45),
         "MessageAttributes": colour,
@@ -267,7 +268,7 @@ def test_a_page_of_what_was_filtered_is_full(sqs: Service) -> None:
 
 def test_an_empty_queue_shows_nothing(sqs: Service) -> None:
     sqs.create()
-    assert sqs.ask("/_semel/queues/orders/messages").json == {"Messages": []}
+    assert sqs.ask("/_semel/queues/orders/messages").json == {"Messages": [], "End": 0}
 
 
 def test_what_was_deleted_purged_or_has_expired_is_not_shown(sqs: Service) -> None:

@@ -12,17 +12,21 @@ import orjson
 
 from semel import __version__
 from semel.broker.clock import Clock, ManualClock
-from semel.broker.engine import Engine, Wanted
+from semel.broker.engine import Caller, Engine, Wanted
 from semel.broker.engine.peeking import STATES
 from semel.broker.faults import MEANING, FaultError, Faults
 from semel.broker.history import History
 from semel.broker.http import Request, render
 from semel.broker.metrics import exposition
+from semel.sqs import limits
 from semel.sqs.errors import ServiceError
 
 PREFIX: Final = "/_semel/"
 _MAX_PEEKED: Final = 1_000
-_FILTERS: Final = frozenset({"state", "limit", "after", "id", "group", "body", "attribute", "min_receives"})
+_FILTERS: Final = frozenset(
+    {"state", "limit", "after", "id", "ids", "bodies", "group", "body", "attribute", "min_receives"}
+)
+_NEWEST_PLACE: Final = 1 << 40
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 # Each piece of work takes the time and returns (status, content) for JSON, or a text.
@@ -86,6 +90,10 @@ class Admin:
                 return self._queues
             case "GET", "_semel", "queues", name, "messages":
                 return lambda now: self._peek(name, query, parse_qs(url.query).get("attribute", []), now)
+            case "POST", "_semel", "queues", name, "messages":
+                return lambda now: self._peek_by(name, _body(request), now)
+            case "POST", "_semel", "queues", name, "receive":
+                return lambda now: self._receive(name, _body(request), now)
             case "GET", "_semel", "history":
                 wanted = parse_qs(url.query).get("queue", [])
                 return lambda _now: self._history.described(wanted, _since(query))
@@ -121,6 +129,8 @@ class Admin:
         if state is not None and state not in STATES:
             raise AdminError(400, f"state is one of {', '.join(STATES)}, not {state!r}")
         pairs = dict(item.partition("=")[::2] for item in attributes)
+        if query.get("bodies", "1") not in ("0", "1"):
+            raise AdminError(400, "bodies is 0 or 1")
         wanted = Wanted(
             state,
             query.get("id"),
@@ -128,9 +138,45 @@ class Admin:
             query.get("body"),
             pairs,
             _number(query, "min_receives", 0, 1 << 31),
+            ids=frozenset(query["ids"].split(",")) if "ids" in query else None,
+            bodies=query.get("bodies") != "0",
         )
         limit = _number(query, "limit", 100, _MAX_PEEKED, least=1)
-        return self._engine.peek(name, wanted, after=_number(query, "after", 0, 1 << 40), limit=limit, now=now)
+        after = _number(query, "after", 0, _NEWEST_PLACE)
+        return self._engine.peek(name, wanted, after=after, limit=limit, now=now)
+
+    def _peek_by(self, name: str, body: dict[str, Any], now: int) -> dict[str, Any]:
+        """The same with its conditions as JSON: for more ids than an address can hold."""
+        query: dict[str, str] = {}
+        ids = body.pop("ids", None)
+        if ids is not None:
+            _check_ids(ids)
+        attributes = body.pop("attributes", {})
+        if not isinstance(attributes, dict) or not all(isinstance(value, str) for value in attributes.values()):
+            raise AdminError(400, 'attributes are written {"NAME": "VALUE"}')
+        for key, value in body.items():
+            if isinstance(value, bool):
+                query[key] = str(int(value))
+            elif isinstance(value, str | int):
+                query[key] = str(value)
+            else:
+                raise AdminError(400, f"{key} is a text or a number")
+        if ids is not None:
+            query["ids"] = ",".join(ids)
+        return self._peek(name, query, [f"{key}={value}" for key, value in attributes.items()], now)
+
+    def _receive(self, name: str, body: dict[str, Any], now: int) -> dict[str, Any]:
+        ids = _check_ids(body.get("ids"))
+        places, visibility = body.get("places"), body.get("visibility", 30)
+        if type(visibility) is not int or not 1 <= visibility <= limits.MAX_VISIBILITY:
+            raise AdminError(400, f"visibility is in whole seconds from 1 to {limits.MAX_VISIBILITY}")
+        if places is not None and not (
+            isinstance(places, list)
+            and len(places) == len(ids)
+            and all(type(place) is int and 0 < place < _NEWEST_PLACE for place in places)
+        ):
+            raise AdminError(400, "places are as many numbers as there are ids, as a peek shows them")
+        return self._engine.receive_ids(name, ids, places, visibility, Caller(now))
 
     def _set_fault(self, body: dict[str, Any]) -> dict[str, Any]:
         kind, rate, queue, amount = (body.get(key) for key in ("kind", "rate", "queue", "milliseconds"))
@@ -186,6 +232,16 @@ def _body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise AdminError(400, "the body must be a JSON object")
     return body
+
+
+def _check_ids(ids: Any) -> list[str]:
+    if (
+        not isinstance(ids, list)
+        or not 1 <= len(ids) <= _MAX_PEEKED
+        or not all(isinstance(one, str) and one and "," not in one for one in ids)
+    ):
+        raise AdminError(400, f"ids is a list of 1 to {_MAX_PEEKED} message ids")
+    return ids
 
 
 def _number(query: dict[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:

@@ -8,7 +8,7 @@ ServiceError has changed nothing. After any other exception the transaction must
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
@@ -203,6 +203,21 @@ class Engine:
             raise no_such_queue()
         self.store.write_out()
         return peeking.peek(self.store, queue, wanted, after=after, limit=limit, now=now)
+
+    def receive_ids(
+        self, name: str, ids: Sequence[str], places: Sequence[int] | None, visibility: int, caller: Caller
+    ) -> Params:
+        """These very messages, received; `places` as a peek shows them, so that nobody has to search for them."""
+        queue = self.store.queues.get(name)
+        if queue is None:
+            raise no_such_queue()
+        self.store.write_out()
+        if places is None:
+            known = peeking.places_of(self.store, queue, ids)
+            rows = [known[one] for one in ids if one in known]
+        else:
+            rows = peeking.rows_at(self.store, queue, ids, places)
+        return receiving.receive_ids(self.store, queue, rows, visibility * 1000, caller, self._faulty)
 
     def measure(self, name: str, now: int, *, wholly: bool = True) -> Measures:
         """How full a queue is; the age skips messages that were received three times or more, as SQS does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,19 +12,45 @@ from semel.broker.engine.messages import COLUMNS, Stored
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, LANE_BITS, READY
 from semel.broker.engine.state import Queue, Store, sequence_number
 
-_PAGE = f"SELECT state, due, {COLUMNS} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+CUT: Final = 200  # characters of a body that are shown where bodies are not wanted
+_PAGE_ROWS: Final = 500
+_SHORT_COLUMNS: Final = COLUMNS.replace("body", f"substr(body, 1, {CUT})")
+_SIZE: Final = "length(CAST(body AS BLOB))"
+_ALL = f"SELECT state, due, {{size}}, {{columns}} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT {_PAGE_ROWS}"
+# The ids are compared before anything else of a row is read: it may be one of a million.
+_SOME = f"""
+SELECT state, due, {{size}}, {{columns}} FROM messages
+WHERE id > ? AND id < ? AND message_id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT {_PAGE_ROWS}
+"""
+_QUERIES: Final = {
+    (some, bodies): query.format(size="0" if bodies else _SIZE, columns=COLUMNS if bodies else _SHORT_COLUMNS)
+    for some, query in ((False, _ALL), (True, _SOME))
+    for bodies in (True, False)
+}
+_PLACES = """
+SELECT message_id, id FROM messages WHERE id >= ? AND id < ? AND message_id IN (SELECT value FROM json_each(?))
+"""
+_ID_AT = "SELECT message_id FROM messages WHERE id = ?"
 # A filter that matches little must not read a million rows in one go; the answer then says where to go on.
 _MAX_SCANNED: Final = 20_000
+_MAX_SEARCHED: Final = 200_000  # by id only
 # Nor should one answer hold a thousand messages of a mebibyte each.
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _NUMBER_MASK: Final = (1 << LANE_BITS) - 1
+_NOTHING: Final[dict[str, Any]] = {}
+_EXTRA_NAMES: Final = (
+    ("group", "MessageGroupId"),
+    ("dedup", "MessageDeduplicationId"),
+    ("trace", "AWSTraceHeader"),
+    ("source", "DeadLetterQueueSourceArn"),
+)
 STATES: Final = {"visible": READY, "in_flight": IN_FLIGHT, "delayed": DELAYED}
 _NAMES: Final = {number: name for name, number in STATES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages to show; all conditions must hold."""
+    """Which messages to show; all conditions must hold. Not `bodies`: only their beginnings, and how long they are."""
 
     state: str | None = None
     message_id: str | None = None
@@ -32,12 +58,24 @@ class Wanted:
     body: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     min_receives: int = 0
+    ids: frozenset[str] | None = None
+    bodies: bool = True
+
+    @property
+    def only_ids(self) -> frozenset[str] | None:
+        if self.message_id is None:
+            return self.ids
+        return frozenset({self.message_id}) & (self.ids if self.ids is not None else frozenset({self.message_id}))
+
+    @property
+    def everything(self) -> bool:
+        """Whether there is nothing to compare, save ids."""
+        return not (self.state or self.group or self.body or self.attributes or self.min_receives)
 
     def matches(self, shown: Mapping[str, Any]) -> bool:
         attributes = shown.get("MessageAttributes", {})
         return (
             self.state in (None, shown["State"])
-            and self.message_id in (None, shown["MessageId"])
             and self.group in (None, shown["Attributes"].get("MessageGroupId"))
             and (self.body is None or self.body in shown["Body"])
             and int(shown["Attributes"]["ApproximateReceiveCount"]) >= self.min_receives
@@ -46,31 +84,67 @@ class Wanted:
 
 
 def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
-    """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end."""
-    lane = queue.lane
+    """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end, and
+    `End` for those only that come after this answer."""
+    lane, ids = queue.lane, wanted.only_ids
+    end = lane.next_n - 1
+    # What a body says is looked for in all of it, also where only its beginning is shown.
+    whole = wanted.bodies or wanted.body is not None
+    query = _QUERIES[ids is not None, whole]
+    names = () if ids is None else (orjson.dumps(list(ids)).decode(),)
     found: list[dict[str, Any]] = []
     place, scanned, size = lane.low | after, 0, 0
+    last = lane.high if ids is None else min(lane.high, place + _MAX_SEARCHED)
     while scanned < _MAX_SCANNED:
-        rows = store.db.execute(_PAGE, (place, lane.high, 500)).fetchall()
+        rows = store.db.execute(query, (place, last, *names)).fetchall()
         for row in rows:
-            place = row[2]
-            message = Stored._make(row[2:])
+            place = row[3]
+            message = Stored._make(row[3:])
+            if message.enqueued + queue.retention <= now:
+                continue
             shown = _shown(queue, message, state=row[0], due=row[1], now=now)
-            if message.enqueued + queue.retention > now and wanted.matches(shown):
+            if wanted.everything or wanted.matches(shown):
+                if not wanted.bodies:
+                    _cut(shown, row[2])
                 found.append(shown)
                 size += len(shown["Body"])
+                if ids is not None and len(found) == len(ids):
+                    return {"Messages": found, "End": end}
                 if len(found) == limit or size >= _MAX_BYTES:
-                    return {"Messages": found, "Next": place & _NUMBER_MASK}
+                    return {"Messages": found, "Next": place & _NUMBER_MASK, "End": end}
         scanned += len(rows)
-        if len(rows) < 500:
-            return {"Messages": found}
-    return {"Messages": found, "Next": place & _NUMBER_MASK}
+        if len(rows) < _PAGE_ROWS:
+            if last > lane.low | end:
+                return {"Messages": found, "End": end}
+            place = last - 1
+            break
+    return {"Messages": found, "Next": place & _NUMBER_MASK, "End": end}
+
+
+def places_of(store: Store, queue: Queue, ids: Collection[str]) -> dict[str, int]:
+    """The rows of these messages."""
+    found = store.db.execute(_PLACES, (queue.lane.low, queue.lane.high, orjson.dumps(list(ids)).decode()))
+    return dict(found.fetchall())
+
+
+def rows_at(store: Store, queue: Queue, ids: Sequence[str], places: Sequence[int]) -> list[int]:
+    """The rows at these places, where the messages are still these."""
+    rows = [queue.lane.low | place for place in places]
+    known = {row: store.db.execute(_ID_AT, (row,)).fetchone() for row in rows}
+    return [row for row, one in zip(rows, ids, strict=True) if known[row] == (one,)]
+
+
+def _cut(shown: dict[str, Any], size: int) -> None:
+    body = shown["Body"]
+    shown["BodyBytes"] = size or len(body.encode())
+    if len(body) > CUT:
+        shown["Body"] = body[:CUT]
 
 
 def _shown(queue: Queue, message: Stored, *, state: int, due: int, now: int) -> dict[str, Any]:
     if state != READY and due <= now:
         state = READY
-    extra = orjson.loads(message.extra) if message.extra else {}
+    extra = orjson.loads(message.extra) if message.extra else _NOTHING
     attributes = {
         "SenderId": message.sender,
         "SentTimestamp": str(message.sent),
@@ -80,9 +154,9 @@ def _shown(queue: Queue, message: Stored, *, state: int, due: int, now: int) -> 
         attributes["ApproximateFirstReceiveTimestamp"] = str(message.first)
     if queue.fifo:
         attributes["SequenceNumber"] = sequence_number(message.id)
-    names = {"group": "MessageGroupId", "dedup": "MessageDeduplicationId", "trace": "AWSTraceHeader"}
-    names["source"] = "DeadLetterQueueSourceArn"
-    attributes |= {name: extra[key] for key, name in names.items() if key in extra}
+    for key, name in _EXTRA_NAMES:
+        if key in extra:
+            attributes[name] = extra[key]
     shown: dict[str, Any] = {
         "MessageId": message.message_id,
         "State": _NAMES[state],
@@ -90,6 +164,7 @@ def _shown(queue: Queue, message: Stored, *, state: int, due: int, now: int) -> 
         "MD5OfBody": message.md5,
         "Attributes": attributes,
         "ReceivesInThisQueue": message.receives,
+        "Place": message.id & _NUMBER_MASK,
         "ExpiresAt": (message.enqueued + queue.retention) / 1000,
     }
     if state != READY:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -14,7 +14,7 @@ from semel.broker.engine.faulty import Faulty
 from semel.broker.engine.horizon import horizon
 from semel.broker.engine.messages import COLUMNS, Handed, Stored
 from semel.broker.engine.schema import IN_FLIGHT, READY
-from semel.broker.engine.settling import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle
+from semel.broker.engine.settling import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle, settle_wholly
 from semel.broker.engine.state import NEVER, Caller, Lane, Queue, Store, sequence_number
 from semel.broker.engine.validation import check_token
 from semel.sqs import limits
@@ -168,6 +168,34 @@ def _deliverable(store: Store, head: groups.Head, batch: int) -> Iterator[Stored
         if len(rows) < batch:
             return
         after = rows[-1][1]
+
+
+# Receiving by id, which only the admin interface can.
+
+
+def receive_ids(
+    store: Store, queue: Queue, rows: Sequence[int], visibility: int, caller: Caller, faulty: Faulty
+) -> dict[str, Any]:
+    """Hides exactly these messages and hands them out, in this order; whatever is not there or not ready is left out.
+
+    Neither the place in the queue counts nor the order in a FIFO group, and none goes to a dead-letter queue instead:
+    who asks for a message by name means this one. A message of a FIFO group that stays behind one taken so waits, as
+    it does behind any that is in flight."""
+    now, lane = caller.now, queue.lane
+    settle_wholly(store, queue, now)
+    room = max(0, limits.MAX_IN_FLIGHT - lane.counts[IN_FLIGHT])
+    chosen: list[Stored] = []
+    for row in dict.fromkeys(rows):
+        found = store.db.execute(_BY_ID, (row,)).fetchone() if row in lane else None
+        if found is None or found[-2] != READY or len(chosen) == room:
+            continue
+        message = Stored._make(found[:-2])
+        if message.enqueued + queue.retention > now:
+            chosen.append(message)
+    handed = _hand_out(store, queue, chosen, visibility, now, faulty)
+    store.count(queue, "received", len(handed))
+    view = _view({"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]})
+    return {"Messages": [view(queue, message) for message in handed]}
 
 
 # Hiding.
