@@ -64,6 +64,16 @@ def test_a_carried_key_comes_before_every_rule(spec: KeySpec) -> None:
     assert resolve(spec, message) == Key("first", "carried")
 
 
+def test_a_message_that_was_sent_back_counts_under_the_id_that_it_had_before() -> None:
+    back = with_attributes(semel_message_id="m-0")
+    assert resolve(None, back) == resolve("message-id", back) == Key("m-0", "message-id")
+    assert resolve(["message-id"], back).text == "m-0"
+    assert resolve("$.order.id", back) == Key("o-7", "$.order.id"), "another rule is not touched by it"
+    assert resolve(None, with_attributes(semel_message_id="m-0", idempotency_key="p-1")).text == "p-1"
+    with pytest.raises(NoKey, match="replaced its deduplication id"):
+        resolve("dedup-id", back)
+
+
 def test_an_empty_attribute_is_as_good_as_none() -> None:
     assert resolve(None, with_attributes(semel_key="", idempotency_key="")).origin == "message-id"
 

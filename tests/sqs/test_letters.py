@@ -136,3 +136,43 @@ def test_attributes_of_somebody_else_with_our_names_are_no_letter() -> None:
         letters.read({"semel-reason": Attribute("String", "x"), "semel-attempts": Attribute("String", "y")})[0] is None
     )
     assert letters.read(many(2)) == (None, many(2))
+
+
+# Sent back.
+
+
+@given(owns, st.one_of(st.just(""), sendable), st.integers(0, 20))
+def test_what_is_sent_back_has_its_own_attributes_and_one_name_by_which_the_ledger_knows_it(
+    own: dict[str, Attribute], key: str, times: int
+) -> None:
+    found = letters.sent_back(own, 100, key=key, message_id="m-0", times=times)
+    assert found is not None
+    assert len(found) <= MAX_MESSAGE_ATTRIBUTES
+    back = letters.restored(Received("new-id", "handle", "body", {}, found))
+    assert own.items() <= back.attributes.items()
+    assert letters.carried_key(found) == key
+    assert letters.original_id(found, "new-id") == ("new-id" if key else "m-0")
+    assert letters.redrives(found) == times
+    assert letters.read(found) == (None, own), "it is no dead letter any more"
+
+
+def test_a_message_too_large_to_say_how_often_still_says_who_it_is() -> None:
+    room = MAX_MESSAGE_BYTES - size({CARRIED_KEY: Attribute("String", "k")}, 0)
+    found = letters.sent_back({}, room, key="k", times=3)
+    assert found == {CARRIED_KEY: Attribute("String", "k")}
+
+
+def test_a_message_too_large_for_its_key_cannot_be_sent_back() -> None:
+    assert letters.sent_back({}, MAX_MESSAGE_BYTES - 5, key="k") is None
+
+
+def test_how_often_a_letter_was_sent_back_survives_its_next_burial() -> None:
+    for count in (0, 4, 8, 10):
+        letter = Letter("k", "rejected", "again", 3, "9b1d", "orders", 2)
+        read, own = letters.read(letters.attributes(letter, many(count), 100))
+        assert (read, own) == (letter, many(count))
+
+
+def test_what_others_write_into_the_count_is_not_believed() -> None:
+    for text in ("", "x", "-1", "9" * 40, "²"):
+        assert letters.redrives({letters.REDRIVES: Attribute("String", text)}) == 0

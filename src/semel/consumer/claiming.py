@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from semel.consumer.attempts import Step
 from semel.consumer.decoding import Undecodable
 from semel.consumer.delivery import Delivery
-from semel.consumer.keys import Key, NoKey, scoped
+from semel.consumer.keys import Key, NoKey, own_id, scoped
 from semel.consumer.lane import Lane
 from semel.consumer.life import Action, Event, State
 from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, Verdict, Won
@@ -52,11 +52,11 @@ def _read(lane: Lane, delivery: Delivery) -> None:
     try:
         key = handler.key.resolve(received, delivery.value)
     except NoKey as error:
-        key = Key(received.message_id, "message-id")
+        key = Key(own_id(received), "message-id")
         if lane.settings.missing_key != "message-id":
             delivery.problem = delivery.problem or f"no key: {error}"
     except Exception as error:  # noqa: BLE001 - the user's own function
-        key = Key(received.message_id, "message-id")
+        key = Key(own_id(received), "message-id")
         delivery.problem = delivery.problem or f"no key: {type(error).__name__}: {error}"
     if key.origin != "message-id":  # under its own id a message can only be itself
         try:

@@ -82,6 +82,7 @@ def _letter(delivery: Delivery) -> letters.Letter:
         attempts=delivery.attempt,
         message_id=delivery.received.message_id,
         queue=delivery.lane.name,
+        redrives=letters.redrives(delivery.received.attributes),
     )
 
 

@@ -18,7 +18,7 @@ import orjson
 
 from semel.consumer.jsonpath import MISSING, JsonPath
 from semel.errors import SemelError
-from semel.sqs.letters import CARRIED_KEY
+from semel.sqs.letters import CARRIED_KEY, MESSAGE_ID
 from semel.sqs.limits import FORBIDDEN_CHARACTER
 
 PRODUCER_KEY: Final = "idempotency-key"  # the attribute in which any producer may name a key
@@ -123,9 +123,10 @@ def key_rule(spec: KeySpec) -> KeyRule:
       deliveries of one message from two messages, but not a producer's second sending from its first.
     - "$.order.id": a field of the JSON body; dotted names, ['any name'], [0] and [-1].
     - "attribute:NAME": a message attribute.
-    - "message-id", "dedup-id": as SQS has them. The deduplication id of a FIFO queue is used only when asked for: SQS
-      itself takes the same id for a new message after five minutes, so a producer may rightly use it again, and a
-      ledger that remembers for weeks would drop those messages.
+    - "message-id", "dedup-id": as SQS has them. A message that was sent back from a dead-letter queue counts under the
+      MessageId that it had before, which it carries as `semel-message-id`. The deduplication id of a FIFO queue is
+      used only when asked for: SQS itself takes the same id for a new message after five minutes, so a producer may
+      rightly use it again, and a ledger that remembers for weeks would drop those messages.
     - a function of the decoded body that returns a str, an int, a UUID or a tuple of these.
     - a list of such specs: the parts joined.
 
@@ -138,6 +139,11 @@ def key_rule(spec: KeySpec) -> KeyRule:
 def scoped(queue_name: str, key: str) -> str:
     """The key as the ledger has it: two queues may use the same one. A queue's name has no slash in it."""
     return f"{queue_name}/{key}"
+
+
+def own_id(received: Received) -> str:
+    """The MessageId that a message had when it was first sent, as far as it says."""
+    return _attribute(received.attributes, MESSAGE_ID) or received.message_id
 
 
 def _source(spec: Any) -> Source:
@@ -165,7 +171,7 @@ class _MessageId:
     origin: str = "message-id"
 
     def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
-        return received.message_id
+        return own_id(received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,8 @@ class _DedupId:
     origin: str = "dedup-id"
 
     def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
+        if _attribute(received.attributes, MESSAGE_ID):
+            raise NoKey("SQS replaced its deduplication id when it moved it to the dead-letter queue it came back from")
         if not received.dedup:
             raise NoKey("it has no deduplication id; only messages of FIFO queues have one")
         return received.dedup

@@ -49,9 +49,9 @@ class DeadLetter:
     @classmethod
     def of(cls, received: Received, queue: str, **known: Any) -> DeadLetter:
         """From a message as it was received or peeked at."""
-        letter, own = letters.read(received.attributes)
+        found = received.attributes
+        letter, own = letters.read(found)
         source = (received.source_queue or "").rpartition(":")[2]
-        carried = received.attributes.get(letters.CARRIED_KEY)
         return cls(
             id=received.message_id,
             queue=queue,
@@ -61,17 +61,18 @@ class DeadLetter:
             attributes=own,
             system=received.system,
             first_received=received.first_received_at,
-            source=(letter.queue if letter else "") or source,
-            key=(letter.key if letter else "") or (str(carried.value) if carried else ""),
+            source=(letter.queue if letter else "") or source or letters.first_queue(found),
+            key=(letter.key if letter else "") or letters.carried_key(found),
             reason=letter.reason if letter else "",
             error=letter.error if letter else "",
             attempts=letter.attempts if letter else 0,
-            original_id=(letter.message_id if letter else "") or received.message_id,
+            original_id=(letter.message_id if letter else "") or letters.original_id(found, received.message_id),
             group=received.group or "",
             dedup=received.dedup or "",
             sequence=received.sequence or "",
             trace=received.trace or "",
             receipt=received.receipt,
+            redrives=letter.redrives if letter else letters.redrives(found),
             by_semel=letter is not None,
             **{"body_bytes": len(received.body.encode("utf-8", "surrogatepass")), **known},
         )

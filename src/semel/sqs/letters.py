@@ -2,6 +2,9 @@
 
 A message has room for ten attributes. Ours are six plain ones where they fit beside the message's own; else they are
 packed into one, and in the worst case the message's own are packed too. `read` undoes whichever was done.
+
+A letter that is sent back to work carries its key. One that SQS moved by itself says nothing of its key, and must not
+be given one that its handler would not have chosen: it carries the MessageId that it had, for handlers that go by that.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ ERROR: Final = "semel-error"
 ATTEMPTS: Final = "semel-attempts"
 MESSAGE_ID: Final = "semel-message-id"
 QUEUE: Final = "semel-queue"
+REDRIVES: Final = "semel-redrives"  # how often it was sent back
 PACKED: Final = "semel-dead-letter"
 OWN: Final = "semel-attributes"
 PLAIN: Final = (CARRIED_KEY, REASON, ERROR, ATTEMPTS, MESSAGE_ID, QUEUE)
@@ -41,13 +45,14 @@ class Letter:
     attempts: int
     message_id: str
     queue: str
+    redrives: int = 0
 
 
 def attributes(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, Attribute]:
     """The attributes of the copy of a message that had `own`: at most ten, and within the size of a message."""
     kept = _without_ours(own)
     for shorter in _ever_shorter(letter):
-        if len(kept) + len(PLAIN) <= MAX_MESSAGE_ATTRIBUTES:
+        if len(kept) + len(PLAIN) + bool(shorter.redrives) <= MAX_MESSAGE_ATTRIBUTES:
             found = kept | _plain(shorter)
         elif len(kept) + 2 <= MAX_MESSAGE_ATTRIBUTES:
             found = kept | _packed(shorter)
@@ -86,7 +91,13 @@ def read(found: Mapping[str, Attribute]) -> tuple[Letter | None, dict[str, Attri
             texts = {name: str(found[name].value) if name in found else "" for name in PLAIN}
             attempts = int(texts[ATTEMPTS] or 0)
             return Letter(
-                texts[CARRIED_KEY], texts[REASON], texts[ERROR], attempts, texts[MESSAGE_ID], texts[QUEUE]
+                texts[CARRIED_KEY],
+                texts[REASON],
+                texts[ERROR],
+                attempts,
+                texts[MESSAGE_ID],
+                texts[QUEUE],
+                redrives(found),
             ), own
     except (ValueError, TypeError, AttributeError):
         pass  # somebody else's attribute of that name
@@ -102,13 +113,62 @@ def restored(received: Received) -> Received:
     return Received(received.message_id, received.receipt, received.body, received.system, attributes)
 
 
+def sent_back(
+    own: Mapping[str, Attribute],
+    body_bytes: int,
+    *,
+    key: str = "",
+    message_id: str = "",
+    queue: str = "",
+    times: int = 0,
+) -> dict[str, Attribute] | None:
+    """The attributes of a message that goes back to work: its own, its key or else its first MessageId, and how often
+    it was sent back. `queue` is for one that stays a dead letter, to say where it came from. None: it is too large."""
+    ours = {CARRIED_KEY: key} if key else {MESSAGE_ID: message_id}
+    more = {QUEUE: queue, REDRIVES: str(times) if times else ""}
+    kept = _without_ours(own)
+    # How often is worth less than that the message fits.
+    for texts in (ours | more, ours | {QUEUE: queue}):
+        found = {name: _text(value) for name, value in texts.items() if value}
+        found |= kept if len(kept) + len(found) <= MAX_MESSAGE_ATTRIBUTES else _kept(kept)
+        if _fits(found, body_bytes):
+            return found
+    return None
+
+
+def carried_key(found: Mapping[str, Attribute]) -> str:
+    return _value(found, CARRIED_KEY)
+
+
+def original_id(found: Mapping[str, Attribute], message_id: str) -> str:
+    """The MessageId that a message had before it was sent back: the key of those who have none else."""
+    return _value(found, MESSAGE_ID) or message_id
+
+
+def first_queue(found: Mapping[str, Attribute]) -> str:
+    return _value(found, QUEUE)
+
+
+def redrives(found: Mapping[str, Attribute]) -> int:
+    text = _value(found, REDRIVES)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _value(found: Mapping[str, Attribute], name: str) -> str:
+    attribute = found.get(name)
+    if attribute is None:
+        return ""
+    return attribute.value.hex() if isinstance(attribute.value, bytes) else attribute.value
+
+
 def _without_ours(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     return {name: value for name, value in attributes.items() if not name.startswith("semel-")}
 
 
 def _plain(letter: Letter) -> dict[str, Attribute]:
     values = (letter.key, letter.reason, letter.error, str(letter.attempts), letter.message_id, letter.queue)
-    return {name: _text(value) for name, value in zip(PLAIN, values, strict=True) if value}
+    found = {name: _text(value) for name, value in zip(PLAIN, values, strict=True) if value}
+    return found | {REDRIVES: _text(str(letter.redrives))} if letter.redrives else found
 
 
 def _packed(letter: Letter) -> dict[str, Attribute]:
