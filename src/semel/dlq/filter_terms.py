@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -41,6 +41,13 @@ class Seen:
     def __init__(self, letter: DeadLetter, now: float) -> None:
         self.letter = letter
         self.now = now
+
+    @property
+    def texts(self) -> Iterable[str]:
+        """Where a word that stands for itself is looked for."""
+        letter = self.letter
+        yield from self.error
+        yield from (letter.key, letter.id, letter.original_id, fingerprints.of(letter), letter.body)
 
     @cached_property
     def json(self) -> Any:
@@ -82,7 +89,7 @@ class Field:
 
     name: str
     kind: str  # text, number, size, duration, time or any
-    values: Callable[[Seen], tuple[Any, ...]] = field(compare=False)
+    values: Callable[[Any], tuple[Any, ...]] = field(compare=False)
     needs_body: bool = False
 
 

@@ -8,14 +8,12 @@ Whatever is written, one letter is decided in time that grows with its size only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from semel.dlq import filter_terms as terms
-from semel.dlq import fingerprints
 from semel.dlq.filter_terms import FIELDS, BadValue, Field, Seen, Value
 from semel.dlq.filter_words import EXAMPLE, Kind, Word, words
 from semel.dlq.filter_words import FilterError as FilterError
@@ -34,7 +32,7 @@ class Condition(Protocol):
     @property
     def needs_body(self) -> bool: ...
 
-    def holds(self, seen: Seen) -> bool: ...
+    def holds(self, seen: Any) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class All:
     def needs_body(self) -> bool:
         return any(part.needs_body for part in self.parts)
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: Any) -> bool:
         return all(part.holds(seen) for part in self.parts)
 
     def __str__(self) -> str:
@@ -60,7 +58,7 @@ class Any_:
     def needs_body(self) -> bool:
         return any(part.needs_body for part in self.parts)
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: Any) -> bool:
         return any(part.holds(seen) for part in self.parts)
 
     def __str__(self) -> str:
@@ -75,7 +73,7 @@ class Not:
     def needs_body(self) -> bool:
         return self.part.needs_body
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: Any) -> bool:
         return not self.part.holds(seen)
 
     def __str__(self) -> str:
@@ -95,7 +93,7 @@ class Compared:
     def needs_body(self) -> bool:
         return self.of.needs_body
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: Any) -> bool:
         found = self.of.values(seen)
         if not found:
             return False
@@ -116,7 +114,7 @@ class Exists:
     def needs_body(self) -> bool:
         return self.of.needs_body
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: Any) -> bool:
         return bool(self.of.values(seen))
 
     def __str__(self) -> str:
@@ -131,10 +129,8 @@ class Anywhere:
     within: Callable[[str], bool] = field(compare=False, repr=False)
     needs_body: bool = True
 
-    def holds(self, seen: Seen) -> bool:
-        letter = seen.letter
-        short = (*seen.error, letter.key, letter.id, letter.original_id, fingerprints.of(letter))
-        return any(map(self.within, short)) or self.within(letter.body)
+    def holds(self, seen: Any) -> bool:
+        return any(map(self.within, seen.texts))
 
     def __str__(self) -> str:
         return str(self.value)
@@ -147,7 +143,11 @@ class Filter:
     condition: Condition | None = None
 
     def matches(self, letter: DeadLetter, now: float) -> bool:
-        return self.condition is None or self.condition.holds(Seen(letter, now))
+        return self.holds(Seen(letter, now))
+
+    def holds(self, seen: Any) -> bool:
+        """For what is no letter: the fields that it was parsed with know what they see."""
+        return self.condition is None or self.condition.holds(seen)
 
     @property
     def everything(self) -> bool:
@@ -165,21 +165,23 @@ class Filter:
 EVERYTHING: Final = Filter()
 
 
-@lru_cache(maxsize=128)
-def parse(text: str) -> Filter:
-    """The filter that a text says; nothing at all means every letter. Raises FilterError, which shows the place."""
+def parse(text: str, fields: Mapping[str, Field] = FIELDS) -> Filter:
+    """The filter that a text says; nothing at all means every letter. Raises FilterError, which shows the place.
+
+    Other `fields` make it a filter over other things, which have no attributes and no body."""
     if len(text) > MAX_LENGTH:
         raise FilterError(text, MAX_LENGTH, f"it has {len(text)} characters, and at most {MAX_LENGTH} are read")
     if not text.strip():
         return EVERYTHING
-    return Filter(_Parser(text).whole())
+    return Filter(_Parser(text, fields).whole())
 
 
 class _Parser:
     """From words to conditions, by going down: or, and, not, then one condition."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, fields: Mapping[str, Field]) -> None:
         self._text = text
+        self._fields = fields
         self._words = words(text)
         self._at = 0
         self._depth = 0
@@ -269,18 +271,19 @@ class _Parser:
         return Compared(of, sign, tuple(values), tuple(tests))
 
     def _field(self, word: Word) -> Field:
-        try:
-            if word.kind is Kind.PATH:
-                return terms.json_path(word.text)
-        except SemelError as error:
-            raise self._error(word, str(error)) from None
-        name = word.text
-        if name.startswith("attr.") and len(name) > len("attr."):
+        name, of_letters = word.text, self._fields is FIELDS
+        if word.kind is Kind.PATH and of_letters:
+            try:
+                return terms.json_path(name)
+            except SemelError as error:
+                raise self._error(word, str(error)) from None
+        if name.startswith("attr.") and len(name) > len("attr.") and of_letters:
             return terms.attribute(name.removeprefix("attr."))
-        if name in FIELDS:
-            return FIELDS[name]
-        near = get_close_matches(name, FIELDS, 1)
-        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(FIELDS)}, attr.NAME and $.json.path"
+        if name in self._fields:
+            return self._fields[name]
+        near = get_close_matches(name, self._fields, 1)
+        known = [*self._fields, *(("attr.NAME", "$.json.path") if of_letters else ())]
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise self._error(word, f"there is no field {name!r}; {meant}")
 
     def _value(self, word: Word) -> Value:

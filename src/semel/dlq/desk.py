@@ -1,0 +1,308 @@
+"""The desk: everything that can be done with dead letters, for the command line, the JSON API and the pages alike.
+
+The rules: looking changes nothing beyond what it says it cost; every action is in the audit log before it begins and
+when it has ended; what takes long is a job, which can be watched, paused and cancelled by anybody who has its id.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from semel.consumer.places import state_folder
+from semel.dlq import filters, listing, marks, snapshots
+from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent
+from semel.dlq.audit import Audit, AuditEntry, somebody
+from semel.dlq.grouping import Grouping
+from semel.dlq.jobs import Job, JobCancelled, Jobs, JobStopped
+from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.peeking import LOOKED_AT, Peeker, peeker
+from semel.errors import SemelError
+from semel.sqs.client import Client
+
+if TYPE_CHECKING:
+    from semel.dlq.plan import RedrivePlan
+    from semel.ledger.contract import Ledger
+
+SHOWN: Final = 100  # letters of one answer, unless more are asked for
+
+
+class NoSuchLetter(SemelError):
+    """There is no letter with this id in the queue."""
+
+
+class Key(enum.Enum):
+    """What becomes of a letter's key when a changed copy is sent."""
+
+    KEEP = "keep"  # the ledger still knows what was done under it
+    NEW = "new"  # a new one is made up: the copy runs whatever the ledger knows
+
+
+class Desk:
+    """One user's desk. `by` gives the same desk for another; jobs, log and folder are shared.
+
+    `state` is the state folder. `accept_risk`: look also where looking may move messages on (see PeekRisk); `most`: so
+    many messages are received at most for one look, where looking means receiving."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        ledger: Ledger | None = None,
+        audit: Audit | None = None,
+        who: str = "",
+        state: Path | None = None,
+        jobs: Jobs | None = None,
+        accept_risk: bool = False,
+        most: int = LOOKED_AT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.client = client
+        self.ledger = ledger
+        self.state = state if state is not None else state_folder()
+        self.audit = audit if audit is not None else Audit.at(self.state, clock=clock)
+        self.who = who or somebody()
+        self._jobs = jobs if jobs is not None else Jobs(self.state / "jobs", clock=clock)
+        self._accept_risk, self._most = accept_risk, most
+        self._clock = clock
+
+    def by(self, who: str) -> Desk:
+        """The same desk in another's name."""
+        other = copy.copy(self)
+        other.who = who
+        return other
+
+    # Looking.
+
+    def queues(self) -> list[QueueInfo]:
+        """All dead-letter queues, by name."""
+        return listing.dead_letter_queues(self.client, clock=self._clock)
+
+    def queue(self, name: str) -> QueueInfo:
+        """One queue, whether or not any other names it as its dead-letter queue. Raises NoSuchQueue."""
+        return listing.dead_letter_queue(self.client, name, clock=self._clock)
+
+    def letters(
+        self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
+    ) -> Letters:
+        """Letters that match, the oldest first where the endpoint tells; without `bodies`, only their beginnings."""
+        look = self._peeker()
+        with closing(_pages(look, queue, where, limit=limit, after=after, bodies=bodies)) as pages:
+            found = tuple(letter for page in pages for letter in page)
+        return Letters(found, look.next, look.looked_at, look.complete, look.cost, tuple(look.notes))
+
+    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> Groups:
+        """What they died of, over all letters that match; at most `most` are looked at."""
+        look, grouping = self._peeker(), Grouping()
+        with closing(_pages(look, queue, where, bodies=False, most=most)) as pages:
+            for page in pages:
+                grouping.add(page)
+        return Groups(grouping.groups, grouping.matched, look.looked_at, look.complete, look.cost, tuple(look.notes))
+
+    def impact(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Impact:
+        """What an action on these letters would touch."""
+        look, grouping, wanted = self._peeker(), Grouping(), frozenset(ids)
+        with closing(_pages(look, queue, where, bodies=False)) as pages:
+            for page in pages:
+                grouping.add(letter for letter in page if not wanted or letter.id in wanted)
+        return Impact(
+            grouping.matched,
+            look.looked_at,
+            look.complete,
+            grouping.oldest,
+            grouping.newest,
+            grouping.groups,
+            look.cost,
+            tuple(look.notes),
+        )
+
+    def letter(self, queue: str, id: str) -> DeadLetter:
+        """The whole letter, by its MessageId here or before it became one. Raises NoSuchLetter."""
+        found = self._peeker().one(queue, id)
+        if found is None:
+            raise NoSuchLetter(
+                f"there is no message {id} in {queue}: it was redriven, dropped or has expired, or is being looked at; "
+                f"`semel dlq list {queue}` shows those that there are"
+            )
+        return found
+
+    def export(
+        self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()
+    ) -> Exported:
+        """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
+        look, wanted = self._peeker(), frozenset(ids)
+        with closing(_pages(look, queue, where)) as pages:
+            chosen = (letter for page in pages for letter in page if not wanted or letter.id in wanted)
+            count, path = snapshots.export(chosen, to, at=self._clock())
+        self.audit.write(self.who, "export", queue=queue, where=where, count=count, outcome="done", file=path)
+        return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
+
+    def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
+        """The lines of an export one by one, for those who stream it."""
+        wanted = frozenset(ids)
+        count = 0
+        with closing(_pages(self._peeker(), queue, where)) as pages:
+            for page in pages:
+                for letter in page:
+                    if not wanted or letter.id in wanted:
+                        count += 1
+                        yield snapshots.line(letter, at=self._clock())
+        self.audit.write(self.who, "export", queue=queue, where=where, count=count, outcome="done")
+
+    # Acting.
+
+    def redrive(self, plan: RedrivePlan) -> Job:
+        """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
+        from semel.dlq.redrive import Redriver
+
+        filters.parse(plan.where)
+        redriver = Redriver(plan, self.client, self.ledger, clock=self._clock)
+        action = "redrive (dry run)" if plan.dry_run else "redrive"
+        return self._start(action, plan.queue, plan.where, redriver.run, plan.to_json())
+
+    def resend(
+        self,
+        queue: str,
+        id: str,
+        *,
+        body: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        key: str | Key = Key.KEEP,
+        to: str = "",
+    ) -> Resent:
+        """Sends one letter, changed or not, to the queue that it came from (or `to`), then deletes it here."""
+        from semel.dlq import editing
+
+        wanted = editing.Wanted(body, attributes, group, key, to)
+        self.audit.write(self.who, "resend", queue=queue, outcome="begun", id=id, to=to)
+        try:
+            resent = editing.resend(self.client, self.ledger, self.letter(queue, id), wanted, clock=self._clock)
+        except SemelError as error:
+            self.audit.write(self.who, "resend", queue=queue, outcome=f"failed: {error}", count=0, id=id, to=to)
+            raise
+        changed = ", ".join(name for name in ("body", "attributes", "group") if getattr(wanted, name) is not None)
+        self.audit.write(
+            self.who,
+            "resend",
+            queue=queue,
+            count=1,
+            outcome="done" if resent.deleted else "sent, but the original is still there",
+            id=id,
+            to=resent.queue,
+            new_id=resent.message_id,
+            key="kept" if key is Key.KEEP else resent.key,
+            changed=changed,
+        )
+        return resent
+
+    def drop(
+        self,
+        queue: str,
+        where: str = "",
+        expected: int | None = None,
+        snapshot: Path | None = None,
+        *,
+        ids: Sequence[str] = (),
+    ) -> Job:
+        """Deletes letters, each only after it is in a snapshot on disk. At most `expected`: as many as somebody saw.
+
+        The snapshot is in the state folder unless it is named; the job's result has its path as `snapshot`."""
+        from semel.dlq.dropping import Dropper
+
+        path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
+        dropper = Dropper(self.client, queue, filters.parse(where), path, ids=ids, expected=expected, clock=self._clock)
+        plan = {"where": where, "ids": list(ids), "expected": expected, "snapshot": str(path)}
+        return self._start("drop", queue, where, dropper.run, plan, snapshot=str(path))
+
+    def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
+        """Sends the letters of a snapshot back into their dead-letter queue, or into `queue`; each once.
+
+        A file is remembered with what was sent of it, next to it: a second run sends what is missing."""
+        from semel.dlq.restoring import Restorer
+
+        restorer = Restorer(self.client, source, queue, folder=self.state / "restores", clock=self._clock)
+        name = restorer.target_name
+        return self._start(
+            "restore", name, "", restorer.run, {"file": restorer.name, "queue": queue}, file=restorer.name
+        )
+
+    # Jobs, the log, marks.
+
+    def jobs(self) -> list[Job]:
+        """The newest first."""
+        return self._jobs.all()
+
+    def job(self, id: str) -> Job:
+        return self._jobs.get(id)
+
+    def control(self, id: str, action: str) -> Job:
+        """`action` is pause, resume or cancel."""
+        job = self._jobs.get(id)
+        if action not in ("pause", "resume", "cancel"):
+            raise SemelError(f"a job can be told to pause, resume or cancel, not {action!r}")
+        done = {"pause": job.pause, "resume": job.resume, "cancel": job.cancel}[action]()
+        outcome = "done" if done else f"the job has ended: {job.state}"
+        self.audit.write(self.who, f"{action} job", queue=job.queue, outcome=outcome, job=job.id)
+        return job
+
+    def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
+        return list(self.audit.entries(where, limit))
+
+    def mark(self, text: str) -> Mark:
+        """Writes down that something happened now, such as a deploy."""
+        mark = marks.add(self.state, text, self.who, self._clock())
+        self.audit.write(self.who, "mark", outcome="done", text=text)
+        return mark
+
+    def marks(self, since: float = 0.0) -> list[Mark]:
+        return marks.since(self.state, since)
+
+    # How.
+
+    def _peeker(self) -> Peeker:
+        return peeker(self.client, clock=self._clock, most=self._most, accept_risk=self._accept_risk)
+
+    def _start(
+        self,
+        action: str,
+        queue: str,
+        where: str,
+        work: Callable[[Job], None],
+        plan: Mapping[str, Any],
+        **details: str,
+    ) -> Job:
+        self.audit.write(self.who, action, queue=queue, where=where, outcome="begun", **details)
+
+        def ended(job: Job, outcome: str) -> None:
+            counts = job.counts
+            count = counts.matched if action.endswith("(dry run)") else max(counts.deleted, counts.sent)
+            known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, **details}
+            self.audit.write(self.who, action, count=count, outcome=outcome, **known)
+
+        def audited(job: Job) -> None:
+            # Before the job's own end: whoever waits for that finds the entry.
+            try:
+                work(job)
+            except JobCancelled:
+                ended(job, "cancelled")
+                raise
+            except JobStopped as error:
+                ended(job, f"stopped: {error}")
+                raise
+            except BaseException as error:
+                ended(job, f"failed: {error}")
+                raise
+            ended(job, "done")
+
+        return self._jobs.start(action.partition(" ")[0], queue, audited, plan, who=self.who)
+
+
+def _pages(look: Peeker, queue: str, where: str, **wanted: Any) -> Generator[list[DeadLetter], None, None]:
+    """A generator of our own, so that it can be closed wherever the look is left."""
+    yield from look.pages(queue, where=filters.parse(where), **wanted)

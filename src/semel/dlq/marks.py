@@ -1,0 +1,55 @@
+"""Marks in time, such as deploys: one JSON object a line, shown as a line on every chart."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from semel.dlq.answers import Mark
+from semel.errors import SemelError
+
+FILE: Final = "marks.jsonl"
+LONGEST: Final = 200  # characters
+_READ: Final = 1 << 20  # bytes from the end: the newest few thousand
+
+
+def add(folder: Path, text: str, who: str, at: float) -> Mark:
+    said = " ".join(text.split())
+    if not said:
+        raise SemelError('a mark needs a text, as in: semel mark "deployed 1.4.2"')
+    mark = Mark(at, said[:LONGEST], who)
+    try:
+        handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, orjson.dumps(asdict(mark)) + b"\n")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise SemelError(f"the mark cannot be written to {folder / FILE}: {error.strerror or error}") from None
+    return mark
+
+
+def since(folder: Path, at: float = 0.0) -> list[Mark]:
+    """The oldest first."""
+    found = []
+    try:
+        with (folder / FILE).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _READ))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SemelError(f"the marks in {folder / FILE} cannot be read: {error.strerror or error}") from None
+    for line in lines:
+        try:
+            mark = Mark(**orjson.loads(line))
+        except (ValueError, TypeError):
+            continue  # the half of a line that the window begins with
+        if mark.at >= at:
+            found.append(mark)
+    return found

@@ -1,0 +1,178 @@
+"""Letters as JSON lines: all that is needed to bring each of them back. The same for exports and for snapshots.
+
+One object a line: `semel` (the format, 1), `exported_at`, `queue` (where it was), `id`, `body`, `attributes` (its own:
+`type` and `value`, or `base64` for bytes), `group`, `dedup`, `trace`, and what it says of itself: `source`, `key`,
+`reason`, `error`, `attempts`, `original_id`, `redrives`, `by_semel`; for people: `sent`, `receives`, `first_received`,
+`fingerprint`, `system`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from semel.dlq.answers import as_json
+from semel.dlq.model import DeadLetter
+from semel.errors import SemelError
+from semel.sqs.client.messages import Attribute
+
+FORMAT: Final = 1
+_KEPT: Final = (
+    *("id", "queue", "body", "sent", "receives", "first_received", "source", "key", "reason", "error", "attempts"),
+    *("original_id", "group", "dedup", "sequence", "trace", "redrives", "by_semel", "fingerprint", "attributes"),
+    "system",
+)
+
+
+class SnapshotError(SemelError):
+    """A file of letters that cannot be written, or a line of it that cannot be read."""
+
+
+def line(letter: DeadLetter, *, at: float) -> bytes:
+    if letter.cut:
+        raise SnapshotError(f"message {letter.id}: only the beginning of its body is known; a snapshot needs all of it")
+    content = as_json(letter)
+    return orjson.dumps({"semel": FORMAT, "exported_at": at} | {name: content[name] for name in _KEPT}) + b"\n"
+
+
+def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetter:
+    """The letter of a line. Raises SnapshotError, which names the line."""
+    try:
+        content: dict[str, Any] = orjson.loads(text)
+        if content["semel"] != FORMAT:
+            raise SnapshotError(
+                f"{name}, line {number}: written by a newer Semel (format {content['semel']}); update this one"
+            )
+        optional: dict[str, Any] = {
+            key: _text(content, key) if content.get(key) is not None else ""
+            for key in ("source", "key", "reason", "error", "original_id", "group", "dedup", "sequence", "trace")
+        }
+        return DeadLetter(
+            id=_text(content, "id"),
+            queue=_text(content, "queue"),
+            body=_text(content, "body"),
+            sent=float(content.get("sent") or 0),
+            receives=int(content.get("receives") or 0),
+            attributes={key: _attribute(value) for key, value in (content.get("attributes") or {}).items()},
+            system=content.get("system") or {},
+            attempts=int(content.get("attempts") or 0),
+            redrives=int(content.get("redrives") or 0),
+            by_semel=bool(content.get("by_semel")),
+            body_bytes=len(content["body"].encode()),
+            **optional,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SnapshotError(
+            f"{name}, line {number} is no letter as `semel dlq export` writes it ({error!r}); nothing was sent from "
+            "there on"
+        ) from None
+
+
+def _text(content: dict[str, Any], key: str) -> str:
+    value = content[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is no text")
+    return value
+
+
+def _attribute(value: dict[str, str]) -> Attribute:
+    return Attribute(value["type"], b64decode(value["base64"], validate=True) if "base64" in value else value["value"])
+
+
+def new_path(state: Path, queue: str, at: float) -> Path:
+    """A new file for a snapshot of this queue."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", queue.rpartition("/")[2])
+    folder = state / "snapshots"
+    path = folder / f"{safe}-{stamp}.jsonl"
+    number = 2
+    while path.exists():
+        path = folder / f"{safe}-{stamp}-{number}.jsonl"
+        number += 1
+    return path
+
+
+class Writer:
+    """A file of letters that is on disk whenever `sync` returns. It must not be there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise SnapshotError(f"{path} is there already; name a file that is not") from None
+        except OSError as error:
+            raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from None
+        self._file = os.fdopen(handle, "wb")
+
+    def write(self, letters: Iterable[DeadLetter], *, at: float) -> None:
+        for letter in letters:
+            self._file.write(line(letter, at=at))
+            self.count += 1
+
+    def sync(self) -> None:
+        """Raises SnapshotError if it did not get there: then nothing may rely on it."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise SnapshotError(f"{self.path} cannot be written: {error.strerror or error}") from None
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def sync_folder(folder: Path) -> None:
+    """So that a new file's name is on disk too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def export(letters: Iterable[DeadLetter], to: Path | IO[bytes] | None, *, at: float) -> tuple[int, str]:
+    """Writes them all; how many, and the file's name. A file appears only when it is complete."""
+    if not isinstance(to, Path):
+        count = 0
+        for letter in letters:
+            if to is not None:
+                to.write(line(letter, at=at))
+            count += 1
+        return count, ""
+    draft = to.with_name(f".{to.name}.{os.getpid()}.part")
+    draft.unlink(missing_ok=True)
+    writer = Writer(draft)
+    try:
+        writer.write(letters, at=at)
+        writer.sync()
+        draft.replace(to)
+    except OSError as error:
+        raise SnapshotError(f"{to} cannot be written: {error.strerror or error}") from None
+    finally:
+        writer.close()
+        draft.unlink(missing_ok=True)
+    return writer.count, str(to)
+
+
+def letters_in(path: Path) -> Iterator[DeadLetter]:
+    """The letters of a file, one by one."""
+    try:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    yield read(text, number, path.name)
+    except OSError as error:
+        raise SnapshotError(f"{path} cannot be read: {error.strerror or error}") from None
