@@ -185,6 +185,7 @@ class MessageRow:
     group: str = ""
     key: str = ""
     error: str = ""
+    place: int | None = None  # in the queue; `message(queue, id, place)` finds it at once by that
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +324,7 @@ class LetterRow:
     group: str = ""
     state: str = ""
     expires: float | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,416 @@
+"""The house: one object that pages, JSON API and terminal ask; it asks the broker or SQS, the ledger and the workers.
+
+The rules: nothing is fetched that nobody looks at, but for a sample of the workers' counters; what is fetched is kept
+for a moment, so that ten tabs cost what one does; no method waits for a long piece of work. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from semel.consumer.places import state_folder
+from semel.dashboard.data import attributes, looking, queues, stuck
+from semel.dashboard.data import series as past
+from semel.dashboard.data.broker import BrokerSource
+from semel.dashboard.data.doctor import Practice
+from semel.dashboard.data.errors import HouseError, NotThere
+from semel.dashboard.data.facts import QueueFacts, Source
+from semel.dashboard.data.keeping import Kept
+from semel.dashboard.data.messages import ledger_keys, whole
+from semel.dashboard.data.model import (
+    AuditPage,
+    AuditRow,
+    DeadLetterQueueRow,
+    DoctorPage,
+    Fault,
+    InHand,
+    LettersPage,
+    Mark,
+    MessagePage,
+    MessagesPage,
+    OncePage,
+    QueuePage,
+    QueuesPage,
+    Series,
+    WorkersPage,
+)
+from semel.dashboard.data.once import Once
+from semel.dashboard.data.remembering import Memory
+from semel.dashboard.data.sampling import SampledSource
+from semel.dashboard.data.searching import Found, Page, Searches
+from semel.dashboard.data.workers import Crew
+from semel.dashboard.settings import Settings
+from semel.dlq.audit import Audit
+from semel.dlq.filters import Filter
+from semel.dlq.listing import dead_letter_queues, is_called_so
+from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.peeking import peeker
+from semel.ledger.contract import Ledger
+from semel.sqs import Client
+from semel.sqs.client.admin import Admin
+
+HOUR: Final = 3600.0
+_LISTED: Final = 10.0  # seconds for which ages of dead letters are good: they take a look to know
+
+
+class House:
+    """Everything that can be looked at. `client` and `ledger` may be given, and are then the caller's to close."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        client: Client | None = None,
+        ledger: Ledger | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings, self._clock = settings, clock
+        self.state = settings.state or state_folder()
+        self._own_client = client is None
+        self.client = client or Client(settings.endpoint_url, settings.region, settings.profile)
+        self.memory = Memory(settings.ledger, ledger, settings.attempt_logs)
+        self.crew = Crew(settings.workers, token=settings.control_token, folder=self.state)
+        self._once = Once(self.crew, clock=clock)
+        self._practice = Practice(settings, self._names, clock=clock)
+        self._searches = Searches(self._read_letters, now=self.now)
+        self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)
+        self._lock = threading.Lock()
+        self._source: Source | None = None
+
+    def begin(self) -> None:
+        """Keep a past of what the workers count from now on."""
+        self._once.begin()
+
+    def close(self) -> None:
+        for part in (self._once, self._searches, self.crew, self.memory):
+            part.close()
+        if self._source is not None:
+            self._source.close()
+        if self._own_client:
+            self.client.close()
+
+    # Queues.
+
+    @property
+    def source(self) -> Source:
+        """Where facts come from. Raises SqsError while nothing answers."""
+        with self._lock:
+            if self._source is None:
+                admin = Admin.of(self.client)
+                if admin is not None:
+                    self._source = BrokerSource(admin, self.client, clock=self._clock)
+                else:
+                    self._source = SampledSource(self.client, clock=self._clock, metrics=self._cloudwatch())
+            return self._source
+
+    @property
+    def is_ours(self) -> bool:
+        return self.source.is_ours
+
+    def now(self) -> float:
+        return self.source.now()
+
+    def queues(self) -> QueuesPage:
+        source = self.source
+        now, facts = source.now(), source.facts()
+        series = source.series((), now - queues.SHORT)
+        return QueuesPage(
+            rows=queues.rows(facts, series, self.crew.takers(), now),
+            endpoint=self.client.endpoint,
+            region=self.client.region,
+            is_ours=source.is_ours,
+            taken_at=now,
+            notes=tuple(source.notes()),
+        )
+
+    def queue(self, name: str, since: float | None = None) -> QueuePage:
+        """`since` in seconds since 1970; the last hour if it is not given."""
+        source = self.source
+        now = source.now()
+        facts = self._facts(name)
+        start = now - HOUR if since is None else since
+        series = source.series((name,), min(start, now - queues.SHORT)).get(name, Series())
+        every = source.facts()
+        depths = {one.name: one.visible + one.in_flight + one.delayed for one in every}
+        return QueuePage(
+            row=queues.row(
+                facts,
+                series,
+                queues.sources_by_queue(every).get(name, ()),
+                depths.get(facts.dead_letter_queue or ""),
+                self.crew.takers().get(name, 0),
+                now,
+            ),
+            series=past.thinned(past.later(series, start), queues.CHART),
+            attributes=attributes.explained(facts.attributes),
+            marks=self.marks(start),
+            faults=source.faults(name) if isinstance(source, BrokerSource) else None,
+            is_ours=source.is_ours,
+            since=start,
+        )
+
+    # Messages.
+
+    def messages(
+        self, queue: str, where: str = "", *, limit: int = 50, after: str | None = None, look: bool = False
+    ) -> MessagesPage:
+        """Messages in their order. Where that costs receives, nothing is shown unless `look` says so."""
+        source, limit = self.source, max(1, min(limit, looking.MOST_ROWS))
+        self._facts(queue)
+        if isinstance(source, BrokerSource):
+            return looking.broker_messages(source, queue, where, limit=limit, after=after)
+        if not look:
+            return MessagesPage(queue, (), where, needs_look=True, error=looking.read_filter(where)[1])
+        return looking.received_messages(self.client, queue, where, limit=limit, accept_risk=True)
+
+    def message(self, queue: str, id: str, *, place: int | None = None, look: bool = False) -> MessagePage:
+        """Everything about one message. `place` helps to find it; `look` as with `messages`."""
+        source = self.source
+        facts = self._facts(queue)
+        shown: Mapping[str, Any] = {}
+        cost = ""
+        if isinstance(source, BrokerSource):
+            letter, shown = looking.broker_message(source.admin, queue, id, place)
+        else:
+            letter, cost = self._received(queue, id, look)
+        here = shown.get("ReceivesInThisQueue")
+        is_dead = bool(queues.sources_by_queue(source.facts()).get(queue)) or is_called_so(queue)
+        message = whole(
+            letter, looking.travelling(shown), receives_here=None if here is None else int(here), is_dead_letter=is_dead
+        )
+        held = self.crew.holding(id)
+        trail, trail_note = self.memory.trail(message)
+        keys = ledger_keys(message, _told(held, [event.key for event in trail]))
+        entry, ledger_note = self.memory.entry(keys)
+        now = source.now()
+        return MessagePage(
+            message=message,
+            stuck=stuck.reasons(
+                message,
+                facts,
+                now=now,
+                ledger=entry,
+                in_hand=held,
+                trail=trail,
+                workers=self.crew.takers().get(queue, 0),
+                blocked_by=self._blocked_by(letter),
+            ),
+            max_receives=facts.max_receives,
+            retries_left=stuck.retries_left(message, facts),
+            dead_letter_queue=facts.dead_letter_queue,
+            next_visible_at=letter.visible_at if letter.state in ("in_flight", "delayed") else None,
+            ledger=entry,
+            ledger_note=ledger_note,
+            trail=trail,
+            trail_note=trail_note,
+            in_hand=held,
+            cost=cost,
+        )
+
+    # Dead letters.
+
+    def dead_letter_queues(self) -> tuple[DeadLetterQueueRow, ...]:
+        source = self.source
+        now = source.now()
+        facts = {one.name: one for one in source.facts()}
+        series = source.series((), now - queues.SHORT)
+        return tuple(
+            queues.dead_letter_row(info, facts.get(info.name), series.get(info.name, Series()), now)
+            for info in self._infos()
+            if info.name in facts
+        )
+
+    def letters(
+        self, queue: str, where: str = "", *, limit: int = 100, after: str | None = None, look: bool = False
+    ) -> LettersPage:
+        """The letters that match, and their groups; `after` is a number of letters to leave out."""
+        source = self.source
+        facts = self._facts(queue)
+        row = self._letter_queue(facts)
+        wanted, error = looking.read_filter(where)
+        if error is not None:
+            return LettersPage(row, (), (), 0, 0, row.depth, complete=True, where=where, error=error)
+        if source.is_ours or look:
+            found = self._searches.look(queue, wanted, total=row.depth, anew=look and not source.is_ours)
+        else:
+            known = self._searches.peeked(queue, wanted)
+            if known is None:
+                return LettersPage(row, (), (), 0, 0, row.depth, complete=False, where=where, needs_look=True)
+            found = known
+        return _letters_page(row, found, where, limit, after)
+
+    def changed(self, queue: str | None = None) -> None:
+        """Somebody acted: what was kept is no longer true."""
+        self.source.forget()
+        self._listed.forget()
+        if queue is not None:
+            self._searches.forget(queue)
+
+    # Once, workers, doctor.
+
+    def once(self) -> OncePage:
+        return self._once.page(self.marks(self._clock() - 6 * HOUR))
+
+    def workers(self) -> WorkersPage:
+        return self.crew.page()
+
+    def control(self, worker: str, action: str, queue: str | None = None, value: int | None = None) -> str:
+        return self.crew.control(worker, action, queue, value)
+
+    def doctor(self) -> DoctorPage:
+        return self._practice.page()
+
+    def examine(self) -> bool:
+        """Start an examination; False if one is running."""
+        return self._practice.start()
+
+    @property
+    def practice(self) -> Practice:
+        return self._practice
+
+    # Faults.
+
+    def faults(self, queue: str | None = None) -> tuple[Fault, ...]:
+        return self._broker().faults(queue)
+
+    def set_fault(self, kind: str, rate: float, queue: str | None, milliseconds: float | None) -> tuple[Fault, ...]:
+        self._broker().admin.set_fault(kind, rate, queue=queue, milliseconds=milliseconds)
+        return self.faults(queue)
+
+    def clear_faults(self, kind: str | None, queue: str | None = None) -> tuple[Fault, ...]:
+        """Those of one queue if it is named, else all."""
+        source = self._broker()
+        if queue is None:
+            source.admin.clear_faults(kind)
+        else:
+            for fault in source.faults(queue):
+                if fault.queue == queue and kind in (None, fault.kind):
+                    source.admin.set_fault(fault.kind, 0, queue=queue)
+        return self.faults(queue)
+
+    # What was done.
+
+    def audit(self, where: str = "", limit: int = 200) -> AuditPage:
+        log = Audit.at(self.state)
+        found = list(log.entries(where, limit + 1))
+        rows = tuple(
+            AuditRow(
+                at=entry.at,
+                who=entry.who,
+                action=entry.action,
+                queue=entry.queue,
+                where=entry.where,
+                count=entry.count,
+                outcome=entry.outcome,
+                details=dict(entry.details) | ({"job": entry.job} if entry.job else {}),
+            )
+            for entry in found[:limit]
+        )
+        return AuditPage(rows, where, more=len(found) > limit, path=str(log.path))
+
+    def marks(self, since: float = 0.0) -> tuple[Mark, ...]:
+        return self.memory.marks(self.state, since)
+
+    # Inside.
+
+    def _broker(self) -> BrokerSource:
+        source = self.source
+        if not isinstance(source, BrokerSource):
+            raise HouseError(
+                f"{self.client.endpoint} is not Semel's broker, so it has no faults to set",
+                "try them on a local one: semel serve",
+                409,
+            )
+        return source
+
+    def _facts(self, name: str) -> QueueFacts:
+        found = next((facts for facts in self.source.facts() if facts.name == name), None)
+        if found is None:
+            self.source.forget()
+            found = next((facts for facts in self.source.facts() if facts.name == name), None)
+        if found is None:
+            raise NotThere(f"there is no queue {name} at {self.client.endpoint}", "see the list of queues for its name")
+        return found
+
+    def _names(self) -> Sequence[str]:
+        return [facts.name for facts in self.source.facts()]
+
+    def _infos(self) -> list[QueueInfo]:
+        return self._listed.get("", lambda: dead_letter_queues(self.client, clock=self.now))
+
+    def _letter_queue(self, facts: QueueFacts) -> DeadLetterQueueRow:
+        known = next((info for info in self._infos() if info.name == facts.name), None)
+        info = known or QueueInfo(
+            name=facts.name,
+            url=facts.url,
+            arn=facts.arn,
+            fifo=facts.fifo,
+            visible=facts.visible,
+            in_flight=facts.in_flight,
+            delayed=facts.delayed,
+            retention=facts.number("MessageRetentionPeriod", 345_600.0),
+            oldest_age=facts.oldest_age,
+            estimated=True,
+        )
+        return queues.dead_letter_row(info, facts, Series(), self.now())
+
+    def _read_letters(self, queue: str, where: Filter, after: int) -> Iterator[Page]:
+        source = self.source
+        if isinstance(source, BrokerSource):
+            return looking.letters(source.admin, queue, where, after)
+        return looking.letters_by_receiving(self.client, queue)
+
+    def _received(self, queue: str, id: str, look: bool) -> tuple[DeadLetter, str]:
+        if not look:
+            raise HouseError(
+                f"{self.client.endpoint} shows a message only to those who receive it, which counts against it",
+                "ask for it with look=1",
+                409,
+            )
+        looker = peeker(self.client, most=looking.BY_RECEIVING, accept_risk=True)
+        letter = looker.one(queue, id)
+        if letter is None:
+            raise looking.gone(queue, id)
+        return letter, str(looker.cost)
+
+    def _blocked_by(self, letter: DeadLetter) -> str | None:
+        """An earlier message of the same FIFO group that is in flight."""
+        source = self.source
+        if not (letter.sequence and letter.group and letter.state == "visible" and isinstance(source, BrokerSource)):
+            return None
+        page = source.admin.peek(letter.queue, limit=1, bodies=False, group=letter.group, state="in_flight")
+        return next((str(message["MessageId"]) for message in page.messages), None)
+
+    def _cloudwatch(self) -> Any:
+        if not self.settings.cloudwatch:
+            return None
+        from semel.dashboard.data.cloudwatch import CloudWatch
+
+        return CloudWatch(self.client.region, self.settings.profile, clock=self._clock)
+
+
+def _told(held: InHand | None, keys: Sequence[str]) -> list[str]:
+    return [key for key in ([held.key] if held else []) + list(dict.fromkeys(reversed(keys))) if key][:5]
+
+
+def _letters_page(row: DeadLetterQueueRow, found: Found, where: str, limit: int, after: str | None) -> LettersPage:
+    start = int(after) if after and after.isdigit() and len(after) < 10 else 0
+    limit = max(1, min(limit, looking.MOST_ROWS))
+    rows = found.rows[start : start + limit]
+    more = start + len(rows) < len(found.rows)
+    return LettersPage(
+        queue=row,
+        groups=found.shown_groups(),
+        letters=tuple(rows),
+        matched=found.matched,
+        looked_at=found.looked_at,
+        total=max(row.depth, found.looked_at) if not found.complete else row.depth,
+        complete=found.complete,
+        where=where,
+        next=str(start + len(rows)) if more and rows else None,
+        cost=found.cost,
+        error=found.error,
+    )
