@@ -66,11 +66,11 @@ class Audit:
         count: int | None = None,
         outcome: str = "",
         job: str = "",
-        **details: str,
+        details: Mapping[str, str] | None = None,
     ) -> AuditEntry:
-        entry = AuditEntry(self._clock(), who, action, queue, _short(where), count, _short(outcome), job)
-        cut = {name: _short(text) for name, text in details.items() if text}
-        line = orjson.dumps(asdict(entry) | {"details": cut}) + b"\n"
+        cut = {name: _short(text) for name, text in (details or {}).items() if text}
+        entry = AuditEntry(self._clock(), who, action, queue, _short(where), count, _short(outcome), job, cut)
+        line = orjson.dumps(asdict(entry)) + b"\n"
         try:
             # Only then is a line never torn by another process's: O_APPEND, and all of it at once.
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -7,7 +7,6 @@ when it has ended; what takes long is a job, which can be watched, paused and ca
 from __future__ import annotations
 
 import copy
-import enum
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,13 +14,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from semel.consumer.places import state_folder
-from semel.dlq import filters, listing, marks, snapshots
+from semel.dlq import editing, filters, listing, marks, snapshots
 from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent
 from semel.dlq.audit import Audit, AuditEntry, somebody
+from semel.dlq.dropping import Dropper
+from semel.dlq.editing import EditError as EditError
+from semel.dlq.editing import Key as Key
+from semel.dlq.editing import NoSuchLetter as NoSuchLetter
 from semel.dlq.grouping import Grouping
 from semel.dlq.jobs import Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import LOOKED_AT, Peeker, peeker
+from semel.dlq.restoring import Restorer
 from semel.errors import SemelError
 from semel.sqs.client import Client
 
@@ -30,17 +34,6 @@ if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
 
 SHOWN: Final = 100  # letters of one answer, unless more are asked for
-
-
-class NoSuchLetter(SemelError):
-    """There is no letter with this id in the queue."""
-
-
-class Key(enum.Enum):
-    """What becomes of a letter's key when a changed copy is sent."""
-
-    KEEP = "keep"  # the ledger still knows what was done under it
-    NEW = "new"  # a new one is made up: the copy runs whatever the ledger knows
 
 
 class Desk:
@@ -125,10 +118,7 @@ class Desk:
         """The whole letter, by its MessageId here or before it became one. Raises NoSuchLetter."""
         found = self._peeker().one(queue, id)
         if found is None:
-            raise NoSuchLetter(
-                f"there is no message {id} in {queue}: it was redriven, dropped or has expired, or is being looked at; "
-                f"`semel dlq list {queue}` shows those that there are"
-            )
+            raise editing.no_such_letter(queue, id)
         return found
 
     def export(
@@ -139,7 +129,9 @@ class Desk:
         with closing(_pages(look, queue, where)) as pages:
             chosen = (letter for page in pages for letter in page if not wanted or letter.id in wanted)
             count, path = snapshots.export(chosen, to, at=self._clock())
-        self.audit.write(self.who, "export", queue=queue, where=where, count=count, outcome="done", file=path)
+        self.audit.write(
+            self.who, "export", queue=queue, where=where, count=count, outcome="done", details={"file": path}
+        )
         return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
 
     def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
@@ -177,27 +169,28 @@ class Desk:
         to: str = "",
     ) -> Resent:
         """Sends one letter, changed or not, to the queue that it came from (or `to`), then deletes it here."""
-        from semel.dlq import editing
-
         wanted = editing.Wanted(body, attributes, group, key, to)
-        self.audit.write(self.who, "resend", queue=queue, outcome="begun", id=id, to=to)
+        self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
         try:
-            resent = editing.resend(self.client, self.ledger, self.letter(queue, id), wanted, clock=self._clock)
+            resent = editing.resend(self.client, self.ledger, queue, id, wanted, clock=self._clock)
         except SemelError as error:
-            self.audit.write(self.who, "resend", queue=queue, outcome=f"failed: {error}", count=0, id=id, to=to)
+            self.audit.write(
+                self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}
+            )
             raise
-        changed = ", ".join(name for name in ("body", "attributes", "group") if getattr(wanted, name) is not None)
         self.audit.write(
             self.who,
             "resend",
             queue=queue,
             count=1,
             outcome="done" if resent.deleted else "sent, but the original is still there",
-            id=id,
-            to=resent.queue,
-            new_id=resent.message_id,
-            key="kept" if key is Key.KEEP else resent.key,
-            changed=changed,
+            details={
+                "id": id,
+                "to": resent.queue,
+                "new_id": resent.message_id,
+                "key": "kept" if key is Key.KEEP else resent.key,
+                "changed": ", ".join(wanted.changed),
+            },
         )
         return resent
 
@@ -213,24 +206,18 @@ class Desk:
         """Deletes letters, each only after it is in a snapshot on disk. At most `expected`: as many as somebody saw.
 
         The snapshot is in the state folder unless it is named; the job's result has its path as `snapshot`."""
-        from semel.dlq.dropping import Dropper
-
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
         dropper = Dropper(self.client, queue, filters.parse(where), path, ids=ids, expected=expected, clock=self._clock)
         plan = {"where": where, "ids": list(ids), "expected": expected, "snapshot": str(path)}
-        return self._start("drop", queue, where, dropper.run, plan, snapshot=str(path))
+        return self._start("drop", queue, where, dropper.run, plan, {"snapshot": str(path)})
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
         """Sends the letters of a snapshot back into their dead-letter queue, or into `queue`; each once.
 
         A file is remembered with what was sent of it, next to it: a second run sends what is missing."""
-        from semel.dlq.restoring import Restorer
-
         restorer = Restorer(self.client, source, queue, folder=self.state / "restores", clock=self._clock)
-        name = restorer.target_name
-        return self._start(
-            "restore", name, "", restorer.run, {"file": restorer.name, "queue": queue}, file=restorer.name
-        )
+        plan = {"file": restorer.name, "queue": queue}
+        return self._start("restore", restorer.target_name, "", restorer.run, plan, {"file": restorer.name})
 
     # Jobs, the log, marks.
 
@@ -257,7 +244,7 @@ class Desk:
     def mark(self, text: str) -> Mark:
         """Writes down that something happened now, such as a deploy."""
         mark = marks.add(self.state, text, self.who, self._clock())
-        self.audit.write(self.who, "mark", outcome="done", text=text)
+        self.audit.write(self.who, "mark", outcome="done", details={"text": text})
         return mark
 
     def marks(self, since: float = 0.0) -> list[Mark]:
@@ -275,14 +262,14 @@ class Desk:
         where: str,
         work: Callable[[Job], None],
         plan: Mapping[str, Any],
-        **details: str,
+        details: Mapping[str, str] | None = None,
     ) -> Job:
-        self.audit.write(self.who, action, queue=queue, where=where, outcome="begun", **details)
+        self.audit.write(self.who, action, queue=queue, where=where, outcome="begun", details=details)
 
         def ended(job: Job, outcome: str) -> None:
             counts = job.counts
             count = counts.matched if action.endswith("(dry run)") else max(counts.deleted, counts.sent)
-            known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, **details}
+            known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, "details": details}
             self.audit.write(self.who, action, count=count, outcome=outcome, **known)
 
         def audited(job: Job) -> None:
