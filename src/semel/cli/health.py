@@ -44,5 +44,6 @@ def run(given: argparse.Namespace) -> int:
     else:
         print(f"{'live' if found.live else 'not live'}, {'ready' if found.ready else 'not ready'}")
         for name, lane in found.details.get("lanes", {}).items():
-            print(f"  {name}: {lane['in_hand']} in hand, last poll {lane['seconds_since_poll']} s ago")
+            polled = "paused" if lane.get("paused") else f"last poll {lane['seconds_since_poll']} s ago"
+            print(f"  {name}: {lane['in_hand']} in hand, {polled}")
     return 0 if found.live and found.ready else 1

@@ -47,7 +47,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--drain", metavar="S", help="time for handlers to finish after SIGTERM, such as 25 or 2m")
     parser.add_argument("--lease", metavar="S", help="visibility timeout and lease, such as 30 or 5m")
     parser.add_argument("--create-dlq", action="store_true", help="create the dead-letter queues that are missing")
-    parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health and /metrics here")
+    parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health, /metrics, /workers and /control here")
+    parser.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        help="let others than this machine look at /workers and use /control, with this token "
+        "(or SEMEL_CONTROL_TOKEN, which no list of processes shows)",
+    )
     parser.add_argument(
         "--attempt-log", metavar="FOLDER", help="log every step of every message here; s3://… works too"
     )
@@ -71,6 +77,8 @@ def run(given: argparse.Namespace) -> int:
     from semel.consumer import explaining, logs, processes
 
     _check_engine(given)
+    if given.control_token is not None and given.health is None:
+        raise SemelError("--control-token is for the address that --health gives: add --health 0.0.0.0:8080")
     logs.configure(given.log_format, given.log_level)
     wanted = processes.Wanted(
         app=given.app,
@@ -81,6 +89,7 @@ def run(given: argparse.Namespace) -> int:
         drain=given.drain,
         create_dlq=given.create_dlq,
         health=given.health,
+        control_token=given.control_token,
         attempt_log=given.attempt_log,
         options={name: value for name in ("concurrency", "lease") if (value := getattr(given, name)) is not None},
     )
@@ -101,6 +110,8 @@ def run(given: argparse.Namespace) -> int:
 def _check_engine(given: argparse.Namespace) -> None:
     if given.on == "spark" and given.processes != 1:
         raise SemelError("--processes is for threads; on Spark, --master local[4] says how many tasks run at once")
+    if given.on == "spark" and given.control_token is not None:
+        raise SemelError("--control-token is for threads: on Spark, the engine itself decides who works on what")
     for option in ("checkpoint", "master"):
         if given.on != "spark" and getattr(given, option) is not None:
             raise SemelError(f"--{option} is for Spark: add --on spark, or leave it out")

@@ -7,18 +7,20 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from semel.consumer import endpoint
 from semel.consumer import settings as settings_
 from semel.consumer.attempts import AttemptLog
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
+from semel.consumer.control import Identity, RuntimeControl
 from semel.consumer.handlers import Handler, inspect_handler
-from semel.consumer.health import HealthServer
 from semel.consumer.keys import KeySpec, PayloadSpec
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.runtime import Report, Runtime
@@ -110,7 +112,8 @@ class App:
     def run(self, **how: Any) -> Report:
         """Work until SIGTERM or SIGINT (or the queues are empty, with burst=True); returns after the drain.
 
-        Options: burst, health ("host:port"), drain, create_dlq, and any option of a handler, which then counts most.
+        Options: burst, health ("host:port"), control_token, drain, create_dlq, and any option of a handler, which then
+        counts most.
         """
         if gc.get_threshold() == PYTHONS_THRESHOLD:
             # Messages are many and short-lived; Python's own pace would spend a tenth of the time looking for cycles.
@@ -134,6 +137,8 @@ class App:
         *,
         burst: bool = False,
         health: str | None = None,
+        control_token: str | None = None,
+        name: str = "",
         drain: Duration | None = None,
         create_dlq: bool = False,
         tools: Tools | None = None,
@@ -147,10 +152,17 @@ class App:
         limit = self.drain_limit if drain is None else seconds(drain)
         runtime = Runtime(lanes, ledger, client, tools, drain=limit, burst=burst)
         if health is not None:
-            host, _, port = health.rpartition(":")
-            server = HealthServer(host or "127.0.0.1", _port(port), health=runtime.health, metrics=tools.metrics.text)
-            stack.callback(server.close)
-            logger.info("health and metrics on %s", server.url)
+            identity = Identity.new(name or os.path.basename(sys.argv[0]))
+            endpoint.serve(
+                stack,
+                health,
+                identity,
+                [lane.name for lane in lanes],
+                health=runtime.health,
+                metrics=tools.metrics.text,
+                control=RuntimeControl(runtime, identity),
+                token=control_token,
+            )
         return runtime
 
     def tools(self, stack: ExitStack, **given: Any) -> Tools:
@@ -267,12 +279,6 @@ def _create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
     queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
     logger.warning("created the dead-letter queue %s for %s", name, queue.name)
     return queue.attributes()
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65_535:
-        raise SemelError(f"health={text!r} is no address: write it as 8080 or 0.0.0.0:8080")
-    return int(text)
 
 
 class _signals:

@@ -1,6 +1,7 @@
-"""The consumer's health over HTTP, for probes, and its metrics for Prometheus.
+"""The consumer's health over HTTP, for probes, its metrics for Prometheus, and its control for operators.
 
-The rules: 200 is good, 503 is not; asking costs little, changes nothing, and an answer shows no message.
+The rules: 200 is good, 503 is not; asking costs little, changes nothing, and an answer shows no message. Only /control
+changes anything; it, and /workers, which tells keys, answer only those whom `control_access` lets in.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+from semel.consumer.control import Command, Controlled, Refused
+from semel.consumer.control_access import refusal
 from semel.errors import SemelError, StartError
 
 log = logging.getLogger("semel.consumer.health")
@@ -29,12 +32,16 @@ MAX_REQUESTS: Final = 32  # at a time; more are turned away
 REQUEST_SECONDS: Final = 10.0  # for a client to say what it wants, and to take the answer
 MAX_ANSWER: Final = 1024 * 1024
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MAX_COMMAND: Final = 16 * 1024  # bytes
 PATHS: Final = "/health, /health/live, /health/ready, /metrics"
+CONTROL_PATHS: Final = ", /workers, /control"
+TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`live`: need not be restarted. `ready`: takes in messages. `details`: what somebody wants to know if not."""
+    """`live`: need not be restarted. `ready`: takes in messages, or would if it were not paused. `details`: what
+    somebody wants to know if not."""
 
     live: bool
     ready: bool
@@ -42,10 +49,19 @@ class Health:
 
 
 class HealthServer:
-    """Serves from the moment it is made until `close`."""
+    """Serves from the moment it is made until `close`. Without `control` it can only be looked at."""
 
-    def __init__(self, host: str, port: int, *, health: Callable[[], Health], metrics: Callable[[], str]) -> None:
-        self._server = _bound(host, port, health, metrics)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        health: Callable[[], Health],
+        metrics: Callable[[], str],
+        control: Controlled | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._server = _bound(host, port, _Told(health, metrics, control, token))
         self.host: str = host
         self.port: int = self._server.server_address[1]
         self._wake, self._woken = os.pipe()
@@ -84,10 +100,20 @@ class HealthServer:
                 self._server.handle_request()
 
 
-def _bound(host: str, port: int, health: Callable[[], Health], metrics: Callable[[], str]) -> _Server:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Whom the server asks for what it tells."""
+
+    health: Callable[[], Health]
+    metrics: Callable[[], str]
+    control: Controlled | None
+    token: str | None
+
+
+def _bound(host: str, port: int, told: _Told) -> _Server:
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return _Server(family, (host, port), health, metrics)
+        return _Server(family, (host, port), told)
     except (OSError, OverflowError) as error:
         raise StartError(
             f"the health endpoint cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
@@ -99,15 +125,9 @@ class _Server(ThreadingHTTPServer):
     timeout = 0
     request_queue_size = 64
 
-    def __init__(
-        self,
-        family: socket.AddressFamily,
-        address: tuple[str, int],
-        health: Callable[[], Health],
-        metrics: Callable[[], str],
-    ) -> None:
+    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], told: _Told) -> None:
         self.address_family = family
-        self.health, self.metrics = health, metrics
+        self.told = told
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, _Answer)
 
@@ -149,14 +169,49 @@ class _Answer(BaseHTTPRequestHandler):
             self._metrics()
         elif path in ("/health", "/health/live", "/health/ready"):
             self._health(path)
+        elif path == "/workers" and self.server.told.control is not None:
+            self._controlled(self.server.told.control.workers)
         else:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"there are: {PATHS}\n".encode())
+            there_are = PATHS + (CONTROL_PATHS if self.server.told.control is not None else "")
+            self._send(HTTPStatus.NOT_FOUND, TEXT, f"there are: {there_are}\n".encode())
 
     do_HEAD = do_GET
 
+    def do_POST(self) -> None:
+        control = self.server.told.control
+        if control is None or urlsplit(self.path).path.rstrip("/") != "/control":
+            self._send(HTTPStatus.NOT_IMPLEMENTED, TEXT, b"nothing can be changed here\n")
+        else:
+            self._controlled(lambda: control.do(self._command()))
+
+    def _controlled(self, answer: Callable[[], dict[str, Any]]) -> None:
+        """For those who may: what was asked for, or why not."""
+        refused = refusal(self.client_address[0], self.headers, self.server.told.token)  # type: ignore[arg-type]
+        if refused is not None:
+            self._send_json(refused.status, {"error": refused.text})
+            return
+        try:
+            self._send_json(HTTPStatus.OK, answer())
+        except Refused as error:
+            self._send_json(HTTPStatus(error.status), {"error": str(error)})
+        except Exception:
+            log.exception("the control endpoint failed")
+            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "it failed; the worker's log says why"})
+
+    def _command(self) -> Command:
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get_content_type() != "application/json" or not length.isdigit():
+            raise Refused("send the command as application/json, with its length", 415)
+        if int(length) > MAX_COMMAND:
+            raise Refused(f"a command has {MAX_COMMAND:,} bytes at most", 413)
+        try:
+            return Command.read(json.loads(self.rfile.read(int(length))))
+        except (ValueError, RecursionError):
+            raise Refused("the command is no JSON") from None
+
     def _health(self, path: str) -> None:
         try:
-            state = self.server.health()
+            state = self.server.told.health()
         except Exception:  # whatever it is: it cannot say that it is well
             log.exception("the health of the consumer cannot be told")
             state = Health(False, False, {"error": "the health cannot be told; the log says why"})
@@ -168,17 +223,19 @@ class _Answer(BaseHTTPRequestHandler):
         else:
             good = state.live and state.ready
             body = {"live": state.live, "ready": state.ready, "details": state.details}
-        data = f"{json.dumps(body, default=str, skipkeys=True)}\n".encode()
-        self._send(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, "application/json", data)
+        self._send_json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, body)
 
     def _metrics(self) -> None:
         try:
-            data = self.server.metrics().encode()
+            data = self.server.told.metrics().encode()
         except Exception:  # Prometheus shows the target as down
             log.exception("the metrics cannot be told")
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", b"the log says why\n")
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, b"the log says why\n")
         else:
             self._send(HTTPStatus.OK, METRICS_TYPE, data)
+
+    def _send_json(self, status: HTTPStatus, body: dict[str, Any]) -> None:
+        self._send(status, "application/json", f"{json.dumps(body, default=str, skipkeys=True)}\n".encode())
 
     def _send(self, status: HTTPStatus, kind: str, data: bytes) -> None:
         self.send_response(status)

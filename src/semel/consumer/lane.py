@@ -84,8 +84,8 @@ class Lane:
         self.name = queue.name
         self.fifo = queue.fifo
         self.metrics: LaneMetrics = tools.metrics.lane(self.name)
-        slots = settings.concurrency * settings.size * 2 if handler.is_batch else settings.concurrency
-        self.slots = Slots(slots, settings.max_bytes)
+        self.concurrency = settings.concurrency  # as it is now: it can be changed while the lane is at work
+        self.slots = Slots(self._slots_for(self.concurrency), settings.max_bytes)
         self.lock = threading.Lock()
         self.in_hand: dict[str, Delivery] = {}  # by message id
         self.groups = Groups()
@@ -100,6 +100,14 @@ class Lane:
         self.failed: Callable[[SqsError], None] = lambda _error: None  # the runtime's ear: no retry will mend this
         self.committed: Callable[[], None] = lambda: None  # the outbox's ear: a transaction may have sent something
         self.stopping = False
+        self.paused = False  # nothing more is received; what is in hand goes on
+
+    def _slots_for(self, concurrency: int) -> int:
+        return concurrency * self.settings.size * 2 if self.handler.is_batch else concurrency
+
+    def resize(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.slots.resize(self._slots_for(concurrency))
 
     # Receiving.
 
@@ -125,7 +133,7 @@ class Lane:
         if not deliveries:
             return len(received)
         self.slots.add_bytes(sum(delivery.size for delivery in deliveries))
-        if self.stopping:
+        if self.stopping or self.paused:
             self.give_up(deliveries)
         else:
             self.arrived(deliveries)

@@ -77,6 +77,8 @@ HISTOGRAMS: Final = {
 GAUGES: Final[dict[str, tuple[Callable[[list[float]], float], str]]] = {
     "in_flight": (sum, "Messages received and not yet settled."),
     "permits_free": (sum, "Messages that could be taken in now."),
+    "concurrency": (sum, "Messages, or batches, that may be worked on at a time."),
+    "paused": (max, "1 while receiving is paused by an operator."),
     "bytes_in_flight": (sum, "Bytes of the messages in flight."),
     "oldest_in_flight_seconds": (max, "Age of the message that has been in flight for longest."),
     "receivers": (sum, "Receivers that poll."),

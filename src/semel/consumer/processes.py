@@ -1,7 +1,8 @@
-"""An app by its name, in this process or in several: the parent starts workers, passes signals on, and adds up.
+"""An app by its name, in this process or in several: the parent starts workers, passes signals and commands on, and
+adds up.
 
 Workers share nothing but the queue and the ledger. One that dies is started again; its messages come back when their
-visibility ends, and the ledger knows how far they were.
+visibility ends, and the ledger knows how far they were. What an operator told the others, it begins with.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from semel.consumer import control, endpoint
 from semel.consumer.app import App
 from semel.consumer.context import logger
-from semel.consumer.health import Health, HealthServer
+from semel.consumer.control import Action, Command, Identity, Refused
+from semel.consumer.health import Health
 from semel.consumer.metrics import merge_texts, without_gauges
 from semel.consumer.runtime import Report, Runtime
 from semel.errors import SemelError
 
 LONGEST_PAUSE: Final = 30.0  # between two starts of a worker that keeps dying
+PATIENCE: Final = 2.0  # seconds for a worker to answer
+MOST_UNANSWERED: Final = 100  # questions that a worker may owe an answer to; it gets no more, the pipe would fill up
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class Wanted:
     drain: str | float | None = None
     create_dlq: bool = False
     health: str | None = None
+    control_token: str | None = field(default=None, repr=False)
     attempt_log: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,6 +78,8 @@ def run(wanted: Wanted) -> Report:
         return prepared(wanted).run(
             burst=wanted.burst,
             health=wanted.health,
+            control_token=wanted.control_token,
+            name=wanted.app,
             drain=wanted.drain,
             create_dlq=wanted.create_dlq,
             queues=chosen(wanted),
@@ -95,18 +104,43 @@ def chosen(wanted: Wanted) -> dict[str, None] | None:
     return None if wanted.queues is None else dict.fromkeys(wanted.queues)
 
 
-class _Worker:
-    """One child. Over its pipe it is asked for health and metrics, and at its end it says what it came to."""
+class _Wishes:
+    """What was told to all workers, for those that are started later. The last word on a queue counts."""
 
-    def __init__(self, wanted: Wanted, place: int) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._commands: dict[tuple[bool, str | None], Command] = {}
+
+    def add(self, command: Command) -> None:
+        about = command.action is Action.CONCURRENCY
+        with self._lock:
+            if command.queue is None:  # what was said of single queues is over
+                self._commands = {known: old for known, old in self._commands.items() if known[0] is not about}
+            self._commands.pop((about, command.queue), None)
+            self._commands[about, command.queue] = command
+
+    def all(self) -> tuple[Command, ...]:
+        """In the order to carry them out."""
+        with self._lock:
+            return tuple(self._commands.values())
+
+
+class _Worker:
+    """One child. Over its pipe it is asked and told, and at its end it says what it came to.
+
+    A question has a number, and its answer too: an answer that came too late is not taken for that to the next one."""
+
+    def __init__(self, wanted: Wanted, place: int, wishes: _Wishes) -> None:
         self.place = place
         self._wanted = wanted
+        self._wishes = wishes
+        self._asked = self._answered = 0
         self.starts = 0
         self.started_at = 0.0
         self._lock = threading.Lock()
+        self._pipe: Connection | None = None
         self.report: Report | None = None
         self.last_metrics = ""
-        self.start()
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -114,35 +148,50 @@ class _Worker:
         self.signals = 0  # those it was sent
         self.last_metrics = ""
         self.started_at = time.monotonic()
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(self._wanted, theirs), name=f"semel-{self.place}")
-        self.process.start()
-        theirs.close()
+        with self._lock:  # a command is either among its wishes, or comes over its own pipe
+            self._answered = self._asked
+            self._pipe, theirs = context.Pipe()
+            given = (self._wanted, self._wishes.all(), theirs)
+            self.process = context.Process(target=_work, args=given, name=f"semel-{self.place}")
+            self.process.start()
+            theirs.close()
 
-    def ask(self, question: str) -> Any:
+    def ask(self, question: str | Command) -> Any:
+        """Its answer; None if there was none in time. A command that it has not answered is still carried out."""
         with self._lock:
+            if self._pipe is None or self._asked - self._answered >= MOST_UNANSWERED:
+                return None
+            self._asked += 1
             try:
-                self._pipe.send(question)
-                while self._pipe.poll(2.0):
-                    kind, answer = self._pipe.recv()
-                    if kind == "report":
-                        self.report = answer
-                    elif kind == question:
-                        return answer
-            except (OSError, EOFError):
-                pass
+                self._pipe.send((self._asked, question))
+            except OSError:
+                return None
+            return self._read(self._pipe, self._asked, PATIENCE)
+
+    def _read(self, pipe: Connection, wanted: int, patience: float) -> Any:
+        """What has come, up to the answer that is wanted."""
+        ends = time.monotonic() + patience
+        try:
+            while pipe.poll(max(0.0, ends - time.monotonic())):
+                number, answer = pipe.recv()
+                if number is None:
+                    self.report = answer
+                    continue
+                self._answered = number
+                if number == wanted:
+                    return answer
+        except (OSError, EOFError):
+            pass
         return None
 
-    def collect(self) -> None:
-        """Read the last word of a worker that has ended."""
-        with self._lock:
+    def collect(self, *, ended: bool) -> None:
+        """Read what nobody waits for: its last word, and answers that came too late and are in the way of it."""
+        if self._lock.acquire(blocking=ended):
             try:
-                while self._pipe.poll(0):
-                    kind, answer = self._pipe.recv()
-                    if kind == "report":
-                        self.report = answer
-            except (OSError, EOFError):
-                pass
+                if self._pipe is not None:
+                    self._read(self._pipe, 0, 0)
+            finally:
+                self._lock.release()
 
 
 class _Parent:
@@ -150,22 +199,33 @@ class _Parent:
         app = prepared(wanted)  # whatever is wrong is said once, here
         with ExitStack() as stack:
             ledger = app.ledger(stack)
-            app.lanes(app.client(), ledger, app.tools(stack), create_dlq=wanted.create_dlq, **wanted.options)
+            lanes = app.lanes(
+                app.client(),
+                ledger,
+                app.tools(stack),
+                create_dlq=wanted.create_dlq,
+                only=chosen(wanted),
+                **wanted.options,
+            )
+        self._lanes = lanes  # only to know what there is: they are worked on by the workers
         self._wanted = wanted
+        self._wishes = _Wishes()
+        self._telling = threading.Lock()  # one command at a time, so that all workers hear them in the same order
+        self._identity = Identity.new(wanted.app)
+        quiet = replace(wanted, health=None, control_token=None, processes=1)
+        self._workers = [_Worker(quiet, place, self._wishes) for place in range(wanted.processes)]
         self._signals = 0  # how often we were asked to stop
         self._ended: list[str] = []  # what was counted by workers that have died
 
     def run(self) -> Report:
-        quiet = replace(self._wanted, health=None, processes=1)
         before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
-        server = None
         try:
-            self._workers = [_Worker(quiet, place) for place in range(self._wanted.processes)]
-            server = self._serve_health()
-            self._watch()
+            with ExitStack() as stack:
+                self._serve_health(stack)  # first: it may not find its port
+                for worker in self._workers:
+                    worker.start()
+                self._watch()
         finally:
-            if server is not None:
-                server.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._added_up()
@@ -188,8 +248,9 @@ class _Parent:
                 if worker.process.is_alive():
                     alive += 1
                     self._pass_on(worker)
+                    worker.collect(ended=False)
                     continue
-                worker.collect()
+                worker.collect(ended=True)
                 died = worker.report is None and worker.process.exitcode not in (0, None)
                 if died and not self._signals:
                     alive += 1
@@ -204,15 +265,22 @@ class _Parent:
                 return
             time.sleep(0.05)
 
-    def _serve_health(self) -> HealthServer | None:
-        if self._wanted.health is None:
-            return None
-        host, _, port = self._wanted.health.rpartition(":")
-        return HealthServer(host or "127.0.0.1", int(port), health=self._health, metrics=self._metrics)
+    def _serve_health(self, stack: ExitStack) -> None:
+        if self._wanted.health is not None:
+            endpoint.serve(
+                stack,
+                self._wanted.health,
+                self._identity,
+                [lane.name for lane in self._lanes],
+                health=self._health,
+                metrics=self._metrics,
+                control=self,
+                token=self._wanted.control_token,
+                processes=self._wanted.processes,
+            )
 
     def _health(self) -> Health:
-        answers = [worker.ask("health") for worker in self._workers]
-        found = [answer for answer in answers if isinstance(answer, Health)]
+        found = [answer for answer in self._ask_all("health") if isinstance(answer, Health)]
         details = {"workers": [health.details for health in found], "alive": len(found)}
         return Health(
             live=len(found) == len(self._workers) and all(health.live for health in found),
@@ -222,12 +290,36 @@ class _Parent:
 
     def _metrics(self) -> str:
         texts = list(self._ended)
-        for worker in self._workers:
-            answer = worker.ask("metrics")
+        for worker, answer in zip(self._workers, self._ask_all("metrics"), strict=True):
             if isinstance(answer, str):
                 worker.last_metrics = answer
                 texts.append(answer)
         return merge_texts(texts)
+
+    # Control.
+
+    def workers(self) -> dict[str, Any]:
+        return control.page(self._identity, self._looks())
+
+    def _looks(self) -> list[dict[str, Any]]:
+        return [answer for answer in self._ask_all("look") if isinstance(answer, dict)]
+
+    def do(self, command: Command) -> dict[str, Any]:
+        with self._telling:
+            names = control.check(command, self._lanes)
+            if command.action is Action.STOP:
+                self._signals += 1  # passed on as if it had been a signal to us
+            elif self._signals:
+                raise Refused("the worker is stopping: there is nothing left to change", 409)
+            else:
+                self._wishes.add(command)
+                self._ask_all(command)
+            return control.done(command, names, self._looks())
+
+    def _ask_all(self, question: str | Command) -> list[Any]:
+        """Side by side: one that is slow to answer does not keep the others waiting."""
+        with ThreadPoolExecutor(len(self._workers), "semel-ask") as pool:
+            return list(pool.map(lambda worker: worker.ask(question), self._workers))
 
     def _added_up(self) -> Report:
         completed, left, errors = 0, dict[str, int](), []
@@ -246,11 +338,12 @@ class _Parent:
         return Report(completed, left, errors[0] if errors else None)
 
 
-def _work(wanted: Wanted, pipe: Connection) -> None:
+def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None:
     """A worker process."""
     from semel.consumer import logs
 
     logs.configure()
+    sending = threading.Lock()
     try:
         app = prepared(wanted)
         with ExitStack() as stack:
@@ -259,18 +352,34 @@ def _work(wanted: Wanted, pipe: Connection) -> None:
             )
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _number, _frame: runtime.stop())
-            threading.Thread(target=_answer, args=(runtime, pipe), daemon=True).start()
+            for command in wishes:
+                control.carry_out(runtime, command)
+            threading.Thread(target=_answer, args=(runtime, pipe, sending), daemon=True).start()
             report = runtime.run()
     except SemelError as error:
         report = Report(error=error)
-    pipe.send(("report", replace(report, error=SemelError(str(report.error)) if report.error else None)))
+    with sending:
+        pipe.send((None, replace(report, error=SemelError(str(report.error)) if report.error else None)))
 
 
-def _answer(runtime: Runtime, pipe: Connection) -> None:
+def _answer(runtime: Runtime, pipe: Connection, sending: threading.Lock) -> None:
     while True:
         try:
-            question = pipe.recv()
-            pipe.send((question, runtime.health() if question == "health" else runtime.tools.metrics.text()))
+            number, question = pipe.recv()
+            answer = _answer_to(runtime, question)
+            with sending:
+                pipe.send((number, answer))
         except (OSError, EOFError):
             runtime.stop()  # the parent is gone
             return
+
+
+def _answer_to(runtime: Runtime, question: str | Command) -> Any:
+    if isinstance(question, Command):
+        try:
+            return control.carry_out(runtime, question)
+        except Refused as error:
+            return error
+    if question == "look":
+        return control.look(runtime)
+    return runtime.health() if question == "health" else runtime.tools.metrics.text()

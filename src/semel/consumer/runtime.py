@@ -90,6 +90,8 @@ class Runtime:
         gauge("circuit_open", lambda: float(self.guard.is_open))
         gauge("receivers", lambda: sum(threads.receivers for threads in self.lanes if threads.lane is lane))
         gauge("oldest_in_flight_seconds", lambda: _oldest(lane, self.tools.monotonic()))
+        gauge("concurrency", lambda: lane.concurrency)
+        gauge("paused", lambda: float(lane.paused))
 
     # Running.
 
@@ -158,6 +160,8 @@ class Runtime:
         while not self.stopping.wait(0.25):
             now = self.tools.monotonic()
             for threads in self.lanes:
+                if threads.lane.paused:
+                    continue
                 allowed = WATCHDOG * max(5, threads.lane.settings.wait)
                 if now - threads.last_poll > allowed:
                     logger.error("no poll of %s has come back for %.0f s: starting anew", threads.lane.name, allowed)
@@ -197,9 +201,7 @@ class Runtime:
     def finish(self) -> Report:
         """Drain within the limit, hand back what was not begun, flush what is done, and report what is left."""
         for threads in self.lanes:
-            threads.lane.stopping = True
-            threads.cancel.set()
-            threads.lane.slots.wake()
+            threads.stop_receiving()
         for threads in self.lanes:
             threads.lane.give_up(list(threads.lane.in_hand.values()))
         ends = self.tools.monotonic() + self.drain
@@ -251,14 +253,16 @@ class Runtime:
         lanes = {}
         polling = True
         for threads in self.lanes:
+            paused = threads.lane.paused  # asked first: what is resumed has polled, so to say, just then
             silent = now - threads.last_poll
             lanes[threads.lane.name] = {
                 "seconds_since_poll": round(silent, 1),
                 "in_hand": len(threads.lane.in_hand),
                 "receivers": threads.receivers,
                 "free_slots": threads.lane.slots.free,
+                "paused": paused,
             }
-            polling = polling and silent < WATCHDOG * max(5, threads.lane.settings.wait)
+            polling = polling and (paused or silent < WATCHDOG * max(5, threads.lane.settings.wait))
         stopping = self.stopping.is_set()
         details = {"lanes": lanes, "ledger": "unreachable" if self.guard.is_open else "ok", "stopping": stopping}
         if self._error is not None:

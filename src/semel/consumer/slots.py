@@ -23,7 +23,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        return self._free
+        return max(0, self._free)
 
     @property
     def taken(self) -> int:
@@ -48,6 +48,13 @@ class Slots:
             taken = min(most, self._free)
             self._free -= taken
             return taken
+
+    def resize(self, count: int) -> None:
+        """From now on there are so many. With more than that taken, none is given out until enough have come back."""
+        with self._changed:
+            self._free += count - self.count
+            self.count = count
+            self._changed.notify_all()
 
     def _await(self, least: int, timeout: float) -> None:
         if timeout > 0 and not self._ready(least):

@@ -1,6 +1,10 @@
 """The threads of one lane: receivers, workers, settlers, and those that carry deletes and visibility to SQS.
 
 Each kind grows with the work and shrinks without it; none of them spins, and none dies of an exception.
+
+Receivers belong to a generation, which shares one `Cancel`. Pausing, stopping and the watchdog end a generation; a new
+one begins only under the lock and only if the lane is neither paused nor stopping. So whichever of them comes first,
+none leaves a poll behind that another wanted ended.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ class LaneThreads:
         self.cancel = Cancel()
         self.last_poll = runtime.tools.monotonic()
         self.empty_polls = 0  # in a row, with nothing in hand
-        self.receivers = 0
+        self.receivers = 0  # of this generation
+        self._begun = False
         self._workers = 0
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -67,11 +72,9 @@ class LaneThreads:
             self._add_carrier(kind)
         if lane.handler.is_async and not lane.handler.is_batch:
             self._spawn("start", self._start_async)
-        elif lane.handler.is_batch:
-            for _ in range(1 if lane.fifo else lane.settings.concurrency):
-                self._spawn("work", self._work_batches)
-        else:
-            self._add_worker()
+        with self._lock:
+            self._begun = True
+        self._fit_workers()
         self.add_receiver()
 
     def _spawn(self, role: str, run: Callable[[], None]) -> threading.Thread:
@@ -93,18 +96,20 @@ class LaneThreads:
 
     def add_receiver(self) -> None:
         with self._lock:
+            if not self._begun or self.lane.paused or self.lane.stopping:
+                return
             self.receivers += 1
-        self._spawn("receive", self._receive)
+            cancel = self.cancel
+        self._spawn("receive", lambda: self._receive(cancel))
 
     def most_receivers(self) -> int:
         return max(1, min(MOST_RECEIVERS, -(-self.lane.slots.count // TENS)))
 
-    def _receive(self) -> None:
+    def _receive(self, cancel: Cancel) -> None:
         errors = 0
-        cancel = self.cancel
         try:
             while not self.lane.stopping and cancel is self.cancel:
-                if self._paused():
+                if self._must_wait(cancel):
                     continue
                 taken = self.lane.slots.take(TENS, TICK)
                 if not taken:
@@ -121,21 +126,22 @@ class LaneThreads:
                     errors += 1
                     self.lane.metrics.poll_errors.add(1)
                     logger.warning("receiving from %s failed: %s", self.lane.name, error)
-                    self.runtime.stopping.wait(min(30.0, 0.5 * 2 ** min(errors, 6)) * self.runtime.tools.chance())
+                    cancel.wait(min(30.0, 0.5 * 2 ** min(errors, 6)) * self.runtime.tools.chance())
                     continue
                 errors = 0
                 if self._leave(came, taken):
                     return
         finally:
             with self._lock:
-                self.receivers -= 1
+                if cancel is self.cancel:
+                    self.receivers -= 1
 
-    def _paused(self) -> bool:
+    def _must_wait(self, cancel: Cancel) -> bool:
         """Wait where polling would do harm: the ledger is away, or deletes pile up."""
         wait = self.runtime.guard.pause()
         if wait > 0:
             self.last_poll = self.runtime.tools.monotonic()
-            self.runtime.stopping.wait(min(wait, TICK))
+            cancel.wait(min(wait, TICK))
             return True
         if self.runtime.guard.is_open:
             try:
@@ -145,7 +151,7 @@ class LaneThreads:
                 return True
             self.runtime.guard.heard(True)
         if len(self.lane.deleting) > BACKLOG:
-            self.runtime.stopping.wait(0.05)
+            cancel.wait(0.05)
             return True
         return False
 
@@ -156,20 +162,21 @@ class LaneThreads:
         try:
             came = lane.receive(taken, wait=wait, cancel=cancel, attempt_id=attempt_id)
         except Cancelled:
-            if lane.fifo and lane.stopping:
-                self._give_back_unseen(attempt_id)
+            if lane.fifo:
+                self._see_unseen(attempt_id)
             raise
         self.last_poll = self.runtime.tools.monotonic()
         self.empty_polls = 0 if came or lane.slots.taken > taken else self.empty_polls + 1
         return came
 
-    def _give_back_unseen(self, attempt_id: str | None) -> None:
-        """A FIFO receive that was cancelled may have been answered: the same attempt gets the same messages again."""
+    def _see_unseen(self, attempt_id: str | None) -> None:
+        """A FIFO receive that was cancelled may have been answered, and would keep its groups from everybody until its
+        visibility ends: the same attempt gets the same messages again. A lane that stops or pauses gives them back."""
         lane = self.lane
         taken = lane.slots.take(TENS, 0)
         if taken:
             try:
-                lane.receive(taken, wait=0, attempt_id=attempt_id)  # the lane is stopping: it gives them back
+                lane.receive(taken, wait=0, attempt_id=attempt_id)
             except SqsError as error:
                 logger.warning("what a cancelled receive of %s may have brought stays hidden: %s", lane.name, error)
 
@@ -185,9 +192,42 @@ class LaneThreads:
 
     def restart_receivers(self) -> None:
         """The watchdog's: none has come back from a poll for too long. Those that hang are told to leave."""
-        before, self.cancel = self.cancel, Cancel()
+        with self._lock:
+            before = self._end_generation()
         before.set()
+        self.add_receiver()
+
+    def _end_generation(self) -> Cancel:
+        """Under the lock. Returns what ends the polls that are under way."""
+        before, self.cancel = self.cancel, Cancel()
+        self.receivers = 0
         self.last_poll = self.runtime.tools.monotonic()
+        return before
+
+    def stop_receiving(self) -> None:
+        """For good."""
+        with self._lock:
+            self.lane.stopping = True
+            cancel = self.cancel
+        cancel.set()
+        self.lane.slots.wake()
+
+    def pause(self) -> None:
+        """Receive nothing more, and end the polls that are under way; what is in hand goes on."""
+        with self._lock:
+            if self.lane.paused:
+                return
+            self.lane.paused = True
+            before = self._end_generation()
+        before.set()
+
+    def resume(self) -> None:
+        with self._lock:
+            if not self.lane.paused:
+                return
+            self.last_poll = self.runtime.tools.monotonic()  # before anybody asks how long ago the last one was
+            self.empty_polls = 0
+            self.lane.paused = False
         self.add_receiver()
 
     def _claim(self) -> None:
@@ -197,10 +237,37 @@ class LaneThreads:
 
     # Workers.
 
-    def _add_worker(self) -> None:
+    def set_concurrency(self, count: int) -> None:
+        """While at work. Fewer: what is in hand goes on, and nothing is received until it is fewer than that."""
         with self._lock:
-            self._workers += 1
-        self._spawn("work", self._work)
+            self.lane.resize(count)
+        self._fit_workers()
+
+    def _fit_workers(self) -> None:
+        """Each batch at a time has a thread that waits for it; of single messages it is enough if one is not busy: it
+        sees to the next one. Threads that have become too many leave by themselves."""
+        lane = self.lane
+        with self._lock:
+            if not self._begun or (lane.handler.is_async and not lane.handler.is_batch):
+                return
+            if not lane.handler.is_batch:
+                work, wanted = self._work, min(lane.concurrency, self._workers + (not lane.runnable.idle))
+            else:
+                work, wanted = self._work_batches, 1 if lane.fifo else lane.concurrency
+            missing = max(0, wanted - self._workers)
+            self._workers += missing
+        for _ in range(missing):
+            self._spawn("work", work)
+
+    def _is_surplus(self) -> bool:
+        """Whether this worker is one too many. It then leaves: it is no longer counted."""
+        if self._workers <= self.lane.concurrency:
+            return False
+        with self._lock:
+            if self._workers <= self.lane.concurrency:
+                return False
+            self._workers -= 1
+            return True
 
     def _work(self) -> None:
         lane, inbox = self.lane, self.lane.runnable
@@ -208,9 +275,11 @@ class LaneThreads:
             taken = inbox.take(1, None)
             if not taken:
                 return  # closed
-            if len(inbox) and not inbox.idle and self._workers < lane.settings.concurrency:
-                self._add_worker()
+            if not inbox.idle and self._workers < lane.concurrency:  # whoever comes next must not wait for this one
+                self._fit_workers()
             working.work(lane, taken[0])
+            if self._is_surplus():
+                return
 
     def _work_batches(self) -> None:
         lane, inbox = self.lane, self.lane.runnable
@@ -218,6 +287,8 @@ class LaneThreads:
         collecting = self._collecting.setdefault("batch", threading.Lock())
         while True:
             with collecting:
+                if not lane.fifo and self._is_surplus():
+                    return
                 batch = _collect(inbox, size, linger, self.runtime.tools.monotonic)
             if not batch:
                 return

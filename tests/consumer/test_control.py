@@ -1,0 +1,464 @@
+"""Controlling a runtime at work: pause, resume, concurrency and stop, in any order and at any time."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_apps import PATIENCE, Running, client_of, running_app, send, until
+
+from semel import App, Batch, SqliteLedger
+from semel.broker import EmbeddedBroker, running
+from semel.consumer.control import Action, Command, Identity, Refused, RuntimeControl, carry_out, look
+from semel.consumer.runtime import Runtime
+from semel.sqs import Queue
+
+PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def app(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[App]:
+    with SqliteLedger(str(tmp_path / "ledger.db")) as ledger, client_of(broker) as client:
+        yield App(ledger, client=client, wait=20)
+
+
+def make_queue(app: App, name: str = "orders") -> Queue:
+    return app.client().create_queue(name, {"FifoQueue": "true"} if name.endswith(".fifo") else None)
+
+
+def noting(seen: list[str]) -> Callable[[str], None]:
+    def handle(body: str) -> None:
+        seen.append(body)
+
+    return handle
+
+
+def nothing(body: str) -> None:
+    pass
+
+
+def control(run: Running) -> RuntimeControl:
+    return RuntimeControl(run.runtime, Identity.new("shop:app"))
+
+
+def state(run: Running, queue: str = "orders") -> dict[str, Any]:
+    found: dict[str, Any] = control(run).workers()["queues"][queue]
+    return found
+
+
+def concurrency(count: int, queue: str | None = None) -> Command:
+    return Command(Action.CONCURRENCY, queue, count)
+
+
+def receivers(name: str = "orders") -> int:
+    return sum(thread.name == f"semel-receive-{name}" for thread in threading.enumerate())
+
+
+def set_back(runtime: Runtime, seconds: float) -> None:
+    """As if the last poll had been so long ago."""
+    for threads in runtime.lanes:
+        threads.last_poll -= seconds
+
+
+# Pausing.
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(app: App, broker: EmbeddedBroker, name: str) -> None:
+    queue = make_queue(app, name)
+    seen: list[str] = []
+    app.handler(name)(noting(seen))
+    group = (lambda place: "g") if queue.fifo else None
+    with running_app(app) as run:
+        until(lambda: receivers(name))
+        assert "paused" in control(run).do(PAUSE)["done"]
+        until(lambda: not receivers(name), "the long poll of 20 s ends")
+        send(queue, ["a", "b"], group)
+        assert state(run, name)["paused"]
+        assert [message["State"] for message in broker.peek(name)] == ["visible"] * 2
+        assert seen == []
+        control(run).do(RESUME)
+        until(lambda: run.deleted == 2)
+        assert (seen if queue.fifo else sorted(seen)) == ["a", "b"]
+        assert not state(run, name)["paused"]
+        assert run.stop().clean
+
+
+def test_what_is_in_hand_goes_on_while_paused(app: App) -> None:
+    queue = make_queue(app)
+    begun, go = threading.Event(), threading.Event()
+
+    @app.handler("orders")
+    def handle(body: str) -> None:
+        begun.set()
+        assert go.wait(PATIENCE)
+
+    send(queue, ["x"])
+    with running_app(app) as run:
+        assert begun.wait(PATIENCE)
+        carry_out(run.runtime, PAUSE)
+        assert state(run)["in_hand"] == 1
+        go.set()
+        until(lambda: run.deleted == 1)
+        assert state(run)["in_hand"] == 0
+        assert run.stop().completed == 1
+
+
+def test_a_pause_is_not_taken_for_a_hanging_poll_and_the_worker_stays_well(app: App) -> None:
+    make_queue(app)
+    app.handler("orders")(nothing)
+    with running_app(app) as run:
+        carry_out(run.runtime, PAUSE)
+        set_back(run.runtime, 10_000)
+        until(lambda: not receivers())
+        health = run.runtime.health()
+        assert (health.live, health.ready) == (True, True)
+        assert health.details["lanes"]["orders"]["paused"]
+        time.sleep(0.6)  # two rounds of the watchdog, which would have restarted it by now
+        assert run.lane().metrics.watchdog_restarts.count == 0
+        assert receivers() == 0
+        carry_out(run.runtime, RESUME)
+        assert run.runtime.health().live
+        until(receivers)
+        time.sleep(0.3)
+        assert run.lane().metrics.watchdog_restarts.count == 0
+
+
+def test_one_queue_is_paused_and_the_other_works_on(app: App, broker: EmbeddedBroker) -> None:
+    seen: list[str] = []
+    queues = [make_queue(app, name) for name in ("orders", "emails")]
+    for name in ("orders", "emails"):
+        app.handler(name)(noting(seen))
+    with running_app(app) as run:
+        carry_out(run.runtime, Command(Action.PAUSE, "orders"))
+        for queue in queues:
+            send(queue, [queue.name])
+        until(lambda: run.deleted == 1)
+        assert seen == ["emails"]
+        assert len(broker.peek("orders")) == 1
+
+
+def test_a_paused_worker_stops_at_once_and_cleanly(app: App) -> None:
+    make_queue(app)
+    app.handler("orders")(nothing)
+    with running_app(app) as run:
+        carry_out(run.runtime, PAUSE)
+        assert run.stop().clean
+        with pytest.raises(Refused, match="is stopping"):
+            carry_out(run.runtime, RESUME)
+    assert receivers() == 0
+
+
+def test_commands_before_the_start_count(app: App, broker: EmbeddedBroker) -> None:
+    from contextlib import ExitStack
+
+    queue = make_queue(app)
+    seen: list[str] = []
+    app.handler("orders")(noting(seen))
+    send(queue, ["x"])
+    with ExitStack() as stack:
+        runtime = app.prepare(stack)
+        carry_out(runtime, PAUSE)
+        carry_out(runtime, RESUME)
+        assert receivers() == 0, "nothing is received before there is somebody to claim it"
+        carry_out(runtime, PAUSE)
+        carry_out(runtime, concurrency(3))
+        runtime.start()
+        assert receivers() == 0
+        assert look(runtime)["queues"]["orders"]["concurrency"] == 3
+        carry_out(runtime, RESUME)
+        until(lambda: seen == ["x"])
+        runtime.stop()
+        assert runtime.finish().clean
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing_is_lost(
+    app: App, broker: EmbeddedBroker, seed: int
+) -> None:
+    queue = make_queue(app, "orders.fifo" if seed % 2 else "orders")
+    seen: list[str] = []
+    app.handler(queue.name)(noting(seen))
+    bodies = [str(number) for number in range(200)]
+    chance = random.Random(seed)
+    with running_app(app) as run:
+
+        def disturb(number: int) -> None:
+            mine = random.Random(number)
+            for _ in range(50):
+                command = mine.choice([PAUSE, RESUME, concurrency(mine.randint(1, 20))])
+                if mine.random() < 0.1:
+                    run.runtime.lanes[0].restart_receivers()  # as the watchdog does
+                carry_out(run.runtime, command)
+
+        with ThreadPoolExecutor(4) as pool:
+            busy = [pool.submit(disturb, chance.randrange(1_000)) for _ in range(4)]
+            send(queue, bodies, (lambda place: str(place % 5)) if queue.fifo else None)
+            for one in busy:
+                one.result(PATIENCE)
+        carry_out(run.runtime, RESUME)
+        until(lambda: run.deleted == 200)
+        with ThreadPoolExecutor(4) as pool:
+            racing = [pool.submit(_until_stopping, run.runtime, command) for command in (PAUSE, RESUME) * 2]
+            report = run.stop()
+            for one in racing:
+                one.result(PATIENCE)
+    assert report.clean
+    assert sorted(seen) == sorted(bodies)
+    assert receivers(queue.name) == 0
+    assert not broker.peek(queue.name)
+
+
+def _until_stopping(runtime: Runtime, command: Command) -> None:
+    while True:
+        try:
+            carry_out(runtime, command)
+        except Refused:
+            return
+
+
+def test_a_stop_that_comes_during_a_pause_leaves_no_poll_behind(app: App) -> None:
+    """The moment that matters: between the end of one generation of receivers and the beginning of the next."""
+    make_queue(app)
+    app.handler("orders")(nothing)
+    for _ in range(10):
+        with running_app(app) as run:
+            threads = run.runtime.lanes[0]
+            racing = [threading.Thread(target=do) for do in (threads.pause, threads.resume, threads.restart_receivers)]
+            for one in racing:
+                one.start()
+            assert run.stop().clean
+            for one in racing:
+                one.join(PATIENCE)
+                assert not one.is_alive()
+        assert receivers() == 0
+
+
+# Concurrency.
+
+
+def test_more_are_worked_on_at_a_time_as_soon_as_they_may(app: App) -> None:
+    queue = make_queue(app)
+    together = threading.Barrier(6, timeout=PATIENCE)
+
+    @app.handler("orders", concurrency=1)
+    def handle(body: str) -> None:
+        together.wait()  # passes only when six are there
+
+    send(queue, [str(number) for number in range(6)])
+    with running_app(app) as run:
+        until(lambda: state(run)["in_hand"] == 1)
+        carry_out(run.runtime, concurrency(6, "orders"))
+        until(lambda: run.deleted == 6)
+        assert state(run)["concurrency"] == 6
+
+
+def test_fewer_are_worked_on_at_a_time_once_those_in_hand_are_done(app: App) -> None:
+    queue = make_queue(app)
+    lock, now, most = threading.Lock(), 0, 0
+    all_there = threading.Barrier(8, timeout=PATIENCE)
+    go = threading.Event()
+
+    @app.handler("orders", concurrency=8)
+    def handle(body: str) -> None:
+        nonlocal now, most
+        if body == "first":
+            all_there.wait()
+            assert go.wait(PATIENCE)
+            return
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.005)
+        with lock:
+            now -= 1
+
+    send(queue, ["first"] * 8)
+    with running_app(app) as run:
+        until(lambda: state(run)["in_hand"] == 8 and all(m["state"] == "working" for m in state(run)["messages"]))
+        carry_out(run.runtime, concurrency(2))
+        assert run.lane().slots.free == 0
+        send(queue, [str(number) for number in range(40)])
+        go.set()
+        until(lambda: run.deleted == 48)
+        workers = [thread for thread in threading.enumerate() if thread.name == "semel-work-orders"]
+        assert len(workers) == 2
+    assert most <= 2
+
+
+def test_async_handlers_take_more_and_fewer_too(app: App) -> None:
+    import asyncio
+
+    queue = make_queue(app)
+    there: list[str] = []
+
+    @app.handler("orders", concurrency=1)
+    async def handle(body: str) -> None:
+        there.append(body)
+        while len(there) < 5:
+            await asyncio.sleep(0.005)
+
+    send(queue, [str(number) for number in range(5)])
+    with running_app(app) as run:
+        until(lambda: len(there) == 1)
+        carry_out(run.runtime, concurrency(5))
+        until(lambda: run.deleted == 5)
+
+
+def test_batches_at_a_time_can_be_more_and_fewer(app: App) -> None:
+    queue = make_queue(app)
+    together = threading.Barrier(3, timeout=PATIENCE)
+
+    @app.batch_handler("orders", concurrency=1, size=1, linger=0)
+    def handle(batch: Batch[str]) -> None:
+        if batch[0].value == "together":
+            together.wait()
+
+    def workers() -> int:
+        return sum(thread.name == "semel-work-orders" for thread in threading.enumerate())
+
+    with running_app(app) as run:
+        carry_out(run.runtime, concurrency(3))
+        send(queue, ["together"] * 3)
+        until(lambda: run.deleted == 3)
+        assert workers() == 3
+        carry_out(run.runtime, concurrency(1))
+        send(queue, ["alone"] * 3)
+        until(lambda: run.deleted == 6)
+        until(lambda: workers() == 1, "two of three leave")
+        assert run.stop().clean
+    assert workers() == 0
+
+
+def test_batches_of_a_fifo_queue_are_one_at_a_time_and_it_says_so(app: App) -> None:
+    make_queue(app, "orders.fifo")
+
+    @app.batch_handler("orders.fifo")
+    def handle(batch: Batch[str]) -> None:
+        pass
+
+    with (
+        running_app(app) as run,
+        pytest.raises(Refused, match=r"orders.fifo works on one batch at a time.*size") as error,
+    ):
+        carry_out(run.runtime, concurrency(4))
+    assert error.value.status == 409
+
+
+def test_a_message_need_not_wait_for_a_worker_that_is_busy_with_an_earlier_one(app: App) -> None:
+    queue = make_queue(app)
+    begun, go = threading.Event(), threading.Event()
+
+    @app.handler("orders", concurrency=4)
+    def handle(body: str) -> None:
+        if body == "slow":
+            begun.set()
+            assert go.wait(PATIENCE)
+
+    with running_app(app) as run:
+        send(queue, ["slow"])
+        assert begun.wait(PATIENCE)
+        send(queue, ["quick"])
+        until(lambda: run.deleted == 1)
+        go.set()
+        until(lambda: run.deleted == 2)
+
+
+# Looking.
+
+
+def test_a_worker_tells_what_it_holds_but_never_a_body(app: App) -> None:
+    queue = make_queue(app, "orders.fifo")
+    go = threading.Event()
+
+    @app.handler("orders.fifo", key="$.id", lease=30, concurrency=7)
+    def ship(order: dict[str, Any]) -> None:
+        assert go.wait(PATIENCE)
+
+    send(queue, [json.dumps({"id": "order-1", "note": "hunter2"})], lambda place: "berlin")
+    with running_app(app) as run:
+        until(lambda: [m["state"] for m in state(run, "orders.fifo")["messages"]] == ["working"])
+        found = control(run).workers()
+        go.set()
+    assert "hunter2" not in json.dumps(found)
+    assert (found["app"], found["processes"], found["stopping"]) == ("shop:app", 1, False)
+    orders = found["queues"]["orders.fifo"]
+    assert (orders["concurrency"], orders["paused"], orders["in_hand"]) == (7, False, 1)
+    assert orders["settings"]["lease"] == 30
+    (message,) = orders["messages"]
+    assert (message["key"], message["group"], message["attempt"]) == ("order-1", "berlin", 1)
+    assert message["handler"].endswith("ship")
+    assert message["fence"] > 0
+    assert 0 <= message["working"] <= message["since"] < 30
+    assert 0 <= message["heartbeat_age"] <= 30 - message["visible_for"] + 0.01
+    assert 0 < message["lease_for"] <= 31
+
+
+def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.consumer.control.MOST_SHOWN", 3)
+    queue = make_queue(app)
+    go = threading.Event()
+
+    @app.handler("orders", concurrency=5)
+    def handle(body: str) -> None:
+        assert go.wait(PATIENCE)
+
+    send(queue, ["x"])
+    with running_app(app) as run:
+        until(lambda: state(run)["in_hand"] == 1)
+        first = state(run)["messages"][0]["message_id"]
+        send(queue, ["y"] * 4)
+        until(lambda: state(run)["in_hand"] == 5)
+        shown = state(run)["messages"]
+        go.set()
+    assert len(shown) == 3
+    assert shown[0]["message_id"] == first
+    assert [m["since"] for m in shown] == sorted((m["since"] for m in shown), reverse=True)
+
+
+# Commands.
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "is an object such as"),
+        ([], "is an object such as"),
+        ({}, "needs an action: one of pause, resume, concurrency, stop"),
+        ({"action": "explode"}, "action 'explode' is not known"),
+        ({"action": ["pause"]}, r"is not known"),
+        ({"action": "pause", "queue": 7}, "queue is a name, or null"),
+        ({"action": "pause", "value": 3}, "pause takes no value"),
+        ({"action": "pause", "force": True}, "has no force"),
+        ({"action": "concurrency"}, "a number from 1 to 10,000"),
+        ({"action": "concurrency", "value": 0}, "a number from 1"),
+        ({"action": "concurrency", "value": True}, "a number from 1"),
+        ({"action": "concurrency", "value": 10_001}, "a number from 1"),
+        ({"action": "concurrency", "value": "8"}, "a number from 1"),
+        ({"action": "stop", "queue": "orders"}, "stops as a whole; .* pause it"),
+    ],
+)
+def test_what_is_no_command_is_refused_with_the_way_out(given: object, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        Command.read(given)
+
+
+def test_a_queue_that_the_worker_does_not_have_is_named_with_those_it_has(app: App) -> None:
+    make_queue(app)
+    app.handler("orders")(nothing)
+    with running_app(app) as run, pytest.raises(Refused, match=r"'orderz'; it has orders") as error:
+        carry_out(run.runtime, Command(Action.PAUSE, "orderz"))
+    assert error.value.status == 404
