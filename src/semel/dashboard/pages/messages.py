@@ -1,0 +1,92 @@
+"""One message, in a queue or among the dead letters: what it is, where it stands, and every attempt at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from semel.dashboard.data.model import MessagePage
+from semel.dashboard.pages import bodies
+from semel.dashboard.pages.office import Office
+from semel.errors import SemelError
+
+
+@dataclass(slots=True)
+class Draft:
+    body: str
+    to: str = ""
+    key: str = "keep"
+    new_key: str = ""
+    problem: str = ""
+
+
+def routes(office: Office) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/queues/{queue}/messages/{id}", response_class=HTMLResponse)
+    def message(request: Request, queue: str, id: str, place: int | None = None, look: bool = False) -> HTMLResponse:
+        return _answer(office, request, office.house.message(queue, id, place=place, look=look), letter=False)
+
+    @router.get("/dead-letters/{queue}/letters/{id}", response_class=HTMLResponse)
+    def letter(request: Request, queue: str, id: str, place: int | None = None, look: bool = False) -> HTMLResponse:
+        return _answer(office, request, office.house.message(queue, id, place=place, look=look), letter=True)
+
+    @router.get("/queues/{queue}/messages/{id}/body")
+    @router.get("/dead-letters/{queue}/letters/{id}/body")
+    def body(queue: str, id: str, place: int | None = None, look: bool = False) -> Response:
+        """The whole body, as it is, to be kept in a file: a browser must never show it as a page of ours."""
+        found = office.house.message(queue, id, place=place, look=look).message
+        safe = "".join(sign for sign in found.id if sign.isalnum() or sign in "-_")[:80]
+        return Response(
+            found.body.encode("utf-8", "surrogatepass"),
+            media_type="application/octet-stream",
+            headers={"Content-Disposition": f'attachment; filename="{safe or "message"}.txt"'},
+        )
+
+    @router.post("/dead-letters/{queue}/letters/{id}/resend")
+    def resend(
+        request: Request,
+        queue: str,
+        id: str,
+        body: Annotated[str, Form()] = "",
+        to: Annotated[str, Form()] = "",
+        key: Annotated[str, Form()] = "keep",
+        new_key: Annotated[str, Form()] = "",
+    ) -> Any:
+        # A form sends every line's end as CR LF; bodies have them as they were, so a body left alone stays the same.
+        found = office.house.message(queue, id)
+        whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
+        try:
+            sent = office.resend(request, queue, id, body=whole, to=to, new_key=None if key != "new" else new_key)
+        except SemelError as error:
+            draft = Draft(whole, to, key, new_key, str(error))
+            return _answer(office, request, found, letter=True, draft=draft)
+        return RedirectResponse(f"/dead-letters/{queue}?resent={sent.message_id}&to={sent.queue}", 303)
+
+    return router
+
+
+def _answer(
+    office: Office, request: Request, page: MessagePage, *, letter: bool, draft: Draft | None = None
+) -> HTMLResponse:
+    message = page.message
+    here = f"/dead-letters/{message.queue}/letters" if letter else f"/queues/{message.queue}/messages"
+    draft = draft or Draft(message.body)
+    return office.pages.answer(
+        request, "message.html", nav="dead-letters" if letter else "queues", status=400 if draft.problem else 200,
+        page=page, message=message, letter=letter, here=f"{here}/{message.id}",
+        shown=bodies.body(message.body, message.body_bytes), tone=_tone(page, letter), draft=draft,
+        problem=draft.problem, editable=len(message.body) <= bodies.EDITABLE,
+        targets=office.queue_names() if letter else (),
+    )  # fmt: skip
+
+
+def _tone(page: MessagePage, letter: bool) -> str:
+    if letter:
+        return "bad"
+    if page.retries_left == 0 or page.message.error:
+        return "bad"
+    return "warning" if page.message.receives > 1 else "ok"

@@ -1,0 +1,103 @@
+"""What every page reaches for: the house to look at, the desk to act at in the viewer's name, and the templates.
+
+The rule: whatever changes something is in the audit log in the name of whoever asked, and what the house kept is
+forgotten, so that the next page shows it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from semel.consumer.keys import PRODUCER_KEY
+from semel.dashboard.data.house import House
+from semel.dashboard.pages.rendering import Pages, viewer
+from semel.dashboard.services import Services
+from semel.dlq.answers import Resent
+from semel.dlq.desk import Desk, Key
+from semel.dlq.jobs import Job
+from semel.dlq.plan import RedrivePlan
+from semel.sqs.client.messages import Attribute
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    services: Services
+    pages: Pages
+
+    # Looking.
+
+    @property
+    def house(self) -> House:
+        return self.services.house
+
+    @property
+    def desk(self) -> Desk:
+        return self.services.desk
+
+    def jobs(self, queue: str | None = None, most: int = 10) -> list[dict[str, Any]]:
+        found = (job for job in self.desk.jobs() if queue in (None, job.queue))
+        return [job.to_json() for _, job in zip(range(most), found, strict=False)]
+
+    def queue_names(self) -> list[str]:
+        """Queues that letters may be sent to."""
+        return [row.name for row in self.house.queues().rows if not row.sources]
+
+    def export(self, request: Request, queue: str, where: str) -> Iterator[bytes]:
+        return self._acting(request).lines(queue, where)
+
+    # Acting.
+
+    def redrive(self, request: Request, plan: RedrivePlan) -> Job:
+        return self._begun(self._acting(request).redrive(plan))
+
+    def drop(self, request: Request, queue: str, where: str, expected: int) -> Job:
+        return self._begun(self._acting(request).drop(queue, where, expected))
+
+    def restore(self, request: Request, lines: Iterable[bytes], queue: str) -> Job:
+        return self._begun(self._acting(request).restore(lines, queue))
+
+    def resend(
+        self, request: Request, queue: str, id: str, *, body: str | None, to: str, new_key: str | None
+    ) -> Resent:
+        """`body` None leaves it as it is; `new_key` None keeps the key, "" makes one up."""
+        key = Key.KEEP if new_key is None else new_key.strip() or Key.NEW
+        sent = self._acting(request).resend(queue, id, body=body, key=key, to=to.strip())
+        self.house.changed(queue)
+        return sent
+
+    def control_job(self, request: Request, id: str, action: str) -> None:
+        self.house.changed(self._acting(request).control(id, action).queue)
+
+    def send(self, request: Request, queue: str, body: str, *, group: str, dedup: str, delay: int, key: str) -> str:
+        """A test message; returns its id."""
+        fifo = self.house.client.queue(queue).fifo
+        return self.services.send(
+            viewer(request),
+            queue,
+            body,
+            attributes={PRODUCER_KEY: Attribute("String", key.strip())} if key.strip() else None,
+            delay=delay if delay and not fifo else None,
+            group=(group.strip() or "test") if fifo else None,
+            dedup=(dedup.strip() or uuid.uuid4().hex) if fifo else None,
+        )
+
+    def set_fault(self, request: Request, queue: str, kind: str, rate: float, milliseconds: float | None) -> None:
+        self.services.set_fault(viewer(request), kind, rate, queue, milliseconds)
+
+    def control_worker(self, request: Request, worker: str, action: str, queue: str | None, value: int | None) -> str:
+        return self.services.control(viewer(request), worker, action, queue, value)
+
+    def examine(self, request: Request) -> None:
+        self.services.examine(viewer(request))
+
+    def _acting(self, request: Request) -> Desk:
+        return self.desk.by(viewer(request).name)
+
+    def _begun(self, job: Job) -> Job:
+        self.house.changed(job.queue)
+        return job

@@ -1,0 +1,86 @@
+"""The Once page: how many deliveries there were, how many effects, and what became of the difference."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from semel.dashboard import charts
+from semel.dashboard.charts import Line, Stream
+from semel.dashboard.data.model import OncePage
+from semel.dashboard.pages.office import Office
+from semel.doctor.report.words import number
+
+COLUMNS: Final = (
+    ("deliveries", "Deliveries", "messages that were received"),
+    ("effects", "Effects", "keys whose outcome was recorded"),
+    ("delivered_again", "Came again", "deliveries that SQS had made before"),
+    ("healed", "Done before", "duplicates of what was done: deleted, not run"),
+    ("bounced", "In other hands", "held by another worker: put back, not run"),
+    ("taken_over", "Taken over", "a worker's lease ran out, and another went on"),
+    ("fenced", "Fenced", "late records of workers that had lost their lease: refused"),
+    ("retried", "Retried", "failed, to be tried again"),
+    ("rejected", "Rejected", "failed for good"),
+)
+
+
+def routes(office: Office) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/once", response_class=HTMLResponse)
+    def once(request: Request) -> HTMLResponse:
+        page = office.house.once()
+        parts = streams(page)
+        series = page.series
+        lines = [
+            Line("deliveries", "soft", series.deliveries, area=True),
+            Line("effects", "green", series.effects),
+            Line("caught", "purple", series.caught, "dashed"),
+        ]
+        chart = charts.timeline("Per second", series.at, lines, marks=page.marks, write=charts.per_second)
+        return office.pages.answer(
+            request, "once.html", nav="once", page=page, streams=parts, ribbons=charts.ribbons(parts), chart=chart,
+            verdict=verdict(page), columns=COLUMNS,
+        )  # fmt: skip
+
+    return router
+
+
+def streams(page: OncePage) -> list[Stream]:
+    """Where the deliveries went; what is none of the named ends is still being worked on."""
+    retried = sum(row.retried for row in page.queues)
+    rejected = sum(row.rejected for row in page.queues)
+    skipped = sum(row.skipped + row.conflicts for row in page.queues)
+    found = [
+        Stream("effects", "ran, recorded, deleted: once each", "green", page.effects, main=True),
+        Stream("done before", "duplicates of finished work: deleted, not run", "purple", page.healed),
+        Stream("in other hands", "held by another worker: put back, not run", "blue", page.bounced),
+        Stream("failed, to be retried", "released with a pause; no effect counted", "amber", retried),
+        Stream("rejected", "failed for good: kept as dead letters", "red", rejected),
+    ]
+    if skipped:
+        found.append(Stream("passed by", "refused for their key, or skipped on purpose", "soft", skipped))
+    rest = page.deliveries - sum(stream.count for stream in found)
+    if rest > 0:
+        found.append(Stream("not settled yet", "being worked on, or given up by a worker that died", "soft", rest))
+    always = {"effects", "done before", "in other hands"}
+    return [stream for stream in found if stream.count or stream.name in always]
+
+
+def verdict(page: OncePage) -> Markup:
+    caught = page.healed + page.bounced + page.fenced
+    if not caught:
+        return Markup("<strong>✓ No duplicate so far.</strong> <span>Nothing had to be caught.</span>")
+    words = [f"{number(page.healed + page.bounced)} deliveries came for nothing and ran nothing"]
+    if page.fenced:
+        words.append(f"{number(page.fenced)} {_were(page.fenced)} refused for a lease that was lost")
+    if page.taken_over:
+        words.append(f"{number(page.taken_over)} {_were(page.taken_over)} taken over from workers that fell silent")
+    return Markup("<strong>✓ Each key took effect once.</strong> <span>{}.</span>").format("; ".join(words))
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
