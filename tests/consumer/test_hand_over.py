@@ -47,6 +47,32 @@ def test_whoever_waits_for_a_slot_is_woken_when_one_comes_free() -> None:
     assert got == [1]
 
 
+def test_slots_can_become_more_and_fewer_while_they_are_taken() -> None:
+    slots = Slots(4, 1 << 20)
+    assert slots.take(10, 0) == 4
+    slots.resize(2)
+    assert (slots.free, slots.taken, slots.take(10, 0)) == (0, 4, 0)
+    slots.give(2)
+    assert (slots.free, slots.take(10, 0)) == (0, 0)
+    slots.resize(5)
+    assert slots.take(10, 0) == 3
+    slots.give(5)
+    assert (slots.free, slots.taken) == (5, 0)
+
+
+def test_whoever_waits_for_company_takes_nothing_if_there_are_too_few_meanwhile() -> None:
+    class Shrinking(Slots):
+        def _await(self, least: int, timeout: float) -> None:
+            if least > 1:  # it waits for company, and lets others in meanwhile
+                self._free, self.count = self._free - 8, self.count - 8
+
+    slots = Shrinking(10, 1 << 20)
+    assert slots.take(9, 0) == 9
+    assert slots.take(10, 60) == 0
+    slots.give(9)
+    assert (slots.free, slots.taken) == (2, 0)
+
+
 def test_an_inbox_gives_what_it_has_in_order_and_nothing_when_closed() -> None:
     inbox: Inbox[int] = Inbox()
     inbox.put(range(5))

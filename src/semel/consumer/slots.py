@@ -45,7 +45,7 @@ class Slots:
                 return 0
             if timeout > 0:
                 self._await(half, min(timeout, MOMENT))
-            taken = min(most, self._free)
+            taken = max(0, min(most, self._free))  # while it waited there may have become fewer than are taken
             self._free -= taken
             return taken
 
