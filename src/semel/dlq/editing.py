@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.consumer.keys import scoped
-from semel.dlq import filters, listing
+from semel.dlq import filters
 from semel.dlq.answers import Resent
 from semel.dlq.filter_words import quoted
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
+from semel.dlq.sending import Targets
 from semel.dlq.taking import Choice, taker
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError, Status
@@ -86,7 +87,7 @@ def resend(
             if not taken:
                 raise no_such_letter(source.name, id)
             letter = taken[0]
-            target = target_of(client, letter, wanted.to)
+            target = Targets(client, source, wanted.to).of(letter)
             notes = _checked(ledger, letter, target, wanted)
             key, entry = copy_of(letter, target, wanted)
             sent = target.send(
@@ -107,22 +108,6 @@ def _choice(client: Client, source: Queue, id: str, now: float) -> Choice:
     if admin is not None and admin.peek(source.name, ids=[id], bodies=False).messages:
         return Choice(filters.EVERYTHING, frozenset({id}), now)
     return Choice(filters.parse(f"id = {quoted(id)}"), frozenset(), now)
-
-
-def target_of(client: Client, letter: DeadLetter, to: str = "") -> Queue:
-    """The queue that a letter goes back to: the one named, the one it came from, or the only one there is."""
-    if to:
-        return client.queue(to)
-    if letter.source:
-        return client.queue(letter.source)
-    sources = listing.dead_letter_queue(client, letter.queue).sources
-    if len(sources) == 1:
-        return client.queue(sources[0])
-    known = f"it is the dead-letter queue of {', '.join(sources)}" if sources else "no queue names it as its own"
-    raise EditError(
-        f"message {letter.id} does not say which queue it came from, and {letter.queue} cannot tell ({known}): "
-        "name one with --to QUEUE"
-    )
 
 
 def copy_of(letter: DeadLetter, target: Queue, wanted: Wanted) -> tuple[str, Entry]:
@@ -154,7 +139,7 @@ def copy_of(letter: DeadLetter, target: Queue, wanted: Wanted) -> tuple[str, Ent
     entry = Entry(
         body,
         attributes=attributes,
-        group=group if target.fifo else None,
+        group=group or None,
         dedup=dedup if target.fifo else None,
         trace=letter.trace or None,
     )
@@ -283,10 +268,11 @@ def _unfolds(body: str) -> bool:
     """Whether a body is an object or a list that can be written as JSON anew without changing what it says."""
 
     def exactly(text: str) -> Any:
-        return json.loads(text, parse_float=str, parse_constant=str, object_pairs_hook=list)
+        return json.loads(text, parse_float=str, object_pairs_hook=list)
 
     try:
         parsed = json.loads(body)
-        return isinstance(parsed, dict | list) and exactly(json.dumps(parsed)) == exactly(body)
+        # allow_nan: what JSON does not have must not come into it.
+        return isinstance(parsed, dict | list) and exactly(json.dumps(parsed, allow_nan=False)) == exactly(body)
     except (ValueError, RecursionError):
         return False

@@ -146,7 +146,7 @@ def entry(letter: DeadLetter, *, fifo: bool) -> Entry:
     return Entry(
         letter.body,
         attributes=_attributes(letter) or None,
-        group=(letter.group or "dead-letters") if fifo else None,
+        group=letter.group or ("dead-letters" if fifo else None),
         # Not its own: SQS would take a letter that was dropped within five minutes for one that is there already.
         dedup=f"restore-{letter.id}" if fifo else None,
         trace=letter.trace or None,

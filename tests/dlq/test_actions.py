@@ -1,0 +1,464 @@
+"""What the desk does: export, drop, restore, resend. Each leaves its trace in the audit log; none loses a letter."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlq.letters import letter
+from dlq.test_peeking import DLQ, bury
+from driven import Calls, Place, new_place, shop
+from semel import Reject
+from semel.dlq import snapshots
+from semel.dlq.audit import Audit, AuditError
+from semel.dlq.desk import Desk, EditError, Key, NoSuchLetter
+from semel.dlq.dropping import Dropper
+from semel.dlq.editing import document, read_document
+from semel.dlq.filters import parse
+from semel.dlq.jobs import Job, State
+from semel.dlq.peeking import ReceivingPeeker, peeked
+from semel.dlq.restoring import Restorer
+from semel.dlq.snapshots import SnapshotError
+from semel.dlq.taking import ByReceiving
+from semel.errors import SemelError
+from semel.ledger.contract import Ask, Finish, Won
+from semel.sqs.client.admin import Admin
+from semel.sqs.client.messages import Attribute
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with new_place() as found:
+        found.queue("orders", dlq=DLQ, receives=2)
+        yield found
+
+
+@pytest.fixture
+def desk(place: Place, tmp_path: Path) -> Desk:
+    return Desk(place.client, ledger=place.ledger, state=tmp_path, who="tester", clock=place.clock.now)
+
+
+@pytest.fixture(params=["broker", "sqs"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same endpoint, known as ours or not."""
+    kind: str = request.param
+    if kind == "sqs":
+        monkeypatch.setattr(Admin, "of", lambda _client: None)
+        for way in (ByReceiving, ReceivingPeeker):
+            monkeypatch.setitem(way.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    return kind
+
+
+def ended(job: Job) -> Job:
+    assert job.wait(60)
+    return job
+
+
+def audited(desk: Desk) -> list[tuple[str, str, int | None]]:
+    """Oldest first."""
+    return [(entry.action, entry.outcome, entry.count) for entry in reversed(desk.audit_entries())]
+
+
+def ids(place: Place, queue: str = DLQ) -> set[str]:
+    return {message["MessageId"] for message in place.broker.peek(queue, limit=5_000)}
+
+
+def shown(place: Place, queue: str = DLQ) -> list[tuple[Any, ...]]:
+    """What matters of each letter, whatever its id."""
+    found = [peeked(message, queue) for message in place.broker.peek(queue, limit=5_000)]
+    return sorted(
+        (one.key, one.body, one.reason, one.error, one.attempts, one.source, one.original_id, str(one.attributes))
+        for one in found
+    )
+
+
+# Export.
+
+
+def test_an_export_has_each_letter_whole_and_touches_none(place: Place, desk: Desk, tmp_path: Path) -> None:
+    bury(place, 12)
+    place.send("plain é", DLQ, attributes={"raw": b"\x00\xff", "n": 5})
+    file = tmp_path / "letters.jsonl"
+    done = desk.export(DLQ, "", file)
+    assert (done.count, done.path, done.complete) == (13, str(file), True)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["key"] for line in lines] == [f"o-{n}" for n in range(12)] + [""]
+    assert lines[-1]["attributes"] == {
+        "raw": {"type": "Binary", "base64": "AP8="},
+        "n": {"type": "Number", "value": "5"},
+    }
+    assert file.stat().st_mode & 0o077 == 0
+    assert audited(desk) == [("export", "done", 13)]
+    stream = io.BytesIO()
+    assert desk.export(DLQ, "$.n < 3", stream).count == 3
+    assert b"".join(desk.lines(DLQ, "$.n < 3")).count(b"\n") == stream.getvalue().count(b"\n") == 3
+
+
+def test_a_line_reads_back_as_the_letter() -> None:
+    whole = letter(
+        attributes={"raw": Attribute("Binary.png", b"\x00"), "tenant": Attribute("String", "é")},
+        group="g",
+        redrives=2,
+        trace="Root=1",
+        first_received=None,
+    )
+    again = snapshots.read(snapshots.line(whole, at=5.0))
+    for name in ("id", "queue", "body", "sent", "receives", "attributes", "source", "key", "reason", "error", "group"):
+        assert getattr(again, name) == getattr(whole, name)
+    assert (again.redrives, again.trace, again.by_semel, again.original_id) == (2, "Root=1", True, "aa11")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"semel": 1}', b'{"semel": 2, "id": "x"}', b'{"semel":1,"id":5}'])
+def test_a_line_that_is_no_letter_is_named(text: bytes) -> None:
+    with pytest.raises(SnapshotError, match=r"x\.jsonl, line 7"):
+        snapshots.read(text, 7, "x.jsonl")
+
+
+# Drop and restore.
+
+
+def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Place, desk: Desk, either: str) -> None:
+    bury(place, 25)
+    place.clock.advance(1)
+    before = shown(place)
+    job = ended(desk.drop(DLQ, "attr.tenant = acme", expected=12))
+    assert (job.state, job.counts.deleted, job.reason) == (State.DONE, 12, "")
+    assert len(ids(place)) == 13
+    assert place.messages(DLQ, "in_flight") == []
+    path = Path(job.result["snapshot"])
+    assert path.parent == desk.state / "snapshots"
+    assert len(path.read_text().splitlines()) == 12
+    back = ended(desk.restore(path))
+    assert (back.state, back.counts.sent) == (State.DONE, 12)
+    assert shown(place) == before
+    again = ended(desk.restore(path))
+    assert (again.state, again.counts.sent, again.counts.skipped) == (State.DONE, 0, 12)
+    assert len(ids(place)) == 25
+    assert audited(desk) == [
+        ("drop", "begun", None),
+        ("drop", "done", 12),
+        ("restore", "begun", None),
+        ("restore", "done", 12),
+        ("restore", "begun", None),
+        ("restore", "done", 0),
+    ]
+
+
+def test_no_more_are_dropped_than_somebody_saw(place: Place, desk: Desk) -> None:
+    bury(place, 10)
+    assert ended(desk.drop(DLQ, "", expected=4)).counts.deleted == 4
+    assert len(ids(place)) == 6
+    fewer = ended(desk.drop(DLQ, "$.n = 9", expected=4))
+    assert fewer.counts.deleted == 1
+    assert any("4 were expected" in line.text for line in fewer.messages)
+
+
+def test_dropping_nothing_leaves_no_file(place: Place, desk: Desk) -> None:
+    bury(place, 3)
+    job = ended(desk.drop(DLQ, "nowhere"))
+    assert (job.state, job.result) == (State.DONE, {})
+    assert list((desk.state / "snapshots").iterdir()) == []
+    chosen = sorted(ids(place))[:2]
+    assert ended(desk.drop(DLQ, ids=chosen)).counts.deleted == 2
+    assert ids(place).isdisjoint(chosen)
+
+
+def test_nothing_is_deleted_that_could_not_be_written_down(place: Place, desk: Desk, tmp_path: Path) -> None:
+    bury(place, 3)
+    (tmp_path / "there.jsonl").write_text("mine\n")
+    job = ended(desk.drop(DLQ, snapshot=tmp_path / "there.jsonl"))
+    assert (job.state, "is there already" in job.reason) == (State.FAILED, True)
+    assert (tmp_path / "there.jsonl").read_text() == "mine\n"
+    assert len(place.messages(DLQ, "visible")) == 3
+    assert audited(desk)[-1][1].startswith("failed: ")
+
+
+def test_a_disk_that_fails_half_way_costs_no_letter(
+    place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch, either: str
+) -> None:
+    bury(place, 3)
+    place.clock.advance(1)
+
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Audit, "write", lambda *_args, **_kwargs: None)  # it would notice first
+    monkeypatch.setattr(os, "fsync", full)
+    job = ended(desk.drop(DLQ))
+    assert (job.state, "No space left" in job.reason) == (State.FAILED, True)
+    assert len(place.messages(DLQ, "visible")) == 3
+
+
+class Killed(BaseException):
+    pass
+
+
+def at(point: str) -> Any:
+    def crash(reached: str) -> None:
+        if reached == point:
+            raise Killed
+
+    return crash
+
+
+def test_a_drop_that_dies_before_it_deletes_and_its_restore_double_nothing(place: Place, tmp_path: Path) -> None:
+    bury(place, 8)
+    before = shown(place)
+    file = tmp_path / "dropped.jsonl"
+    dropper = Dropper(place.client, DLQ, parse("$.n < 5"), file, clock=place.clock.now, crash=at("after_snapshot"))
+    with pytest.raises(Killed):
+        dropper.run(Job("drop", DLQ))
+    assert len(file.read_text().splitlines()) == 5
+    job = Job("restore", DLQ)
+    Restorer(place.client, file, folder=tmp_path, clock=place.clock.now).run(job)
+    assert (job.counts.sent, job.counts.skipped) == (0, 5)
+    assert shown(place) == before
+
+
+@pytest.mark.parametrize("point", ["before_restore_send", "after_restore_send"])
+def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_known(
+    place: Place, desk: Desk, tmp_path: Path, point: str
+) -> None:
+    bury(place, 25)
+    file = tmp_path / "all.jsonl"
+    desk.drop(DLQ, snapshot=file).wait(60)
+    with pytest.raises(Killed):
+        Restorer(place.client, file, folder=tmp_path, crash=at(point)).run(Job("restore", DLQ))
+    job = ended(desk.restore(file))
+    assert job.state is State.DONE
+    assert any("ended while it sent 10" in line.text for line in job.messages)
+    keys = [one[0] for one in shown(place)]
+    assert set(keys) == {f"o-{n}" for n in range(25)}
+    # A Standard queue has nothing to tell a second sending by: those ten may be there twice, under their keys.
+    assert len(keys) == (25 if point == "before_restore_send" else 35)
+
+
+def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, desk: Desk, tmp_path: Path) -> None:
+    place.queue("pay.fifo", dlq="pay-dlq.fifo")
+    bury(place, 6, "pay-dlq.fifo")
+    file = tmp_path / "all.jsonl"
+    assert ended(desk.drop("pay-dlq.fifo", snapshot=file)).counts.deleted == 6
+    with pytest.raises(Killed):
+        Restorer(place.client, file, folder=tmp_path, crash=at("after_restore_send")).run(Job("restore", DLQ))
+    ended(desk.restore(file))
+    assert [body["n"] for body in place.bodies("pay-dlq.fifo")] == list(range(6))
+    groups = [one["Attributes"]["MessageGroupId"] for one in place.messages("pay-dlq.fifo")]
+    assert groups == ["g0", "g1"] * 3
+
+
+def test_letters_come_back_to_another_queue_or_from_a_stream(place: Place, desk: Desk, tmp_path: Path) -> None:
+    bury(place, 3)
+    lines = list(desk.lines(DLQ))
+    place.client.create_queue("spare-dlq")
+    assert ended(desk.restore(lines, "spare-dlq")).counts.sent == 3
+    assert ended(desk.restore(iter(lines), "spare-dlq")).counts.sent == 0
+    assert len(ids(place, "spare-dlq")) == 3
+    with pytest.raises(SnapshotError, match="line 2"):
+        desk.restore([lines[0], b"junk\n"])
+    assert ended(desk.restore(lines, "nowhere")).state is State.FAILED
+
+
+def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(place: Place, desk: Desk) -> None:
+    first = place.send({"id": 1})
+    queue = place.client.queue("orders")
+    for _ in range(3):
+        queue.receive(1, 0, visibility=0)
+    (moved,) = desk.letters(DLQ).letters
+    assert (moved.source, moved.by_semel, moved.original_id) == ("orders", False, first)
+    job = ended(desk.drop(DLQ))
+    ended(desk.restore(Path(job.result["snapshot"])))
+    (back,) = desk.letters(DLQ).letters
+    assert (back.source, back.by_semel, back.original_id, back.key) == ("orders", False, first, "")
+
+
+# Resend.
+
+
+def test_an_edited_copy_goes_to_work_under_the_same_key_and_the_letter_is_gone(
+    place: Place, desk: Desk, either: str
+) -> None:
+    place.send({"id": "a", "amount": -1})
+    calls = Calls(Reject("the amount is negative"))
+    worker = place.worker(shop(calls))
+    worker.drain()
+    (dead,) = desk.letters(DLQ).letters
+    assert (dead.key, dead.source) == ("a", "orders")
+    sent = desk.resend(DLQ, dead.id, body='{"id": "a", "amount": 1}')
+    assert (sent.queue, sent.key, sent.deleted, sent.notes) == ("orders", "a", True, ())
+    assert place.is_empty(DLQ)
+    worker.drain()
+    assert calls.keys == ["a", "a"]
+    assert place.known("a").status == "done"
+    assert audited(desk) == [("resend", "begun", None), ("resend", "done", 1)]
+    assert desk.audit_entries()[0].details["changed"] == "body"
+
+
+def done(place: Place, key: str) -> None:
+    """As a worker leaves it."""
+    (won,) = place.ledger.claim([Ask(f"orders/{key}", "digest", "orders/x")], claimant="w", lease=30)
+    assert isinstance(won, Won)
+    place.ledger.record([Finish(won.claim)])
+
+
+def test_what_is_done_does_not_run_under_its_old_key_with_another_body(place: Place, desk: Desk) -> None:
+    bury(place, 2)
+    done(place, "o-0")
+    with pytest.raises(EditError, match=r"the ledger has o-0 as done.*--new-key"):
+        desk.resend(DLQ, "m-0", body="{}")
+    assert len(place.messages(DLQ, "visible")) == 2
+    assert audited(desk)[-1][0] == "resend"
+    unchanged = desk.resend(DLQ, "m-0")
+    assert "will be recognised, and not run again" in unchanged.notes[0]
+    new = desk.resend(DLQ, "m-1", body="{}", key=Key.NEW)
+    named = place.messages("orders")
+    assert [message["MessageAttributes"]["semel-key"]["StringValue"] for message in named] == ["o-0", new.key]
+    assert len(new.key) == 32
+
+
+def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, desk: Desk) -> None:
+    place.queue("pay.fifo", dlq="pay-dlq.fifo")
+    place.queue("other.fifo")
+    bury(place, 2, "pay-dlq.fifo")
+    sent = desk.resend(
+        "pay-dlq.fifo",
+        "m-0",
+        attributes={"size": 5, "raw": {"type": "Binary", "base64": "AP8="}},
+        group="vip",
+        key="mine",
+        to="other.fifo",
+    )
+    (message,) = place.messages("other.fifo")
+    assert (sent.key, message["Attributes"]["MessageGroupId"]) == ("mine", "vip")
+    assert message["MessageAttributes"] == {
+        "semel-key": {"DataType": "String", "StringValue": "mine"},
+        "semel-redrives": {"DataType": "String", "StringValue": "1"},
+        "size": {"DataType": "Number", "StringValue": "5"},
+        "raw": {"DataType": "Binary", "BinaryValue": "AP8="},
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"attributes": {"semel-key": "x"}}, "names that begin with semel- are Semel's own"),
+        ({"attributes": {"x": {"type": "String"}}}, 'attribute x: .* write it as {"type": "String"'),
+        ({"attributes": {"x": {"base64": "?"}}}, "attribute x"),
+        ({"key": " "}, "a new key needs at least one character"),
+        ({"to": "nowhere"}, "nowhere"),
+        ({"body": "x" * 1_048_576}, "leave no room for the key"),
+        ({"body": "\x00"}, "InvalidMessageContents"),
+    ],
+)
+def test_what_cannot_be_sent_stays_where_it_is(place: Place, desk: Desk, wanted: Any, says: str) -> None:
+    bury(place, 1)
+    with pytest.raises(SemelError, match=says):
+        desk.resend(DLQ, "m-0", **wanted)
+    assert len(place.messages(DLQ, "visible")) == 1
+    assert audited(desk)[-1][1].startswith("failed: ")
+
+
+def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, desk: Desk) -> None:
+    place.client.create_queue("lost-dlq")
+    place.send("{}", "lost-dlq")
+    (one,) = desk.letters("lost-dlq").letters
+    with pytest.raises(SemelError, match="lost-dlq"):
+        desk.resend("lost-dlq", one.id)
+    assert desk.resend("lost-dlq", one.id, to="orders").queue == "orders"
+    place.send("{}", DLQ)
+    (one,) = desk.letters(DLQ).letters
+    assert desk.resend(DLQ, one.id).queue == "orders"
+    with pytest.raises(NoSuchLetter, match="there is no message nobody in orders-dlq"):
+        desk.resend(DLQ, "nobody")
+
+
+# The document for an editor.
+
+
+def test_a_document_shows_json_unfolded_and_says_what_was_changed() -> None:
+    one = letter()
+    text = document(one)
+    assert json.loads(text)["body"] == json.loads(one.body)
+    assert read_document(text, one) is None
+    assert read_document("", one) is None
+    changed = read_document(text.replace("120.5", "99"), one)
+    assert changed is not None
+    assert (json.loads(changed.body or "")["order"]["total"], changed.changed) == (99, ("body",))
+    content = json.loads(text)
+    content["attributes"]["tenant"]["value"] = "umbrella"
+    content["to"] = "elsewhere"
+    changed = read_document(json.dumps(content), one)
+    assert changed is not None
+    assert (changed.body, changed.changed, changed.to) == (None, ("attributes",), "elsewhere")
+    forced = read_document(text, one, Key.NEW)
+    assert forced is not None
+    assert (forced.changed, forced.key) == ((), Key.NEW)
+
+
+@pytest.mark.parametrize("body", ["", "plain", '"text"', "5", '{"a": 1.10}', '{"a": 1, "a": 2}', "{", '{"a": NaN}'])
+def test_a_body_that_json_would_change_stays_a_text(body: str) -> None:
+    one = letter(body=body)
+    text = document(one)
+    assert json.loads(text)["body"] == body
+    assert read_document(text, one) is None
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda _: "{", "no JSON"),
+        (lambda _: "[]", 'no "body"'),
+        (lambda text: text.replace("o-17", "o-18", 1), "--new-key KEY"),
+        (lambda text: text.replace('"to"', '"too"'), "'too' cannot be changed"),
+        (lambda text: text.replace('"attributes": {', '"attributes": 5, "x": {'), "cannot be changed"),
+    ],
+)
+def test_a_document_that_cannot_be_read_says_so(edit: Any, says: str) -> None:
+    one = letter()
+    with pytest.raises(EditError, match=says):
+        read_document(edit(document(one)), one)
+
+
+# The log.
+
+
+def test_the_audit_log_is_read_newest_first_and_filtered(tmp_path: Path) -> None:
+    now = [1_000.0]
+    log = Audit.at(tmp_path, clock=lambda: now[0])
+    for n in range(3_000):
+        now[0] += 1
+        log.write("ann" if n % 2 else "bob", "drop", queue=f"q{n}", where="error ~ x" * 20, count=n, outcome="done")
+    assert [entry.count for entry in log.entries(limit=3)] == [2_999, 2_998, 2_997]
+    assert [entry.count for entry in log.entries("who = ann and count < 6")] == [5, 3, 1]
+    assert [entry.queue for entry in log.entries("age <= 1s")] == ["q2999", "q2998"]
+    assert len(list(log.entries("q2999 or q1799"))) == 2
+    with pytest.raises(SemelError, match="there is no field 'eror'; there are who, action"):
+        list(log.entries("eror = 5"))
+    with log.path.open("ab") as file:
+        file.write(b'{"at": 5, "who": "a half li')
+    assert next(log.entries()).count == 2_999
+    assert list(Audit.at(tmp_path / "empty").entries()) == []
+
+
+def test_what_cannot_be_written_down_is_not_done(place: Place, desk: Desk) -> None:
+    bury(place, 2)
+    desk.audit.path.mkdir()
+    with pytest.raises(AuditError, match="not done, as it cannot be written to the audit log"):
+        desk.drop(DLQ)
+    assert len(ids(place)) == 2
+
+
+def test_marks_are_kept_in_order_and_audited(desk: Desk, place: Place) -> None:
+    desk.mark("deployed  1.4.2\n")
+    place.clock.advance(10)
+    desk.by("ann").mark("rolled back")
+    assert [(mark.text, mark.who) for mark in desk.marks()] == [("deployed 1.4.2", "tester"), ("rolled back", "ann")]
+    assert [mark.text for mark in desk.marks(since=place.clock.now() - 5)] == ["rolled back"]
+    with pytest.raises(SemelError, match="a mark needs a text"):
+        desk.mark("  ")
+    assert audited(desk) == [("mark", "done", None)] * 2
