@@ -103,8 +103,7 @@ class Gate:
         role, key = session
         return Caller(self._viewer(role, where, headers, key), key)
 
-    def check_act(self, caller: Caller, given: str | None) -> None:
-        """Whether the caller may change something; `given` is the CSRF token that came with the request."""
+    def check_may_act(self, caller: Caller) -> None:
         if not caller.viewer.can_act:
             raise Refused(
                 403,
@@ -113,6 +112,10 @@ class Gate:
                 if self._settings.read_only
                 else "log in with the token that may act",
             )
+
+    def check_act(self, caller: Caller, given: str | None) -> None:
+        """Whether the caller may change something; `given` is the CSRF token that came with the request."""
+        self.check_may_act(caller)
         if caller.proven:
             return
         if not caller.session or given is None or not hmac.compare_digest(given, self.csrf(caller.session)):
@@ -127,10 +130,6 @@ class Gate:
     def begin_open(self) -> str:
         """The cookie that gives an open dashboard's pages their CSRF token."""
         return self._signed("operator")
-
-    def viewer_of(self, cookie: str, headers: Mapping[str, str], remote: str) -> Viewer | None:
-        found = self.caller({**headers, "cookie": ""}, cookie, remote)
-        return found.viewer if found else None
 
     def end(self, session: str) -> None:
         self._ended[session] = self._clock()

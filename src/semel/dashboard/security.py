@@ -10,13 +10,16 @@ import re
 from collections.abc import Awaitable, Callable
 from html import escape
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, Final
-from urllib.parse import quote, unquote_plus
+from typing import Final
+from urllib.parse import parse_qs, quote, unquote_plus
 
 import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from semel.dashboard.gate import SAFE, SESSION, Caller, Gate, Refused
+from semel.errors import SemelError
 
 MAX_BODY: Final = 8 * 1024 * 1024  # a message of a mebibyte, as JSON escapes or a form writes it
 MAX_UPLOAD: Final = 512 * 1024 * 1024
@@ -54,8 +57,17 @@ def plain_refusal(_scope: Scope, refused: Refused) -> str:
 class Guard:
     """Puts who calls into `request.state.viewer`, and refuses what the gate refuses."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, *, is_open: bool, refusal: Refusal = plain_refusal) -> None:
-        self._app, self._gate, self._is_open, self._refusal = app, gate, is_open, refusal
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        *,
+        is_open: bool,
+        refusal: Refusal = plain_refusal,
+        costs: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`costs`: whether looking at messages counts against them."""
+        self._app, self._gate, self._is_open, self._refusal, self._costs = app, gate, is_open, refusal, costs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,15 +81,16 @@ class Guard:
         except Refused as refused:
             await self._refuse(scope, refused, answer)
             return
-        try:
-            await self._app(scope, receive, answer)
         except _TooLarge:
             await self._refuse(scope, _too_large(scope), answer)
+            return
+        await self._app(scope, receive, answer)
 
     async def _admit(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> tuple[Receive, Send]:
         gate, path, safe = self._gate, scope["path"], scope["method"] in SAFE
         gate.check_host(headers.get("host", ""))
-        if not safe:
+        looks = safe and _looks(scope) and await run_in_threadpool(self._counts_against)
+        if not safe or looks:
             gate.check_origin(headers)
         length = headers.get("content-length", "0")
         most = MAX_UPLOAD if path.endswith("/restore") else MAX_BODY
@@ -99,8 +112,16 @@ class Guard:
         if not safe:
             given, receive = await _csrf(headers, receive)
             gate.check_act(caller, given)
+        elif looks:
+            gate.check_may_act(caller)
         _remember(scope, caller)
         return receive, send
+
+    def _counts_against(self) -> bool:
+        try:
+            return self._costs()
+        except SemelError:
+            return True  # nothing answers: then nothing is shown, either
 
     async def _refuse(self, scope: Scope, refused: Refused, send: Send) -> None:
         headers: list[tuple[bytes, bytes]] = []
@@ -128,6 +149,12 @@ def is_for_people(scope: Scope) -> bool:
     return not str(scope["path"]).startswith("/api/v1")
 
 
+def _looks(scope: Scope) -> bool:
+    """Whether a GET asks for a look that counts against messages: on SQS, whoever sees a message has received it."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    return query.get("look", [""])[-1].lower() in ("1", "true", "on", "yes", "t", "y")
+
+
 def _remember(scope: Scope, caller: Caller) -> None:
     scope.setdefault("state", {}).update(viewer=caller.viewer, session=caller.session)
 
@@ -152,8 +179,11 @@ def _cookie(header: str, name: str) -> str | None:
 # Bodies.
 
 
-class _TooLarge(Exception):
-    pass
+class _TooLarge(HTTPException):
+    """Raised where the body is read, however deep inside."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(413, f"more than {most // 1024 // 1024} MiB were sent")
 
 
 def _too_large(scope: Scope) -> Refused:
@@ -170,7 +200,7 @@ def _bounded(receive: Receive, most: int) -> Receive:
         message = await receive()
         left -= len(message.get("body", b""))
         if left < 0:
-            raise _TooLarge
+            raise _TooLarge(most)
         return message
 
     return counted
@@ -215,7 +245,9 @@ async def _read(receive: Receive, most: int) -> tuple[bytes, Receive]:
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:
-    kept = b"public, max-age=86400, immutable" if scope["path"].startswith("/static/") else b"no-store"
+    # A static file's address has its digest in it, if our page names it.
+    lasting = scope["path"].startswith("/static/") and scope.get("query_string", b"").startswith(b"v=")
+    kept = b"public, max-age=31536000, immutable" if lasting else b"no-store"
 
     async def decorated(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -235,7 +267,3 @@ def _with_cookie(send: Send, cookie: bytes) -> Callable[[Message], Awaitable[Non
         await send(message)
 
     return decorated
-
-
-def state(request: Any, name: str) -> Any:
-    return request.scope.get("state", {}).get(name)
