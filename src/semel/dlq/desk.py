@@ -17,6 +17,7 @@ from semel.consumer.places import state_folder
 from semel.dlq import editing, filters, listing, marks, snapshots
 from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent
 from semel.dlq.audit import Audit, AuditEntry, somebody
+from semel.dlq.canary import CanaryFailed
 from semel.dlq.dropping import Dropper
 from semel.dlq.editing import EditError as EditError
 from semel.dlq.editing import Key as Key
@@ -25,12 +26,13 @@ from semel.dlq.grouping import Grouping
 from semel.dlq.jobs import Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import LOOKED_AT, Peeker, peeker
+from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive import Redriver
 from semel.dlq.restoring import Restorer
 from semel.errors import SemelError
 from semel.sqs.client import Client
 
 if TYPE_CHECKING:
-    from semel.dlq.plan import RedrivePlan
     from semel.ledger.contract import Ledger
 
 SHOWN: Final = 100  # letters of one answer, unless more are asked for
@@ -150,10 +152,8 @@ class Desk:
 
     def redrive(self, plan: RedrivePlan) -> Job:
         """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
-        from semel.dlq.redrive import Redriver
-
         filters.parse(plan.where)
-        redriver = Redriver(plan, self.client, self.ledger, clock=self._clock)
+        redriver = Redriver(plan, self.client, ledger=self.ledger, clock=self._clock)
         action = "redrive (dry run)" if plan.dry_run else "redrive"
         return self._start(action, plan.queue, plan.where, redriver.run, plan.to_json())
 
@@ -280,6 +280,8 @@ class Desk:
                 ended(job, "cancelled")
                 raise
             except JobStopped as error:
+                if isinstance(error, CanaryFailed):
+                    job.result["stopped_by"] = "canary"
                 ended(job, f"stopped: {error}")
                 raise
             except BaseException as error:
