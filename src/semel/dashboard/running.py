@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
+from fastapi import FastAPI
 
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
@@ -25,7 +26,7 @@ def run(settings: Settings, *, with_parent: bool = False) -> int:
     settings.check()
     listener = listen(settings.host, settings.port)
     try:
-        server = server_for(settings)
+        server = server_for(build(settings))
     except BaseException:
         listener.close()
         raise
@@ -53,9 +54,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def server_for(settings: Settings) -> Server:
+def server_for(app: FastAPI) -> Server:
     config = uvicorn.Config(
-        build(settings),
+        app,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -222,15 +222,19 @@ def routes(services: Services) -> APIRouter:
     )
     async def restore(request: Request, queue: str) -> Response:
         """The body is what `export` gave. The same content again sends only what was not sent before."""
-        kept = await _uploaded(request)
+        await run_in_threadpool(desk.queue, queue)
 
-        def begin() -> Response:
-            desk.queue(queue)
+        def begin(kept: IO[bytes]) -> Response:
+            # The desk has a copy of its own when it answers.
             job = acting(request).restore(kept, queue)
             services.house.changed(queue)
             return job_answer(job, 202)
 
-        return await run_in_threadpool(begin)
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as kept:
+            async for block in request.stream():
+                await run_in_threadpool(kept.write, block)
+            kept.seek(0)
+            return await run_in_threadpool(begin, kept)
 
     @router.post(
         "/dead-letters/{queue}/letters/{id}/resend",
@@ -260,12 +264,3 @@ def _from_first(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield from lines
 
     return again()
-
-
-async def _uploaded(request: Request) -> IO[bytes]:
-    """The body, in a file if it is large: the job that reads it outlives the request."""
-    kept = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed when the job lets go of it
-    async for block in request.stream():
-        await run_in_threadpool(kept.write, block)
-    kept.seek(0)
-    return kept

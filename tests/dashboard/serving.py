@@ -1,0 +1,164 @@
+"""A dashboard at work for tests: a broker, its queues, and the server on a port, all of them real."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from semel.broker import EmbeddedBroker, running
+from semel.dashboard.data import Settings
+from semel.dashboard.running import listen, server_for
+from semel.dashboard.server import build
+from semel.dashboard.services import Services
+from semel.sqs import Client, Queue, letters
+
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], Any], what: str = "it") -> Any:
+    """Wait for something that is bound to happen; fails after a minute."""
+    ends = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < ends, f"{what} did not happen within {PATIENCE:g} s"
+        time.sleep(0.01)
+    return found
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    cookies: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Site:
+    """A dashboard that listens. `host` is what requests call it."""
+
+    url: str
+    services: Services
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).netloc
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body, {**self.headers, **(headers or {})})
+            found = connection.getresponse()
+            cookies = found.headers.get_all("set-cookie") or []
+            named = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, named, found.read(), cookies)
+        finally:
+            connection.close()
+
+    def get(self, path: str, **query: Any) -> Answer:
+        return self.ask("GET", f"{path}?{urlencode(query, doseq=True)}" if query else path)
+
+    def api(self, path: str, **query: Any) -> Any:
+        """The content of an answer that must be there."""
+        found = self.get(f"/api/v1/{path}", **query)
+        assert found.status == 200, (found.status, found.text)
+        return found.json()
+
+    def post(self, path: str, content: Any = None, *, method: str = "POST", **headers: str) -> Answer:
+        """As JSON, the way a script does it."""
+        given = {"content-type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}
+        return self.ask(method, path, json.dumps(content).encode(), given)
+
+    def form(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
+        """As a browser sends it from our own page."""
+        given = {
+            "content-type": "application/x-www-form-urlencoded",
+            "origin": self.url,
+            "sec-fetch-site": "same-origin",
+        } | {key.replace("_", "-"): value for key, value in headers.items()}
+        return self.ask("POST", path, urlencode(fields).encode(), given)
+
+
+@contextmanager
+def serving(settings: Settings, **given: Any) -> Iterator[Site]:
+    """`given` goes to `build`: a client, a ledger, a clock."""
+    app = build(settings, **given)
+    listener = listen(settings.host, settings.port)
+    server = server_for(app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="dashboard")
+    thread.start()
+    try:
+        until(lambda: server.started, "the start of the dashboard")
+        port = listener.getsockname()[1]
+        yield Site(f"http://127.0.0.1:{port}", app.state.services)
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+        listener.close()
+
+
+@dataclass
+class Shop:
+    """A broker with the queues `orders` and `orders-dlq`."""
+
+    broker: EmbeddedBroker
+    client: Client
+    orders: Queue
+    dead: Queue
+    state: Path
+
+    def settings(self, **more: Any) -> Settings:
+        return Settings(**{"endpoint_url": self.broker.url, "port": 0, "state": self.state, **more})
+
+    def bury(self, count: int, error: str = "Timeout: no answer", *, start: int = 0, **body: Any) -> list[str]:
+        """Dead letters as the consumer writes them; returns their ids."""
+        found = []
+        for number in range(start, start + count):
+            letter = letters.Letter(f"order-{number}", "failed", error, 3, f"message-{number}", "orders")
+            content = json.dumps({"order": number, **body})
+            found.append(self.dead.send(content, attributes=letters.attributes(letter, {}, len(content))).message_id)
+        return found
+
+    @contextmanager
+    def dashboard(self, ledger: Any = None, **more: Any) -> Iterator[Site]:
+        with serving(self.settings(**more), client=self.client, ledger=ledger) as site:
+            yield site
+
+
+@contextmanager
+def shop(state: Path, **how: Any) -> Iterator[Shop]:
+    with running(**how) as broker, client_of(broker) as client:
+        dead = client.create_queue("orders-dlq", {"MessageRetentionPeriod": "1209600"})
+        policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3}
+        orders = client.create_queue("orders", {"VisibilityTimeout": "30", "RedrivePolicy": policy})
+        yield Shop(broker, client, orders, dead, state)
+
+
+def client_of(broker: EmbeddedBroker) -> Client:
+    return Client(broker.url, "us-east-1", access_key="test", secret_key="test")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
