@@ -124,10 +124,11 @@ class Job:
 
     def pause(self) -> bool:
         """Whether it will: a job that has ended cannot be paused."""
-        with self._lock:
+        with self._moved:
             if self._state.ended or self._cancelled:
                 return False
             self._paused = True
+            self._moved.notify_all()
         self._tell()
         return True
 
@@ -179,11 +180,15 @@ class Job:
             self._state = self._working
         self._tell()
 
-    def sleep(self, seconds: float) -> None:
-        """Waits so long, less if it is paused or cancelled, which is then seen to as at any checkpoint."""
+    def rest(self, seconds: float) -> None:
+        """Waits so long, or until it is paused or cancelled, which is then for the caller to see to."""
         with self._moved:
             if seconds > 0 and not (self._paused or self._cancelled):
                 self._moved.wait(seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """The same, and a checkpoint."""
+        self.rest(seconds)
         self.checkpoint()
 
     def working(self, state: State) -> None:
