@@ -50,16 +50,17 @@ class Browser:
 
     def look(
         self,
-        file: Path,
+        file: Path | str,
         see: Callable[[Page], Any] = lambda page: None,
         *,
         width: int = 1280,
         scheme: Literal["light", "dark"] = "light",
     ) -> Visit:
-        """Open a file and call `see` with its page, in the browser's thread."""
-        return self._thread.submit(self._look, file, see, width, scheme).result()
+        """Open a file or an address and call `see` with its page, in the browser's thread."""
+        address = file if isinstance(file, str) else file.as_uri()
+        return self._thread.submit(self._look, address, see, width, scheme).result()
 
-    def _look(self, file: Path, see: Callable[[Page], Any], width: int, scheme: Literal["light", "dark"]) -> Visit:
+    def _look(self, address: str, see: Callable[[Page], Any], width: int, scheme: Literal["light", "dark"]) -> Visit:
         visit = Visit()
         context = self._chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         try:
@@ -68,7 +69,7 @@ class Browser:
             page.on("console", lambda message: visit.complaints.append(message.text))
             page.on("pageerror", lambda error: visit.complaints.append(str(error)))
             page.on("dialog", visit.refuse)
-            page.goto(file.as_uri(), wait_until="load")
+            page.goto(address, wait_until="load")
             visit.result = see(page)
         finally:
             context.close()

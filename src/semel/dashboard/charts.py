@@ -21,9 +21,9 @@ from semel.doctor.report.svg import short as short
 from semel.doctor.report.words import clean, duration, number, when
 
 SPAN: Final = 1000.0  # across, in the plot's own units; the page stretches them
-MOST_POINTS: Final = 240
+MOST_POINTS: Final = 180
 _CLOCK: Final = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
-_HEIGHT: Final = 140.0
+_HEIGHT: Final = 126.0
 _TOP: Final = 16.0
 
 Value = float | None
@@ -96,7 +96,7 @@ def timeline(
     most = max((value for line in lines for value in line.values if value is not None and _known(value)), default=0.0)
     steps = (round_times if times else round_steps)(max(most, 1.0), 3)
     up = Scale(0, steps[-1], _HEIGHT, _TOP)
-    parts = [_levels(up, steps, write), _hours(across), _marks(across, marks)]
+    parts = [_levels(up, steps), _hours(across), _marks(across, marks)]
     parts.append(
         f'<svg y="0" width="100%" height="{_HEIGHT + 2:g}" viewBox="0 0 {SPAN:g} {_HEIGHT + 2:g}" '
         'preserveAspectRatio="none">'
@@ -106,7 +106,7 @@ def timeline(
         if line.area:
             parts.append(f'<path class="area tone-{line.tone}" d="{_filled(path, across(at[-1]), _HEIGHT)}"/>')
         parts.append(f'<path class="line tone-{line.tone} {line.dash}" d="{path}"/>')
-    parts.append(f'</svg><line class="cross" y1="{_TOP - 8:g}" y2="{_HEIGHT:g}"/>')
+    parts.append(f'</svg>{_figures(up, steps, write)}<line class="cross" y1="{_TOP - 8:g}" y2="{_HEIGHT:g}"/>')
     return Markup(
         f'<figure class="chart card" data-chart="{_data(at, lines, write, low, high)}">'
         f"<figcaption><h2>{escaped(title)}</h2>{_legend(lines, write)}</figcaption>"
@@ -157,28 +157,30 @@ def _filled(path: str, end: float, bottom: float) -> str:
     return f"{last}L{end:.1f} {bottom:.1f}L{start} {bottom:.1f}Z" if last else ""
 
 
-def _levels(up: Scale, steps: Sequence[float], write: Callable[[float], str]) -> str:
-    parts = []
-    for value in steps:
-        y = up(value)
-        parts.append(f'<line class="{"grid" if value else "axis"}" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
-        if value:
-            parts.append(f'<text class="halo" x="0" y="{y - 3:.1f}">{escaped(write(value))}</text>')
-    return "".join(parts)
+def _levels(up: Scale, steps: Sequence[float]) -> str:
+    return "".join(
+        f'<line class="{"grid" if value else "axis"}" x1="0" x2="100%" y1="{up(value):.1f}" y2="{up(value):.1f}"/>'
+        for value in steps
+    )
 
 
-def _hours(across: Scale, most: int = 6) -> str:
+def _figures(up: Scale, steps: Sequence[float], write: Callable[[float], str]) -> str:
+    """What each level is; above the lines, so that it can be read."""
+    return "".join(
+        f'<text class="halo" x="0" y="{up(value) - 3:.1f}">{escaped(write(value))}</text>' for value in steps if value
+    )
+
+
+def _hours(across: Scale, most: int = 5) -> str:
     span = across.high - across.low
     step = next((step for step in _CLOCK if span / step <= most), 86_400 * math.ceil(span / 86_400 / most))
     parts, at = [], math.ceil(across.low / step) * step
     while at <= across.high:
         share = across(at) / SPAN * 100
         words = when(at)[5:10] if step >= 86_400 else when(at)[11:16]
-        anchor = "start" if share < 3 else "end" if share > 97 else "middle"
-        parts.append(
-            f'<text x="{share:.2f}%" y="{_HEIGHT + 16:g}" text-anchor="{anchor}">{words}</text>'
-            f'<line class="axis" x1="{share:.2f}%" x2="{share:.2f}%" y1="{_HEIGHT:g}" y2="{_HEIGHT + 4:g}"/>'
-        )
+        if 4 <= share <= 96:  # at the edges there is no room for it
+            parts.append(f'<text x="{share:.2f}%" y="{_HEIGHT + 16:g}" text-anchor="middle">{words}</text>')
+        parts.append(f'<line class="axis" x1="{share:.2f}%" x2="{share:.2f}%" y1="{_HEIGHT:g}" y2="{_HEIGHT + 4:g}"/>')
         at += step
     return "".join(parts)
 
@@ -250,7 +252,8 @@ class Stream:
     main: bool = False
 
 
-ROW: Final = 58.0  # the height of one end, as the style has it
+ROW: Final = 52.0  # the height of one end, as the style has it
+MAIN: Final = 136.0  # of the first
 
 
 def ribbons(streams: Sequence[Stream]) -> Markup:
@@ -258,16 +261,16 @@ def ribbons(streams: Sequence[Stream]) -> Markup:
     total = sum(stream.count for stream in streams)
     if not total:
         return Markup("")
-    height = ROW * len(streams)
-    room = min(height * 0.62, 150.0)
-    sizes = [max(stream.count / total * room, 1.6) if stream.count else 0.0 for stream in streams]
+    heights = [MAIN if stream.main else ROW for stream in streams]
+    height, room = sum(heights), MAIN - 6
+    sizes = [max(stream.count / total * room, 2.4) if stream.count else 0.0 for stream in streams]
     start = (height - sum(sizes)) / 2
     parts = [f'<rect class="fill solid tone-soft" x="0" y="{start:.1f}" width="12" height="{sum(sizes):.1f}"/>']
     at = start
     for place, (stream, size) in enumerate(zip(streams, sizes, strict=True)):
         if not size:
             continue
-        end = min(max(ROW * (place + 0.5) - size / 2, 0.0), height - size)
+        end = sum(heights[:place]) + (heights[place] - size) / 2
         half, right = SPAN / 2, SPAN - 12
         upper = f"M12 {at:.1f}C{half:g} {at:.1f} {half:g} {end:.1f} {right:g} {end:.1f}"
         lower = f"V{end + size:.1f}C{half:g} {end + size:.1f} {half:g} {at + size:.1f} 12 {at + size:.1f}Z"

@@ -54,14 +54,21 @@ def routes(office: Office) -> APIRouter:
 
 def _answer(office: Office, request: Request, job: Mapping[str, Any], problem: str = "") -> HTMLResponse:
     state, done = State(job["state"]), _done(job)
-    # What was to be done and what was done may differ in the end: letters come and go while a job runs.
-    most = done if state is State.DONE else max(job["total"] or 0, done)
+    most = _most(job, state, done)
     began, ended = job["started"], job["ended"]
     return office.pages.answer(
         request, "job.html", nav="dead-letters", status=400 if problem else 200, job=job, problem=problem,
         final=state.ended, headline=headline(job), counts=COUNTS.get(job["kind"], COUNTS["redrive"]), done=done,
-        most=max(most, 1), bar=_BARS.get(state, ""), took=ended - began if began and ended else None,
+        most=most, bar=_BARS.get(state, ""), took=ended - began if began and ended else None,
     )  # fmt: skip
+
+
+def _most(job: Mapping[str, Any], state: State, done: int) -> int:
+    """How much there is to do in all; 0: nobody knows yet."""
+    # What was to be done and what was done may differ in the end: letters come and go while a job runs.
+    if state is State.DONE or (state.ended and not job["total"]):
+        return max(done, 1)
+    return max(job["total"], done) if job["total"] else 0
 
 
 def _done(job: Mapping[str, Any]) -> int:

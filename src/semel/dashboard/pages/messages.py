@@ -60,7 +60,8 @@ def routes(office: Office) -> APIRouter:
         found = office.house.message(queue, id)
         whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
         try:
-            sent = office.resend(request, queue, id, body=whole, to=to, new_key=None if key != "new" else new_key)
+            changed = None if whole == found.message.body else whole
+            sent = office.resend(request, queue, id, body=changed, to=to, new_key=None if key != "new" else new_key)
         except SemelError as error:
             draft = Draft(whole, to, key, new_key, str(error))
             return _answer(office, request, found, letter=True, draft=draft)

@@ -65,7 +65,9 @@ def streams(page: OncePage) -> list[Stream]:
         found.append(Stream("passed by", "refused for their key, or skipped on purpose", "soft", skipped))
     rest = page.deliveries - sum(stream.count for stream in found)
     if rest > 0:
-        found.append(Stream("not settled yet", "being worked on, or given up by a worker that died", "soft", rest))
+        hands = min(rest, sum(row.in_flight for row in page.queues))
+        found.append(Stream("in hand", "being worked on now", "soft", hands))
+        found.append(Stream("set aside", "came again to the worker that had it, or given up", "soft", rest - hands))
     always = {"effects", "done before", "in other hands"}
     return [stream for stream in found if stream.count or stream.name in always]
 

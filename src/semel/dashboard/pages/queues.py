@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from semel.dashboard import charts
 from semel.dashboard.charts import Line
-from semel.dashboard.data.model import Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
+from semel.dashboard.data.model import Fault, Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
 from semel.dashboard.pages.office import Office
 from semel.dashboard.pages.rendering import parts
+from semel.dashboard.pages.words import seconds
 from semel.doctor.report.words import count, number
 from semel.errors import SemelError
 
@@ -35,7 +36,7 @@ RANGES: Final = (("15m", "15 min"), ("1h", "1 h"), ("6h", "6 h"))
 _SECONDS: Final = {"15m": 900.0, "1h": 3_600.0, "6h": 21_600.0}
 TABS: Final = (
     ("messages", "Messages"),
-    ("send", "Send a message"),
+    ("send", "Send"),
     ("settings", "Attributes"),
     ("alarms", "Alarms"),
     ("faults", "Faults"),
@@ -144,11 +145,12 @@ def _queue(
     wanted = parts(request)
     if tab == "messages" and (not wanted or "messages" in wanted):
         messages = office.house.messages(name, where=where, limit=PAGE, after=after or None, look=look)
+    drawn = _charts(page, now - span, now) if tab == "messages" else []
     draft = draft or Draft()
     return office.pages.answer(
         request, "queue.html", nav="queues", status=400 if draft.problem else 200, page=page, row=page.row,
-        charts=_charts(page, now - span, now), tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
-        messages=messages, sent=sent, draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
+        charts=drawn, tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
+        messages=messages, faults=in_force(page.faults or (), name), sent=sent, draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
     )  # fmt: skip
 
 
@@ -177,6 +179,14 @@ def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
     return sorted(rows, key=lambda row: (min(row.sources, default=row.name), bool(row.sources), row.name))
 
 
+def in_force(faults: Sequence[Fault], queue: str) -> list[Fault]:
+    """One of each kind: the queue's own setting, else the one for all."""
+    found: dict[str, Fault] = {}
+    for one in sorted(faults, key=lambda one: one.queue == queue):
+        found[one.kind] = one
+    return sorted(found.values(), key=lambda one: [other.kind for other in faults].index(one.kind))
+
+
 def _summary(page: QueuesPage) -> str:
     total = sum(row.depth for row in page.rows)
     bad = sum(row.level in _BAD for row in page.rows)
@@ -203,19 +213,9 @@ def _charts(page: QueuePage, since: float, until: float) -> list[Markup]:
         Line("received", "red", series.received),
         Line("deleted", "green", series.deleted, "dashed"),
     ]
+    if any(series.dead_lettered):
+        flow.append(Line("dead-lettered", "purple", series.dead_lettered, "dotted"))
+    age = [Line("oldest", "purple", series.oldest_age, area=True)]
     found = [drawn("Messages", depth, charts.short), drawn("Per second", flow, charts.per_second)]
-    if any(series.oldest_age):
-        found.append(
-            drawn(
-                "Age of the oldest",
-                [Line("oldest", "purple", series.oldest_age, area=True)],
-                charts.seconds,
-                times=True,
-            )
-        )
-    if any(series.dead_lettered) or any(series.empty_receives):
-        lines = [Line("empty receives", "soft", series.empty_receives)]
-        if any(series.dead_lettered):
-            lines.insert(0, Line("dead-lettered", "red", series.dead_lettered))
-        found.append(drawn("To the dead letters, and in vain, per second", lines, charts.per_second))
+    found.append(drawn("Age", age, seconds, times=True))
     return [chart for chart in found if chart]

@@ -46,7 +46,11 @@ _CHIPS: Final = {
 
 
 def seconds(value: float | None) -> str:
-    return duration(value if value is None else max(0.0, value) if value < 10 else round(value))
+    """A duration at a glance: 0.4 s, 26 s, 57 min, 3 h 12 min, 2 d 4 h."""
+    if value is None or value < 600:
+        return duration(value if value is None else max(0.0, round(value, 1) if value < 10 else round(value)))
+    step = 60 if value < 86_400 else 3_600
+    return duration(round(value / step) * step)
 
 
 def iso(at: float | None) -> str:
@@ -184,5 +188,6 @@ FILTERS: Final = {
     "group_share": group_share,
     "caught_share": caught_share,
     "held": held,
+    "handler": lambda name: name.rpartition(".")[2],
     "of": getattr,
 }

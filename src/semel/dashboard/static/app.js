@@ -220,6 +220,10 @@ document.addEventListener("click", (event) => {
   if (what === "theme") theme();
   if (what === "help") $("#help").showModal();
   if (what === "palette") jump();
+  if (what === "indent") {
+    const area = $("textarea", button.form);
+    try { area.value = JSON.stringify(JSON.parse(area.value), null, 2); } catch { area.focus(); }
+  }
   if (what === "close") button.closest("dialog").close();
   if (what === "copy") {
     navigator.clipboard?.writeText($("pre", button.parentElement).textContent).then(() => {
