@@ -64,6 +64,7 @@ class Shop:
             **os.environ,
             "TEST_LEDGER": f"sqlite:///{folder}/ledger.db",
             "TEST_EFFECTS": str(self.effects_file),
+            "SEMEL_STATE": str(folder / "state"),
             "AWS_ENDPOINT_URL_SQS": endpoint,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": "test",
@@ -213,6 +214,8 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         (("run", "shop:app", "--endpoint-url", "http://127.0.0.1:9", "--queue", "orders"), "127.0.0.1:9"),
         (("run", "shop:app", "--queue", "orders", "--health", "nonsense"), "health"),
         (("health", "1"), "127.0.0.1:1"),
+        (("run", "shop:app", "--control-token", "x"), "add --health"),
+        (("run", "shop:app", "--on", "spark", "--control-token", "x"), "--control-token is for threads"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line_with_exit_code_1(

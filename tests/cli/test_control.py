@@ -1,0 +1,245 @@
+"""Workers in processes of their own, controlled while they work: one, and several behind one address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel import Client
+from semel.broker import EmbeddedBroker, running
+from semel.consumer import control_client, registry
+from semel.consumer.control_client import ControlError
+from semel.sqs import Queue
+
+APP = """
+import os, time
+from pathlib import Path
+from semel import App, Batch
+
+app = App(os.environ["TEST_LEDGER"])
+folder = Path(os.environ["TEST_FOLDER"])
+
+@app.handler("orders", concurrency=4)
+def handle(order: dict) -> None:
+    with open(folder / "effects", "a") as file:
+        file.write(f"{order['n']}\\n")
+    while order.get("wait") and not (folder / "go").exists():
+        time.sleep(0.01)
+
+@app.batch_handler("log.fifo")
+def keep(batch: Batch[str]) -> None:
+    pass
+"""
+PROCESSES = pytest.mark.parametrize("processes", [1, 2])
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def orders(broker: EmbeddedBroker) -> Iterator[Queue]:
+    with Client(broker.url, "us-east-1", access_key="test", secret_key="test") as client:
+        client.create_queue("log.fifo", {"FifoQueue": "true"})
+        queue = client.create_queue("orders")
+        yield queue
+
+
+@pytest.fixture(autouse=True)
+def no_token_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEMEL_CONTROL_TOKEN", raising=False)
+
+
+class Running:
+    """`semel run` with a health endpoint on a free port; the registry says which."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder, self.process = folder, process
+        self.note = registry.Registered("", "", 0, "", 0.0)
+        self.until(self._is_registered)
+        self.url = self.note.url
+
+    def _is_registered(self) -> bool:
+        found = registry.workers(self.folder / "state")
+        if found:
+            self.note = found[0]
+        return bool(found)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        ends = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < ends
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.02)
+
+    def look(self) -> dict[str, Any]:
+        return control_client.look(self.url)
+
+    def queue(self, name: str = "orders") -> dict[str, Any]:
+        found: dict[str, Any] = self.look()["queues"].get(name, {})
+        return found
+
+    def tell(self, action: str, **more: Any) -> dict[str, Any]:
+        return control_client.tell(self.url, action, **more)
+
+    @property
+    def effects(self) -> list[int]:
+        path = self.folder / "effects"
+        return sorted(map(int, path.read_text().split())) if path.exists() else []
+
+
+@contextmanager
+def worker(folder: Path, broker: EmbeddedBroker, processes: int) -> Iterator[Running]:
+    (folder / "shop.py").write_text(APP)
+    environment = {
+        **os.environ,
+        "TEST_LEDGER": f"sqlite:///{folder}/ledger.db",
+        "TEST_FOLDER": str(folder),
+        "SEMEL_STATE": str(folder / "state"),
+        "AWS_ENDPOINT_URL_SQS": broker.url,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "semel.cli", "run", "shop:app", "--health", "0", "--processes", str(processes)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        found = Running(folder, process)
+        found.until(lambda: found.look()["processes"] == processes)
+        yield found
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+
+
+def send(orders: Queue, *numbers: int, **more: Any) -> None:
+    for number in numbers:
+        orders.send(json.dumps({"n": number, **more}))
+
+
+@PROCESSES
+def test_workers_are_paused_resumed_and_resized_while_they_work(
+    tmp_path: Path, broker: EmbeddedBroker, orders: Queue, processes: int
+) -> None:
+    with worker(tmp_path, broker, processes) as found:
+        send(orders, 1, wait=True)
+        found.until(lambda: [m["state"] for m in found.queue()["messages"]] == ["working"])
+        assert found.look()["app"] == "shop:app"
+        assert "paused orders" in found.tell("pause", queue="orders")["done"]
+        (tmp_path / "go").touch()
+        found.until(lambda: found.queue()["in_hand"] == 0)
+        send(orders, 2, 3)
+        assert found.queue()["paused"]
+        assert not found.queue("log.fifo")["paused"]
+        assert found.effects == [1]
+        answer = found.tell("concurrency", queue="orders", value=9)
+        assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_hand": 0}
+        found.tell("resume")
+        found.until(lambda: found.effects == [1, 2, 3])
+        with pytest.raises(ControlError, match=r"log.fifo works on one batch at a time"):
+            found.tell("concurrency", value=2)
+        with pytest.raises(ControlError, match=r"'nope'; it has log.fifo, orders"):
+            found.tell("pause", queue="nope")
+        assert found.queue()["concurrency"] == 9, "a command that is refused changes nothing"
+
+
+@PROCESSES
+def test_a_worker_that_is_told_to_stop_drains_ends_well_and_takes_its_note_away(
+    tmp_path: Path, broker: EmbeddedBroker, orders: Queue, processes: int
+) -> None:
+    with worker(tmp_path, broker, processes) as found:
+        send(orders, 1, wait=True)
+        found.until(lambda: found.effects == [1])
+        assert found.tell("stop")["done"].startswith("stopping")
+        found.until(lambda: found.look()["stopping"])
+        with pytest.raises(ControlError, match="is stopping") as error:
+            found.tell("pause")
+        assert error.value.status == 409
+        (tmp_path / "go").touch()
+        _, errors = found.process.communicate(timeout=60)
+        assert found.process.returncode == 0, errors
+    assert registry.workers(tmp_path / "state") == []
+    assert not list((tmp_path / "state" / "workers").iterdir())
+
+
+def test_a_worker_that_dies_comes_back_as_the_operator_wanted_it(
+    tmp_path: Path, broker: EmbeddedBroker, orders: Queue
+) -> None:
+    with worker(tmp_path, broker, 2) as found:
+        found.tell("pause")
+        found.tell("concurrency", queue="orders", value=3)
+        before = found.look()["pids"]
+        os.kill(before[0], signal.SIGKILL)
+        found.until(lambda: before[0] not in (pids := found.look()["pids"]) and len(pids) == 2)
+        assert found.queue()["paused"]
+        assert found.queue()["concurrency"] == 3
+        send(orders, 1)
+        assert found.effects == []
+        found.tell("resume")
+        found.until(lambda: found.effects == [1])
+
+
+def test_commands_from_all_sides_at_once_leave_all_processes_alike(
+    tmp_path: Path, broker: EmbeddedBroker, orders: Queue
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with worker(tmp_path, broker, 2) as found:
+        with ThreadPoolExecutor(6) as pool:
+            telling = [
+                pool.submit(found.tell, ("pause", "resume")[number % 2], queue=("orders", None)[number % 3 == 0])
+                for number in range(40)
+            ]
+            for one in telling:
+                one.result(60)
+        found.tell("resume")
+        send(orders, *range(20))
+        found.until(lambda: found.effects == list(range(20)))
+        found.process.send_signal(signal.SIGTERM)
+        _, errors = found.process.communicate(timeout=60)
+        assert found.process.returncode == 0, errors
+
+
+def test_a_port_in_use_is_said_before_any_process_is_started(
+    tmp_path: Path, broker: EmbeddedBroker, orders: Queue
+) -> None:
+    with worker(tmp_path, broker, 1) as found:
+        port = found.url.rpartition(":")[2]
+        done = subprocess.run(
+            [sys.executable, "-m", "semel.cli", "run", "shop:app", "--health", port, "--processes", "2"],
+            cwd=tmp_path,
+            env={**os.environ, "TEST_LEDGER": f"sqlite:///{tmp_path}/other.db", "TEST_FOLDER": str(tmp_path)}
+            | {"AWS_ENDPOINT_URL_SQS": broker.url, "AWS_DEFAULT_REGION": "us-east-1"}
+            | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "SEMEL_STATE": str(tmp_path / "other")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "in use; choose another port" in done.stderr
+    assert "Traceback" not in done.stderr
