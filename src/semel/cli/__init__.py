@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import alarms, dashboard, demo, doctor, health, pipeline, run, serve
+from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve
 from semel.errors import SemelError
 
 
@@ -28,6 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
     pipeline.add_to(commands)
     doctor.add_to(commands)
     alarms.add_to(commands)
+    dlq.add_to(commands)
+    audit.add_to(commands)
+    mark.add_to(commands)
     dashboard.add_to(commands)
     demo.add_to(commands)
     return parser

@@ -44,6 +44,8 @@ class Desk:
     `state` is the state folder. `accept_risk`: look also where looking may move messages on (see PeekRisk); `most`: so
     many messages are received at most for one look, where looking means receiving."""
 
+    remote: Final = False
+
     def __init__(
         self,
         client: Client,
@@ -71,6 +73,10 @@ class Desk:
         other = copy.copy(self)
         other.who = who
         return other
+
+    @property
+    def endpoint(self) -> str:
+        return self.client.endpoint
 
     # Looking.
 

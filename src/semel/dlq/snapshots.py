@@ -61,7 +61,7 @@ def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetter:
             body=_text(content, "body"),
             sent=float(content.get("sent") or 0),
             receives=int(content.get("receives") or 0),
-            attributes={key: _attribute(value) for key, value in (content.get("attributes") or {}).items()},
+            attributes={key: attribute(value) for key, value in (content.get("attributes") or {}).items()},
             system=content.get("system") or {},
             attempts=int(content.get("attempts") or 0),
             redrives=int(content.get("redrives") or 0),
@@ -83,8 +83,10 @@ def _text(content: dict[str, Any], key: str) -> str:
     return value
 
 
-def _attribute(value: dict[str, str]) -> Attribute:
-    return Attribute(value["type"], b64decode(value["base64"], validate=True) if "base64" in value else value["value"])
+def attribute(value: dict[str, str]) -> Attribute:
+    return Attribute(
+        value["type"], b64decode(value["base64"], validate=True) if value.get("base64") is not None else value["value"]
+    )
 
 
 def new_path(state: Path, queue: str, at: float) -> Path:
@@ -116,8 +118,11 @@ class Writer:
         self._file = os.fdopen(handle, "wb")
 
     def write(self, letters: Iterable[DeadLetter], *, at: float) -> None:
-        for letter in letters:
-            self._file.write(line(letter, at=at))
+        self.add(line(letter, at=at) for letter in letters)
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        for text in lines:
+            self._file.write(text)
             self.count += 1
 
     def sync(self) -> None:
@@ -152,11 +157,16 @@ def export(letters: Iterable[DeadLetter], to: Path | IO[bytes] | None, *, at: fl
                 to.write(line(letter, at=at))
             count += 1
         return count, ""
+    return write_lines((line(letter, at=at) for letter in letters), to), str(to)
+
+
+def write_lines(lines: Iterable[bytes], to: Path) -> int:
+    """Writes a file that appears only when it is complete; how many lines it has."""
     draft = to.with_name(f".{to.name}.{os.getpid()}.part")
     draft.unlink(missing_ok=True)
     writer = Writer(draft)
     try:
-        writer.write(letters, at=at)
+        writer.add(lines)
         writer.sync()
         draft.replace(to)
     except OSError as error:
@@ -164,7 +174,7 @@ def export(letters: Iterable[DeadLetter], to: Path | IO[bytes] | None, *, at: fl
     finally:
         writer.close()
         draft.unlink(missing_ok=True)
-    return writer.count, str(to)
+    return writer.count
 
 
 def letters_in(path: Path) -> Iterator[DeadLetter]:

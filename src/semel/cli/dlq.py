@@ -1,0 +1,262 @@
+"""`semel dlq`: look at dead letters, understand them, send them back, or let them go."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from semel.cli import dlq_acting, dlq_watch
+from semel.cli import dlq_options as options
+from semel.cli import dlq_text as text
+from semel.cli.dlq_options import command, printed, tell_cost
+
+_EXAMPLES = """\
+examples:
+  semel dlq ls                                              the dead-letter queues, and when the first letter is lost
+  semel dlq list orders-dlq --group-by error                what they died of
+  semel dlq list orders-dlq --where 'error ~ timeout and $.total > 100'
+  semel dlq show orders-dlq 6d2f0c1a-…                      one letter, whole
+  semel dlq redrive orders-dlq --where 'error ~ timeout' --canary --rate 50
+                                                            three first; the rest only if those succeed
+  semel dlq edit orders-dlq 6d2f0c1a-…                      change a copy in $EDITOR and send it
+  semel dlq drop orders-dlq --where 'age > 7d'              asks first, and keeps a snapshot
+  semel dlq restore snapshot.jsonl                          takes it back
+  semel dlq watch --before 6h --webhook https://…           tells when letters come, and before they are lost
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "dlq",
+        help="look at dead letters and send them back",
+        description="Dead letters: look at them, understand them, send them back once, or let them go.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    where, which = options.places(), options.looking()
+    _add_ls(actions, where)
+    _add_list(actions, where, which)
+    _add_show(actions, where)
+    _add_export(actions, where, which)
+    dlq_acting.add_to(actions, where, which)
+    dlq_watch.add_to(actions, where)
+    _add_jobs(actions, where)
+
+
+# ls
+
+
+def _add_ls(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "ls",
+        _ls,
+        where,
+        help="the dead-letter queues: depth, age, when the first letter is lost, sources",
+        description="All dead-letter queues. OLDEST and FIRST EXPIRES are known on Semel's broker (~: from the first "
+        "1,000); SQS tells them only to those who look (--look).",
+        examples="  semel dlq ls\n  semel dlq ls --json\n  semel dlq ls --look",
+    )
+    parser.add_argument("--look", action="store_true", help="on SQS: receive up to ten of each for their age")
+    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _ls(given: argparse.Namespace) -> int:
+    from semel.dlq import listing
+
+    now = time.time()
+    with options.desk(given) as desk:
+        found = desk.queues()
+        if given.look:
+            seen = {one.name: desk.letters(one.name, limit=10) for one in found if one.depth and one.oldest_age is None}
+            found = [listing.estimated(one, seen[one.name].letters, now) if one.name in seen else one for one in found]
+            for name, letters in seen.items():
+                if str(letters.cost):
+                    print(f"note: {name}: {letters.cost}", file=sys.stderr)
+    if given.json:
+        printed([asdict(one) | {"depth": one.depth} for one in found])
+    else:
+        print(text.queues(found, now))
+    return 0
+
+
+# list
+
+
+def _add_list(actions: Any, where: Any, which: Any) -> None:
+    parser = command(
+        actions,
+        "list",
+        _list,
+        which,
+        where,
+        help="letters, or what they died of",
+        description="Letters of a dead-letter queue that match, oldest first; or grouped by their error, without "
+        "numbers, ids and quoted text.",
+        examples="  semel dlq list orders-dlq\n  semel dlq list orders-dlq --group-by error\n"
+        "  semel dlq list orders-dlq --where 'fingerprint = 5c1fd0a9e2' --limit 20 --json",
+        more=options.FILTERS,
+    )
+    parser.add_argument("queue", metavar="QUEUE", help="its name, URL or ARN")
+    parser.add_argument("--group-by", choices=("error",), help="count by error fingerprint")
+    parser.add_argument("--limit", type=options.at_least(1), default=50, metavar="N", help="show so many (50)")
+    parser.add_argument("--after", metavar="PLACE", help="go on where an earlier list ended (its `next`)")
+    parser.add_argument("--bodies", action="store_true", help="with --json: whole bodies")
+    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _list(given: argparse.Namespace) -> int:
+    from semel.dlq.answers import as_json
+
+    now = time.time()
+    with options.desk(given) as desk:
+        if given.group_by:
+            found = desk.groups(given.queue, given.where)
+            if given.json:
+                printed(asdict(found))
+            elif found.groups:
+                print(text.groups(found.groups, now))
+                print(f"\n{found.matched:,} of {found.looked_at:,} letters, {len(found.groups):,} kinds of errors")
+                print(f"one kind:  semel dlq list {given.queue} --where '{found.groups[0].where}'")
+            else:
+                print(_none(given, found.looked_at))
+            tell_cost(found.cost, found.notes)
+            return 0
+        page = desk.letters(given.queue, given.where, given.limit, given.after, bodies=given.bodies)
+    if given.json:
+        letters = [as_json(one, now=now) for one in page.letters]
+        content: dict[str, Any] = {"letters": letters, "next": page.next, "looked_at": page.looked_at}
+        printed(content | {"complete": page.complete, "cost": asdict(page.cost), "notes": page.notes})
+    elif page.letters:
+        print(text.letters(page.letters, now))
+        if page.next:
+            print(f"\nmore: --after {page.next}, or a larger --limit")
+    else:
+        print(_none(given, page.looked_at))
+    tell_cost(page.cost, page.notes)
+    return 0
+
+
+def _none(given: argparse.Namespace, looked_at: int) -> str:
+    return f"none of the {looked_at:,} letters match" if looked_at else f"{given.queue} has no letters to show"
+
+
+# show
+
+
+def _add_show(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "show",
+        _show,
+        where,
+        help="one letter, whole",
+        description="One letter: why it is there, its key, attributes and body.",
+        examples="  semel dlq show orders-dlq 6d2f0c1a-…\n  semel dlq show orders-dlq 6d2f0c1a-… --body > body.json",
+    )
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("id", metavar="ID", help="its message id here, or in the queue that it came from")
+    parser.add_argument("--body", action="store_true", help="the body alone, as it is")
+    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _show(given: argparse.Namespace) -> int:
+    from semel.dlq.answers import as_json
+
+    now = time.time()
+    with options.desk(given) as desk:
+        found = desk.letter(given.queue, given.id)
+    if given.body:
+        sys.stdout.write(found.body)
+    elif given.json:
+        printed(as_json(found, now=now))
+    else:
+        print(text.letter(found, now))
+    return 0
+
+
+# export
+
+
+def _add_export(actions: Any, where: Any, which: Any) -> None:
+    parser = command(
+        actions,
+        "export",
+        _export,
+        which,
+        where,
+        help="letters as JSON lines, to keep or to restore",
+        description="Write letters as JSON lines, whole; they stay in the queue.",
+        examples="  semel dlq export orders-dlq letters.jsonl\n"
+        "  semel dlq export orders-dlq - --where 'age > 1d' | jq .body",
+        more=options.FILTERS,
+    )
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("file", metavar="FILE", help="where to; - is standard output")
+    parser.add_argument("--id", action="append", metavar="ID", help="only these; may be repeated")
+    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+
+
+def _export(given: argparse.Namespace) -> int:
+    path = None if given.file == "-" else Path(given.file)
+    if path is not None and path.exists() and not given.force:
+        raise options.UsageError(f"{path} is there already; --force replaces it")
+    with options.desk(given) as desk:
+        done = desk.export(given.queue, given.where, path or sys.stdout.buffer, options.many(given))
+    sys.stdout.flush()
+    print(f"{done.count:,} letters {'in ' + str(path) if path else 'written'}", file=sys.stderr)
+    tell_cost(done.cost, done.notes)
+    return 0
+
+
+# jobs
+
+
+def _add_jobs(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "jobs",
+        _jobs,
+        where,
+        help="what was redriven, dropped and restored",
+        description="The last jobs of this user, or of a dashboard (--via), where they can also be steered.",
+        examples="  semel dlq jobs\n  semel dlq jobs 20261116-120000-a1b2c3\n"
+        "  semel dlq jobs 20261116-120000-a1b2c3 --pause --via http://127.0.0.1:9325",
+    )
+    parser.add_argument("job", nargs="?", metavar="ID", help="all about one")
+    for action in ("pause", "resume", "cancel"):
+        parser.add_argument(f"--{action}", action="store_const", const=action, dest="action", help=f"{action} it")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _jobs(given: argparse.Namespace) -> int:
+    if given.action and not (given.job and given.via):
+        raise options.UsageError(
+            f"--{given.action} is for one job of a dashboard: semel dlq jobs ID --{given.action} --via URL; a job on a "
+            "terminal is steered there with p and c"
+        )
+    with options.desk(given) as desk:
+        if given.job is None:
+            found = desk.jobs()
+            if given.json:
+                printed([job.to_json() for job in found])
+            else:
+                print(text.jobs(found))
+            return 0
+        job = desk.control(given.job, given.action) if given.action else desk.job(given.job)
+    if given.json:
+        printed(job.to_json())
+        return 0
+    print(text.jobs([job]))
+    for line in job.messages:
+        print(f"  {text.moment(line.at)}  {text.plain(line.text)}")
+    return 0

@@ -1,0 +1,342 @@
+"""`semel dlq redrive`, `drop`, `restore` and `edit`: what changes something, followed on the terminal to its end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import dlq_options as options
+from semel.cli import dlq_text as text
+from semel.cli.dlq_options import command, printed, tell_cost
+from semel.cli.following import follow, summary
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.cli.dlq_options import AnyDesk
+    from semel.dlq.answers import Impact
+    from semel.dlq.editing import Key, Wanted
+    from semel.dlq.jobs import Job
+    from semel.dlq.model import DeadLetter
+
+_CODES: Final = """\
+exit codes:
+  0    done
+  1    failed, or stopped because too much came back
+  2    wrong usage
+  4    stopped by the canary: those that went first failed again, the rest is where it was
+  130  cancelled with Ctrl-C; what was in hand is back
+"""
+_SHOWN: Final = 5  # groups
+
+
+def add_to(actions: Any, where: Any, which: Any) -> None:
+    _add_redrive(actions, where)
+    _add_edit(actions, where)
+    _add_drop(actions, where, which)
+    _add_restore(actions, where)
+
+
+def finished(desk: AnyDesk, job: Job, given: argparse.Namespace) -> int:
+    """Follows the job to its end, tells it, and returns the exit code."""
+    from semel.dlq.jobs import State
+
+    job = follow(desk, job, quiet=given.quiet)
+    if given.json:
+        printed(job.to_json())
+    else:
+        print(summary(job))
+    if job.state is State.DONE:
+        return 0
+    if job.reason and given.quiet:
+        print(f"semel dlq {job.kind}: {text.plain(job.reason)}", file=sys.stderr)
+    if job.state is State.CANCELLED:
+        return options.INTERRUPTED
+    return options.CANARY if job.result.get("stopped_by") == "canary" else options.FAILED
+
+
+# redrive
+
+
+def _add_redrive(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "redrive",
+        _redrive,
+        where,
+        help="send letters back to work, once",
+        description="Send letters back to the queue that each came from, with the key that it had: the ledger still "
+        "knows what was done, so nothing is done twice. Sent before deleted; a crash loses nothing, run it again.",
+        examples="  semel dlq redrive orders-dlq --dry-run\n"
+        "  semel dlq redrive orders-dlq --where 'error ~ timeout' --canary 5 --rate 50\n"
+        "  semel dlq redrive orders-dlq --id 6d2f0c1a-… --to orders-slow\n"
+        "  semel dlq redrive orders-dlq --limit 100 --stop-after 1",
+        codes=_CODES,
+        more=options.FILTERS,
+    )
+    parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
+    group = parser.add_argument_group("which")
+    group.add_argument("--where", default="", metavar="FILTER", help="only those that match")
+    group.add_argument("--id", action="append", metavar="ID", help="only these message ids; may be repeated")
+    group.add_argument("--limit", type=options.at_least(1), metavar="N", help="at most so many")
+    group = parser.add_argument_group("how")
+    group.add_argument("--to", default="", metavar="QUEUE", help="all to this queue (each to where it came from)")
+    group.add_argument("--dry-run", action="store_true", help="count what matches and touch nothing")
+    group.add_argument("--rate", type=float, metavar="N", help="at most so many a second")
+    group.add_argument(
+        "--canary",
+        nargs="?",
+        type=options.at_least(1),
+        const=3,
+        default=0,
+        metavar="N",
+        help="so many first (3), the rest only if they succeed",
+    )
+    group.add_argument("--canary-wait", type=options.span, metavar="TIME", help="how long their fate is awaited")
+    group.add_argument(
+        "--stop-after", type=options.at_least(0), metavar="N", help="end when so many came back (10 or 5 %%; 0: never)"
+    )
+    group.add_argument("--ledger", metavar="URL", help="the workers' ledger: knows the canary's fate also on SQS")
+    group.add_argument("--engine", choices=("auto", "stream", "move"), default="auto", help="move: SQS's own task")
+    group.add_argument("--threads", type=options.at_least(1), default=4, metavar="N", help="for sending (4)")
+    _outputs(parser)
+
+
+def _outputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument("--json", action="store_true", help="the job at its end, as JSON")
+
+
+def _redrive(given: argparse.Namespace) -> int:
+    from semel.dlq import filters
+    from semel.dlq.plan import Engine, RedrivePlan
+
+    filters.parse(given.where)
+    plan = RedrivePlan(
+        queue=given.queue,
+        where=given.where,
+        ids=options.many(given),
+        limit=given.limit,
+        to=given.to,
+        rate=given.rate,
+        dry_run=given.dry_run,
+        canary=given.canary,
+        canary_wait=given.canary_wait,
+        stop_after_failures=given.stop_after,
+        engine=Engine(given.engine),
+        threads=given.threads,
+    )
+    with options.desk(given) as desk:
+        desk.queue(given.queue)  # that there is none of this name is said before anything else
+        return finished(desk, desk.redrive(plan), given)
+
+
+# drop
+
+
+def _add_drop(actions: Any, where: Any, which: Any) -> None:
+    parser = command(
+        actions,
+        "drop",
+        _drop,
+        which,
+        where,
+        help="delete letters, after a snapshot",
+        description="Delete letters. What would go is shown first, and the queue's name must be typed. Each letter is "
+        "in a snapshot on disk before it is deleted: semel dlq restore brings it back.",
+        examples="  semel dlq drop orders-dlq --where 'age > 7d'\n"
+        "  semel dlq drop orders-dlq --where 'fingerprint = 5c1fd0a9e2' --yes --snapshot gone.jsonl",
+        codes=_CODES.replace(
+            "  4    stopped by the canary: those that went first failed again, the rest is where it was\n", ""
+        ),
+        more=options.FILTERS,
+    )
+    parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
+    parser.add_argument("--id", action="append", metavar="ID", help="only these message ids; may be repeated")
+    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="where to keep them (the state folder)")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _outputs(parser)
+
+
+def _drop(given: argparse.Namespace) -> int:
+    asks = sys.stdin.isatty()
+    if not given.yes and not asks:
+        raise options.UsageError("there is no terminal to confirm at: add --yes to drop without being asked")
+    with options.desk(given) as desk:
+        name = desk.queue(given.queue).name
+        expected = None
+        if not given.yes:
+            impact = desk.impact(given.queue, given.where, options.many(given))
+            if not impact.count:
+                print(f"none of the {impact.looked_at:,} letters of {name} match; nothing was dropped")
+                return 0
+            _show_impact(impact, name)
+            if input(f"Type {name} to drop them: ").strip() != name:
+                print("that is not its name; nothing was dropped")
+                return options.FAILED
+            expected = impact.count if impact.complete else None
+        job = desk.drop(given.queue, given.where, expected, given.snapshot, ids=options.many(given))
+        return finished(desk, job, given)
+
+
+def _show_impact(impact: Impact, name: str) -> None:
+    now = time.time()
+    print(text.groups(impact.groups[:_SHOWN], now))
+    if len(impact.groups) > _SHOWN:
+        print(f"and {len(impact.groups) - _SHOWN} more kinds of errors")
+    oldest, newest = (now - (at or now) for at in (impact.oldest, impact.newest))
+    least = "" if impact.complete else "at least "
+    print(f"\n{least}{impact.count:,} letters of {name}, from {text.span(oldest)} to {text.span(newest)} old.")
+    if not impact.complete:
+        print("Not all could be looked at: whatever matches will be dropped.")
+    tell_cost(impact.cost, impact.notes)
+
+
+# restore
+
+
+def _add_restore(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "restore",
+        _restore,
+        where,
+        help="bring dropped letters back",
+        description="Send the letters of a snapshot or an export back into their dead-letter queue, with their keys "
+        "and attributes. A second run sends only what the first did not.",
+        examples="  semel dlq restore ~/.local/state/semel/snapshots/orders-dlq-20261116-120000.jsonl\n"
+        "  semel dlq restore letters.jsonl --to orders-dlq",
+    )
+    parser.add_argument("file", metavar="FILE", help="as `drop` or `export` wrote it")
+    parser.add_argument("--to", default="", metavar="QUEUE", help="into this queue (the one that they were in)")
+    _outputs(parser)
+
+
+def _restore(given: argparse.Namespace) -> int:
+    path = Path(given.file)
+    if not path.is_file():
+        raise options.UsageError(f"there is no file {path}")
+    with options.desk(given) as desk:
+        return finished(desk, desk.restore(path, given.to), given)
+
+
+# edit
+
+
+def _add_edit(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "edit",
+        _edit,
+        where,
+        help="change a copy of a letter and send it",
+        description="Open a letter as JSON in $VISUAL or $EDITOR; what is saved is sent to the queue that it came "
+        "from, and the letter is deleted. The copy keeps the letter's key unless --new-key is given.",
+        examples="  semel dlq edit orders-dlq 6d2f0c1a-…\n"
+        "  semel dlq edit orders-dlq 6d2f0c1a-… --body fixed.json --yes\n"
+        "  semel dlq edit orders-dlq 6d2f0c1a-… --new-key auto",
+    )
+    parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
+    parser.add_argument("id", metavar="ID", help="the message id of the letter")
+    parser.add_argument("--to", default="", metavar="QUEUE", help="send it to this queue")
+    parser.add_argument("--new-key", metavar="KEY", help="a key of its own; `auto` makes one up")
+    parser.add_argument(
+        "--body", metavar="FILE", help="take the body from here and open no editor; - is standard input"
+    )
+    parser.add_argument("--group", metavar="GROUP", help="another message group")
+    parser.add_argument("--ledger", metavar="URL", help="the workers' ledger: says whether the copy would run")
+    parser.add_argument("--yes", action="store_true", help="do not ask before sending")
+    parser.add_argument("--json", action="store_true", help="what was sent, as JSON")
+
+
+def _edit(given: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from semel.dlq.editing import Key, Wanted
+
+    key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
+    with options.desk(given) as desk:
+        letter = desk.letter(given.queue, given.id)
+        if given.body is not None:
+            wanted: Wanted | None = Wanted(_body(given.body), None, given.group, key, given.to)
+        else:
+            wanted = _edited(letter, key, given)
+        if wanted is None:
+            print("nothing was changed, and nothing was sent")
+            return 0
+        to = wanted.to or given.to
+        if not given.yes and sys.stdin.isatty():
+            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {_key_told(letter, key)}")
+            if input(f"Send it to {to or letter.source or 'its queue'}? [y/N] ").strip().lower() not in ("y", "yes"):
+                print("nothing was sent")
+                return options.FAILED
+        resent = desk.resend(
+            given.queue,
+            letter.id,
+            body=wanted.body,
+            attributes=wanted.attributes,
+            group=given.group if given.group is not None else wanted.group,
+            key=key,
+            to=to,
+        )
+    if given.json:
+        printed(asdict(resent))
+    else:
+        print(f"sent to {resent.queue} as {resent.message_id}" + (f", key {resent.key}" if resent.key else ""))
+    for note in resent.notes:
+        print(f"note: {text.plain(note)}", file=sys.stderr)
+    return 0 if resent.deleted else options.FAILED
+
+
+def _key_told(letter: DeadLetter, key: str | Key) -> str:
+    if isinstance(key, str):
+        return f"{key} (new)"
+    return "a new one" if key.value == "new" else f"{letter.key or 'none'} (kept)"
+
+
+def _body(file: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise options.UsageError(f"--body {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise options.UsageError(f"--body {file}: it is no UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace) -> Wanted | None:
+    """Opens the editor, again and again while what was saved cannot be read and somebody wants to mend it."""
+    from semel.dlq.editing import EditError, document, read_document
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    handle, name = tempfile.mkstemp(prefix=f"semel-{letter.id[:8]}-", suffix=".json")
+    path = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(document(letter))
+        while True:
+            _run_editor(editor, path)
+            try:
+                return read_document(path.read_text(encoding="utf-8"), letter, key)
+            except (EditError, UnicodeDecodeError) as error:
+                if not sys.stdin.isatty() or given.yes:
+                    raise EditError(f"message {letter.id}: {error}; nothing was sent") from None
+                if input(f"{error}\nOpen it again? [Y/n] ").strip().lower() in ("n", "no"):
+                    return None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _run_editor(editor: str, path: Path) -> None:
+    try:
+        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise SemelError(f"the editor {editor!r} cannot be started: {error}; set EDITOR, or use --body FILE") from None
+    if code:
+        raise SemelError(f"the editor {editor!r} ended with {code}; nothing was sent")

@@ -1,0 +1,146 @@
+"""`semel dlq watch`: tells when dead letters come, and before they are lost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import dlq_options as options
+from semel.cli import dlq_text as text
+from semel.cli.dlq_options import command
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semel.cli.dlq_options import AnyDesk
+    from semel.dlq.model import QueueInfo
+    from semel.dlq.watching import Alarm
+
+_CODES: Final = """\
+exit codes:
+  0  ended, and there was nothing to tell (or not with --once or --exit)
+  1  could not look
+  2  wrong usage
+  3  an alarm was raised (--once, --exit)
+"""
+_HELP: Final = """\
+a command (--exec) has SEMEL_KIND (arrival, expiry), SEMEL_QUEUE, SEMEL_TEXT, SEMEL_DEPTH, SEMEL_NEW,
+SEMEL_FIRST_EXPIRES and SEMEL_AT in its environment; a webhook gets the same as a JSON object.
+"""
+
+
+def add_to(actions: Any, where: Any) -> None:
+    parser = command(
+        actions,
+        "watch",
+        _watch,
+        where,
+        help="tell when letters come, and before they are lost",
+        description="Look at the counts of dead-letter queues again and again; nothing is received. What was told "
+        "once, by this run or an earlier one, is not told again.",
+        examples="  semel dlq watch\n  semel dlq watch orders-dlq --before 1d --webhook https://hooks.example/abc\n"
+        "  semel dlq watch --once --exec 'mail -s \"$SEMEL_TEXT\" ops < /dev/null'      from cron\n"
+        "  semel dlq watch orders-dlq --exit                                          wait for the first",
+        codes=_CODES,
+        more=_HELP,
+    )
+    parser.add_argument("queue", nargs="*", metavar="QUEUE", help="these (all dead-letter queues)")
+    parser.add_argument("--every", type=options.span, default=30.0, metavar="TIME", help="how often to look (30s)")
+    parser.add_argument(
+        "--before",
+        type=options.span,
+        default=6 * 3_600.0,
+        metavar="TIME",
+        help="tell so long before a letter is lost (6h)",
+    )
+    parser.add_argument("--once", action="store_true", help="look once, for cron")
+    parser.add_argument("--exit", action="store_true", help="end at the first alarm")
+    parser.add_argument("--from-now", action="store_true", help="take the letters that are there as known")
+    parser.add_argument("--webhook", metavar="URL", help="POST each alarm here as JSON")
+    parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each alarm")
+    parser.add_argument("--json", action="store_true", help="alarms as JSON lines")
+
+
+def _watch(given: argparse.Namespace) -> int:
+    from semel.consumer.places import state_folder
+    from semel.dlq import watching
+
+    if given.webhook:
+        try:
+            watching.check_webhook(given.webhook)
+        except SemelError as error:
+            raise options.UsageError(str(error)) from None
+    stop = threading.Event()
+    _on_signals(stop)
+    folder = state_folder()
+    with options.desk(given) as desk:
+        endpoint = desk.endpoint
+        watch = watching.Watch(given.before, watching.load(folder, endpoint))
+        queues = _queues(desk, given.queue)  # that there is none of a name is an error now, and only now
+        if given.from_now:
+            watch.know(queues)
+        _begin(given, queues)
+        while True:
+            alarms = watch.look(queues, time.time())
+            watching.save(folder, endpoint, watch.told)
+            for alarm in alarms:
+                _tell(alarm, given)
+            if given.once or (given.exit and alarms):
+                return options.ALARM if alarms else 0
+            if stop.wait(given.every):
+                return 0
+            queues = _again(desk, given.queue)
+
+
+def _queues(desk: AnyDesk, names: Sequence[str]) -> list[QueueInfo]:
+    return [desk.queue(name) for name in names] if names else desk.queues()
+
+
+def _again(desk: AnyDesk, names: Sequence[str]) -> list[QueueInfo]:
+    """An endpoint that does not answer for a while is no reason to end."""
+    try:
+        return _queues(desk, names)
+    except SemelError as error:
+        print(f"semel dlq watch: {text.plain(str(error))}", file=sys.stderr, flush=True)
+        return []
+
+
+def _begin(given: argparse.Namespace, queues: Sequence[QueueInfo]) -> None:
+    if given.once or given.json:
+        return
+    letters = sum(info.depth for info in queues)
+    print(f"watching {len(queues)} queues with {letters:,} letters, every {text.span(given.every)}", file=sys.stderr)
+    dark = [info.name for info in queues if info.depth and info.first_expires is None]
+    if dark:
+        print(
+            f"note: SQS does not say when letters of {', '.join(dark)} expire: only arrivals are told", file=sys.stderr
+        )
+
+
+def _tell(alarm: Alarm, given: argparse.Namespace) -> None:
+    from semel.dlq import watching
+
+    if given.json:
+        print(json.dumps(asdict(alarm)), flush=True)
+    else:
+        bell = "\a" if sys.stdout.isatty() else ""
+        print(f"{bell}{text.moment(alarm.at)}  {alarm.kind.upper():<8} {text.plain(alarm.text)}", flush=True)
+    problems = [
+        watching.post(alarm, given.webhook) if given.webhook else "",
+        watching.execute(alarm, given.command) if given.command else "",
+    ]
+    for problem in filter(None, problems):
+        print(f"semel dlq watch: {text.plain(problem)}", file=sys.stderr, flush=True)
+
+
+def _on_signals(stop: threading.Event) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, lambda *_: stop.set())

@@ -1,0 +1,290 @@
+"""The desk of a dashboard elsewhere: the same methods over its JSON API, with the answers as the same values.
+
+For operators who may reach the dashboard but not the queues. Who did it is then what the dashboard knows of the token.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from semel.dlq import editing, snapshots
+from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent
+from semel.dlq.audit import AuditEntry
+from semel.dlq.editing import Key, NoSuchLetter
+from semel.dlq.jobs import Job
+from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.plan import RedrivePlan
+from semel.errors import SemelError
+from semel.sqs.client.messages import as_attribute
+
+SHOWN: Final = 100
+_T = TypeVar("_T")
+
+
+class RemoteError(SemelError):
+    """The dashboard refused, failed, or does not answer. `status` is 0 where there was no answer."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token is for the address that was given, and for no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class RemoteDesk:
+    """`RemoteDesk("https://semel.internal:9325", token)`: what `semel.dlq.desk.Desk` does, done there."""
+
+    remote: Final = True
+
+    def __init__(self, url: str, token: str = "", *, timeout: float = 120.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise RemoteError(f"{url!r} is no address of a dashboard; write http://host:9325")
+        self.url = url.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    @property
+    def endpoint(self) -> str:
+        return self.url
+
+    # Looking.
+
+    def queues(self) -> list[QueueInfo]:
+        return [_made(QueueInfo, row) for row in self._get("dead-letters")["queues"]]
+
+    def queue(self, name: str) -> QueueInfo:
+        return _made(QueueInfo, self._get(f"dead-letters/{_part(name)}"))
+
+    def letters(
+        self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
+    ) -> Letters:
+        wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies), "look": 1}
+        content = self._get(f"dead-letters/{_part(queue)}/letters", wanted)
+        content["letters"] = tuple(map(_letter, content["letters"]))
+        return _made(Letters, content)
+
+    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> Groups:
+        content = self._get(f"dead-letters/{_part(queue)}/groups", {"where": where, "most": most, "look": 1})
+        return _made(Groups, content)
+
+    def impact(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Impact:
+        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", {"where": where, "id": ids, "look": 1}))
+
+    def letter(self, queue: str, id: str) -> DeadLetter:
+        try:
+            return _letter(self._get(f"dead-letters/{_part(queue)}/letters/{_part(id)}", {"look": 1}))
+        except RemoteError as error:
+            if error.status == 404:
+                raise NoSuchLetter(str(error)) from None
+            raise
+
+    def export(
+        self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()
+    ) -> Exported:
+        if isinstance(to, Path):
+            count = snapshots.write_lines(self.lines(queue, where, ids), to)
+            return Exported(count, count, str(to))
+        count = 0
+        for line in self.lines(queue, where, ids):
+            if to is not None:
+                to.write(line)
+            count += 1
+        return Exported(count, count)
+
+    def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
+        path = f"dead-letters/{_part(queue)}/export"
+        with self._open("GET", path, {"where": where, "id": ids, "look": 1}) as answer:
+            try:
+                yield from answer
+            except (OSError, http.client.HTTPException) as error:
+                raise RemoteError(f"{self.url} broke off in the middle of the export: {error}; run it again") from None
+
+    # Acting.
+
+    def redrive(self, plan: RedrivePlan) -> Job:
+        content = plan.to_json()
+        queue = content.pop("queue")
+        return self._job("POST", f"dead-letters/{_part(queue)}/redrive", content)
+
+    def resend(
+        self,
+        queue: str,
+        id: str,
+        *,
+        body: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        key: str | Key = Key.KEEP,
+        to: str = "",
+    ) -> Resent:
+        given: dict[str, Any] = {"body": body, "group": group, "to": to}
+        if attributes is not None:
+            given["attributes"] = {name: _written(one) for name, one in editing.read_attributes(attributes).items()}
+        if key is not Key.KEEP:
+            given["new_key"] = "auto" if key is Key.NEW else key
+        path = f"dead-letters/{_part(queue)}/letters/{_part(id)}/resend"
+        return _made(Resent, self._ask("POST", path, {name: one for name, one in given.items() if one is not None}))
+
+    def drop(
+        self,
+        queue: str,
+        where: str = "",
+        expected: int | None = None,
+        snapshot: Path | None = None,
+        *,
+        ids: Sequence[str] = (),
+    ) -> Job:
+        """The snapshot stays with the dashboard; the job's result has its path there."""
+        if snapshot is not None:
+            raise RemoteError("the dashboard keeps the snapshot itself: leave --snapshot out, or export first")
+        if expected is None:
+            expected = self.impact(queue, where, ids).count
+        content = {"where": where, "ids": list(ids), "expected": expected}
+        return self._job("POST", f"dead-letters/{_part(queue)}/drop", content)
+
+    def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
+        content = source.read_bytes() if isinstance(source, Path) else b"".join(source)
+        if not queue:
+            name = source.name if isinstance(source, Path) else "the letters"
+            lines = [line for line in content.split(b"\n") if line.strip()]
+            queues = {snapshots.read(line, number, name).queue for number, line in enumerate(lines, 1)}
+            if len(queues) != 1:
+                raise RemoteError(f"{name} has letters of {len(queues)} queues: name one that all go to with --to")
+            (queue,) = queues
+        return self._job("POST", f"dead-letters/{_part(queue)}/restore", content)
+
+    # Jobs, the log, marks.
+
+    def jobs(self) -> list[Job]:
+        return [Job.from_json(one) for one in self._get("jobs")["jobs"]]
+
+    def job(self, id: str) -> Job:
+        return self._job("GET", f"jobs/{_part(id)}")
+
+    def control(self, id: str, action: str) -> Job:
+        return self._job("POST", f"jobs/{_part(id)}/{_part(action)}")
+
+    def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
+        rows = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})["rows"]
+        return [_made(AuditEntry, row) for row in rows]
+
+    def mark(self, text: str) -> Mark:
+        return _made(Mark, self._ask("POST", "marks", {"text": text}))
+
+    def marks(self, since: float = 0.0) -> list[Mark]:
+        return [_made(Mark, row) for row in self._get("marks", {"since": since})["marks"]]
+
+    # Asking.
+
+    def _job(self, method: str, path: str, content: Mapping[str, Any] | bytes | None = None) -> Job:
+        return Job.from_json(self._ask(method, path, content))
+
+    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self._ask("GET", path, None, query)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | bytes | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        try:
+            with self._open(method, path, query, content) as answer:
+                found = json.load(answer)
+        except (ValueError, OSError, http.client.HTTPException) as error:
+            raise RemoteError(
+                f"{self.url} gave an answer that cannot be read: {error}; is a dashboard there?"
+            ) from None
+        if not isinstance(found, dict):
+            raise RemoteError(f"{self.url} gave an answer that is none of a dashboard")
+        return found
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        content: Mapping[str, Any] | bytes | None = None,
+    ) -> http.client.HTTPResponse:
+        pairs = {name: value for name, value in (query or {}).items() if value not in (None, "", ())}
+        url = f"{self.url}/api/v1/{path}{'?' if pairs else ''}{urlencode(pairs, doseq=True)}"
+        data = content if isinstance(content, bytes) else None if content is None else json.dumps(content).encode()
+        headers = {"Accept": "application/json"}
+        if data is not None:
+            lines = isinstance(content, bytes)
+            headers["Content-Type"] = "application/x-ndjson" if lines else "application/json"
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        try:
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(error) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise RemoteError(f"no answer from the dashboard at {self.url}: {reason}; is it running?") from None
+        return answer
+
+    def _refused(self, error: urllib.error.HTTPError) -> RemoteError:
+        try:
+            content = json.loads(error.read())
+            text = ": ".join(part for part in (content["error"], content.get("what_to_do")) if part)
+        except (ValueError, KeyError, TypeError, OSError):
+            text = f"the dashboard at {self.url} answered with HTTP {error.code}"
+        if error.code == 401:
+            text = f"{text}; pass its token with --token or SEMEL_TOKEN"
+        return RemoteError(text, error.code)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+_NESTED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "cost": lambda value: _made(Cost, value),
+    "groups": lambda value: tuple(_made(Group, one) for one in value),
+    "sources": tuple,
+    "notes": tuple,
+}
+
+
+def _made(kind: type[_T], content: Mapping[str, Any]) -> _T:
+    """The value that an answer stands for; what a newer dashboard says beyond it is left out."""
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    try:
+        return kind(
+            **{name: _NESTED.get(name, lambda value: value)(one) for name, one in content.items() if name in known}
+        )
+    except TypeError as error:
+        raise RemoteError(f"the dashboard's answer is not understood ({error}); is it of the same version?") from None
+
+
+def _letter(content: Mapping[str, Any]) -> DeadLetter:
+    known = dict(content)
+    known["attributes"] = {name: snapshots.attribute(one) for name, one in content["attributes"].items()}
+    return _made(DeadLetter, known)
+
+
+def _written(value: Any) -> dict[str, str]:
+    kind, content = as_attribute(value)
+    if isinstance(content, bytes):
+        return {"type": kind, "base64": b64encode(content).decode()}
+    return {"type": kind, "value": content}
