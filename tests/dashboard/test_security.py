@@ -163,12 +163,12 @@ def test_without_a_token_nothing_is_shown(closed_site: Site) -> None:
     assert closed_site.get("/static/style.css").status == 200
 
 
-@pytest.mark.parametrize("wrong", ["operator-toke", "operator-token2", "", "Operator-token", "é"])
-def test_a_wrong_token_is_refused(place: Shop, wrong: str) -> None:
+def test_a_wrong_token_is_refused(place: Shop) -> None:
     with place.dashboard(token=TOKEN) as site:
-        headers = {"authorization": f"Bearer {wrong}".encode().decode("latin-1")}
-        assert site.ask("GET", "/api/v1/queues", headers=headers).status == 401
-        assert site.form("/login", {"token": wrong}).status == 401
+        for wrong in ("operator-toke", "operator-token2", "", "Operator-token", "é"):
+            headers = {"authorization": f"Bearer {wrong}".encode().decode("latin-1")}
+            assert site.ask("GET", "/api/v1/queues", headers=headers).status == 401
+            assert site.form("/login", {"token": wrong}).status == 401
 
 
 def test_a_right_token_opens_the_api(closed_site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,10 @@ class Services:
         group: str | None = None,
         dedup: str | None = None,
     ) -> str:
-        """A test message; returns its id."""
+        """A test message; returns its id. A FIFO queue gets a deduplication id of its own: two of the same are two."""
         target = self.house.client.queue(queue)
+        if target.fifo and dedup is None:
+            dedup = uuid.uuid4().hex
         try:
             sent = target.send(body, attributes=attributes or None, delay=delay, group=group, dedup=dedup)
         except BadRequest as error:

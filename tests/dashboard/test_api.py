@@ -1,0 +1,316 @@
+"""The JSON API: everything that the pages do, for scripts; and its own description."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
+
+from dashboard.serving import Shop, Site, shop, until
+from semel.sqs.client.messages import Attribute
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, credentials: None) -> Iterator[Shop]:
+    with shop(tmp_path_factory.mktemp("state")) as found:
+        found.orders.send('{"order": 1}', attributes={"tenant": "acme"})
+        found.client.create_queue("mail.fifo")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(place: Shop) -> Iterator[Site]:
+    with place.dashboard() as site:
+        yield site
+
+
+def finished(site: Site, job: dict[str, Any]) -> dict[str, Any]:
+    ends = ("done", "failed", "stopped", "cancelled")
+    found = until(lambda: (now := site.api(f"jobs/{job['id']}"))["state"] in ends and now, "the end of the job")
+    assert isinstance(found, dict)
+    return found
+
+
+# Queues and messages.
+
+
+def test_queues_are_told_with_their_dead_letter_queues_and_alarms(site: Site) -> None:
+    page = site.api("queues")
+    rows = {row["name"]: row for row in page["rows"]}
+    assert page["is_ours"] is True
+    assert rows["orders"]["dead_letter_queue"] == "orders-dlq"
+    assert rows["orders-dlq"]["sources"] == ["orders"]
+    assert rows["mail.fifo"]["fifo"] is True
+    assert {alarm["name"] for alarm in rows["orders"]["alarms"]} == {"dead-letters", "age", "in-flight", "not-deleted"}
+
+
+def test_a_queue_explains_its_attributes(site: Site) -> None:
+    page = site.api("queues/orders")
+    known = {one["name"]: one for one in page["attributes"]}
+    assert known["VisibilityTimeout"]["shown"] == "30 s"
+    assert known["RedrivePolicy"]["shown"] == "to orders-dlq after 3 receives"
+    assert all(one["meaning"] for one in page["attributes"])
+
+
+def test_messages_are_found_by_a_filter_and_cost_nothing(site: Site, place: Shop) -> None:
+    queue = place.client.create_queue("found")
+    for number in range(30):
+        queue.send(json.dumps({"n": number}))
+    first = site.api("queues/found/messages", where="$.n >= 10", limit=5)
+    assert [json.loads(row["preview"])["n"] for row in first["rows"]] == [10, 11, 12, 13, 14]
+    rest = site.api("queues/found/messages", where="$.n >= 10", limit=50, after=first["next"])
+    assert [json.loads(row["preview"])["n"] for row in rest["rows"]] == list(range(15, 30))
+    assert rest["next"] is None
+    assert {row["receives"] for row in rest["rows"]} == {0}
+
+
+def test_a_message_is_told_whole_and_why_it_waits(site: Site) -> None:
+    row = site.api("queues/orders/messages", limit=1)["rows"][0]
+    for hint in ({}, {"place": row["place"]}, {"place": 999_999}):
+        page = site.api(f"queues/orders/messages/{row['id']}", **hint)
+        assert page["message"]["body"] == '{"order": 1}'
+    assert page["message"]["attributes"] == [{"name": "tenant", "type": "String", "value": "acme", "binary": False}]
+    assert page["max_receives"] == page["retries_left"] == 3
+    assert "no worker" in page["stuck"][0]
+    assert "--ledger" in page["ledger_note"]
+
+
+def test_a_message_can_be_sent(site: Site, place: Shop) -> None:
+    queue = place.client.create_queue("sent")
+    raw = base64.b64encode(bytes(range(256))).decode()
+    given = {"body": "héllo \u202e", "attributes": {"raw": {"base64": raw}, "n": {"type": "Number", "value": "7"}}}
+    sent = site.post("/api/v1/queues/sent/messages", given).json()
+    (received,) = queue.receive(10, 0)
+    assert received.message_id == sent["id"]
+    assert received.body == "héllo \u202e"
+    assert received.attributes == {"raw": Attribute("Binary", bytes(range(256))), "n": Attribute("Number", "7")}
+    logged = site.api("audit", where="action = send", limit=1)["rows"][0]
+    assert (logged["queue"], logged["count"], logged["details"]["id"]) == ("sent", 1, sent["id"])
+
+
+def test_a_fifo_message_needs_a_group_and_gets_the_rest(site: Site) -> None:
+    refused = site.post("/api/v1/queues/mail.fifo/messages", {"body": "x"})
+    assert refused.status == 400
+    assert "MessageGroupId" in refused.json()["error"]
+    for _ in range(2):  # two of the same are two: nothing was said that makes them one
+        assert site.post("/api/v1/queues/mail.fifo/messages", {"body": "x", "group": "g"}).status == 200
+    assert site.api("queues/mail.fifo")["row"]["visible"] == 2
+
+
+def test_a_body_of_a_mebibyte_goes_in_and_comes_out(site: Site, place: Shop) -> None:
+    queue = place.client.create_queue("large")
+    body = "\u0001\ufffd😀"[1:] * 100_000
+    body = body[: 1024 * 1024 // 7]
+    sent = site.post("/api/v1/queues/large/messages", {"body": body})
+    assert sent.status == 200, sent.text
+    assert len(queue.receive(1, 0)[0].body) == len(body)
+    page = site.api(f"queues/large/messages/{sent.json()['id']}")
+    assert page["message"]["body"] == body
+    row = site.api("queues/large/messages")["rows"][0]
+    assert len(row["preview"]) <= 200
+    assert row["body_bytes"] == len(body.encode())
+
+
+def test_faults_are_set_for_one_queue_and_ended(site: Site, place: Shop) -> None:
+    set_ = site.post("/api/v1/queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, method="PUT").json()
+    assert {(one["kind"], one["queue"], one["rate"]) for one in set_ if one["rate"]} == {("duplicate", "orders", 0.5)}
+    assert not [one for one in site.api("queues/mail.fifo/faults") if one["rate"]]
+    assert not [one for one in site.post("/api/v1/queues/orders/faults", method="DELETE").json() if one["rate"]]
+    wrong = site.post("/api/v1/queues/orders/faults", {"kind": "nonsense", "rate": 0.5}, method="PUT")
+    assert wrong.status == 400
+    assert "duplicate" in wrong.json()["error"]
+
+
+@pytest.mark.parametrize("form", ["cloudformation", "terraform", "prometheus", "cli"])
+def test_alarms_are_written_in_every_format(site: Site, form: str) -> None:
+    answer = site.get("/api/v1/alarms/orders", format=form)
+    assert answer.status == 200
+    assert "orders-dlq" in answer.text
+
+
+# Dead letters.
+
+
+def test_letters_are_grouped_found_and_shown(site: Site, place: Shop) -> None:
+    place.dead.purge()
+    ids = place.bury(4, "Timeout: no answer from 10.0.0.1") + place.bury(2, "KeyError: 'total'", start=10)
+    (queue,) = [one for one in site.api("dead-letters")["queues"] if one["name"] == "orders-dlq"]
+    assert (queue["visible"], queue["sources"]) == (6, ["orders"])
+    groups = site.api("dead-letters/orders-dlq/groups")
+    assert [group["count"] for group in groups["groups"]] == [4, 2]
+    chosen = site.api("dead-letters/orders-dlq/letters", where=groups["groups"][1]["where"])
+    assert [letter["id"] for letter in chosen["letters"]] == ids[4:]
+    letter = site.api(f"dead-letters/orders-dlq/letters/{ids[0]}")
+    assert (letter["key"], letter["source"], letter["attempts"]) == ("order-0", "orders", 3)
+    assert site.api("dead-letters/orders-dlq/impact", where="error ~ KeyError")["count"] == 2
+
+
+def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
+    place.dead.purge()
+    place.bury(5, "Timeout: x")
+    place.bury(1, "KeyError: y", start=50)
+    before = int(place.orders.attributes()["ApproximateNumberOfMessages"])
+    dry = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"where": "error ~ Timeout", "dry_run": True})
+    assert dry.status == 202
+    assert finished(site, dry.json())["counts"]["matched"] == 5
+    begun = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"where": "error ~ Timeout"}).json()
+    job = finished(site, begun)
+    assert (job["state"], job["counts"]["sent"], job["counts"]["deleted"]) == ("done", 5, 5)
+    assert int(place.orders.attributes()["ApproximateNumberOfMessages"]) == before + 5
+    assert job["id"] in [one["id"] for one in site.api("jobs")["jobs"]]
+    logged = until(lambda: site.api("audit", where=f"job = {job['id']}")["rows"], "the entry in the audit log")
+    assert (logged[0]["action"], logged[0]["count"], logged[0]["who"]) == ("redrive", 5, "operator 127.0.0.1")
+
+
+def test_what_is_dropped_can_be_restored_from_its_export(site: Site, place: Shop) -> None:
+    place.dead.purge()
+    place.bury(3)
+    export = site.get("/api/v1/dead-letters/orders-dlq/export")
+    assert export.headers["content-type"].startswith("application/x-ndjson")
+    assert len(export.body.splitlines()) == 3
+    job = finished(site, site.post("/api/v1/dead-letters/orders-dlq/drop", {"expected": 3}).json())
+    assert (job["state"], job["counts"]["deleted"]) == ("done", 3), job
+    assert site.api("dead-letters/orders-dlq/letters")["letters"] == []
+    headers = {"content-type": "application/x-ndjson"}
+    begun = site.ask("POST", "/api/v1/dead-letters/orders-dlq/restore", export.body, headers)
+    assert begun.status == 202, begun.text
+    assert finished(site, begun.json())["counts"]["sent"] == 3
+    back = site.api("dead-letters/orders-dlq/letters")["letters"]
+    assert [letter["key"] for letter in back] == ["order-0", "order-1", "order-2"]
+
+
+def test_a_drop_says_how_many_it_expects(site: Site) -> None:
+    answer = site.post("/api/v1/dead-letters/orders-dlq/drop", {"where": ""})
+    assert answer.status == 422
+    assert "expected" in answer.json()["error"]
+
+
+def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) -> None:
+    place.dead.purge()
+    target = place.client.create_queue("elsewhere")
+    (id,) = place.bury(1)
+    path = f"/api/v1/dead-letters/orders-dlq/letters/{id}/resend"
+    sent = site.post(path, {"body": '{"order": 0, "fixed": true}', "to": "elsewhere"})
+    assert sent.status == 200, sent.text
+    assert sent.json()["key"] == "order-0"
+    (received,) = target.receive(10, 0)
+    assert json.loads(received.body)["fixed"] is True
+    assert received.attributes["semel-key"].value == "order-0"
+    assert site.post(path, {}).status == 404
+
+
+def test_a_job_is_paused_and_cancelled_over_the_api(site: Site, place: Shop) -> None:
+    place.dead.purge()
+    place.bury(20)
+    job = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"rate": 1}).json()
+    assert site.post(f"/api/v1/jobs/{job['id']}/pause").status == 200
+    until(lambda: site.api(f"jobs/{job['id']}")["state"] == "paused", "the pause")
+    assert site.post(f"/api/v1/jobs/{job['id']}/cancel").status == 200
+    assert finished(site, job)["state"] == "cancelled"
+    assert site.post(f"/api/v1/jobs/{job['id']}/explode").status == 422
+    assert site.get("/api/v1/jobs/nope").status == 404
+
+
+# The rest.
+
+
+def test_a_moment_is_marked_and_shows_on_the_charts(site: Site) -> None:
+    before = time.time()
+    mark = site.post("/api/v1/marks", {"text": "deploy 7"}).json()
+    assert mark["text"] == "deploy 7"
+    assert mark["at"] >= before
+    assert "deploy 7" in [one["text"] for one in site.api("queues/orders")["marks"]]
+    assert "deploy 7" in [one["text"] for one in site.api("marks", since=before)["marks"]]
+
+
+def test_the_doctor_examines_without_spark_and_tells_the_cure(site: Site) -> None:
+    assert site.post("/api/v1/doctor/run").status == 202
+    page = until(lambda: (now := site.api("doctor"))["made_at"] and not now["running"] and now, "the examination")
+    assert page["with_logs"] is False
+    assert any("short-polling" in finding["rule"] for finding in page["findings"])
+    assert all(finding["cure"] for finding in page["findings"])
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("queues/nope", 404, "list of queues"),
+        ("queues/nope/messages", 404, "list of queues"),
+        ("queues/orders/messages/nope", 404, "audit"),
+        ("dead-letters/nope/letters", 404, "nope"),
+        ("dead-letters/orders-dlq/letters/nope", 404, "reload"),
+        ("queues/orders/messages?where=age+%3E", 400, "^"),
+        ("dead-letters/orders-dlq/letters?where=nonsense+%3D+5", 400, "nonsense"),
+        ("audit?where=%28", 400, "("),
+        ("queues/orders/messages?limit=0", 422, "limit"),
+        ("queues/orders/messages?after=x", 400, "next"),
+        ("alarms/orders?format=xml", 422, "format"),
+        ("nope", 404, "nothing"),
+    ],
+)
+def test_what_goes_wrong_is_told_with_the_way_out(site: Site, path: str, status: int, says: str) -> None:
+    answer = site.get(f"/api/v1/{path}")
+    assert answer.status == status, answer.text
+    told = answer.json()
+    assert set(told) == {"error", "what_to_do"}
+    assert says in told["error"] + told["what_to_do"]
+
+
+def test_a_broker_that_is_gone_is_told_and_not_a_traceback(tmp_path: Any) -> None:
+    with shop(tmp_path) as place:
+        settings = place.settings()
+    from dashboard.serving import serving
+    from semel.sqs import Client
+
+    with Client(settings.endpoint_url, "us-east-1", access_key="t", secret_key="t", max_attempts=1) as client:
+        with serving(settings, client=client) as site:
+            answer = site.get("/api/v1/queues")
+            assert answer.status == 503
+            assert "--endpoint-url" in answer.json()["what_to_do"]
+            page = site.get("/")
+            assert page.status == 503
+            assert "semel serve" in page.text
+
+
+# The description.
+
+
+def test_the_description_is_valid_openapi_and_names_every_call(site: Site) -> None:
+    described = site.get("/api/v1/openapi.json").json()
+    validate(described)
+    paths = set(described["paths"])
+    assert all(path.startswith("/api/v1/") for path in paths)
+    assert {"/api/v1/queues", "/api/v1/dead-letters/{queue}/redrive", "/api/v1/jobs/{id}/{action}"} <= paths
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"], (method, path)
+            assert operation["tags"], (method, path)
+            assert "4XX" in operation["responses"], (method, path)
+
+
+def test_answers_are_as_they_are_described(site: Site, place: Shop) -> None:
+    place.dead.purge()
+    (letter,) = place.bury(1)
+    message = site.api("queues/orders/messages", limit=1)["rows"][0]["id"]
+    described = site.get("/api/v1/openapi.json").json()
+    names = {"queue": "orders", "id": message}
+    for path, operations in described["paths"].items():
+        if "get" not in operations:
+            continue
+        dead = "/dead-letters/" in path
+        known = {"queue": "orders-dlq", "id": letter} if dead else names
+        if path.startswith("/api/v1/jobs/"):
+            begun = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"dry_run": True}).json()
+            known = {"id": finished(site, begun)["id"]}
+        answer = site.get(path.format(**known))
+        assert answer.status == 200, (path, answer.text)
+        content = operations["get"]["responses"]["200"]["content"]
+        if "application/json" in content and "schema" in content["application/json"]:
+            schema = {**content["application/json"]["schema"], "components": described["components"]}
+            OAS31Validator(schema).validate(answer.json())
