@@ -16,7 +16,8 @@ from urllib.parse import urlencode, urlsplit
 
 from semel.broker import EmbeddedBroker, running
 from semel.dashboard.data import Settings
-from semel.dashboard.running import listen, server_for
+from semel.dashboard.ports import listen
+from semel.dashboard.running import server_for
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
 from semel.sqs import Client, Queue, letters

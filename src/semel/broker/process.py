@@ -8,23 +8,28 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from semel.broker.embedded import event_loop
 from semel.broker.serving import Options, start
 from semel.errors import StartError
 
+# What runs beside the broker while it serves, given its URL.
+Beside = Callable[[str], AbstractContextManager[object]]
 
-def serve(options: Options) -> int:
-    """Serves until SIGTERM or SIGINT. Raises StartError if it can't start."""
+
+def serve(options: Options, beside: Beside | None = None) -> int:
+    """Serves until SIGTERM or SIGINT. Raises StartError if it can't start. `beside` is entered once it listens."""
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     # The thread that waits for the disk must get the interpreter back soon after the disk is done.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_main(options))
+        runner.run(_main(options, beside))
     return 0
 
 
-async def _main(options: Options) -> None:
+async def _main(options: Options, beside: Beside | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,7 +41,8 @@ async def _main(options: Options) -> None:
     gc.set_threshold(20_000, 50, 100)
     try:
         print(f"semel: SQS listening on {running.url}", flush=True)
-        await stop.wait()
+        with nullcontext() if beside is None else beside(running.url):
+            await stop.wait()
     except OSError as error:
         # Python would try once more to write the line at its end, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

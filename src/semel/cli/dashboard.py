@@ -76,7 +76,7 @@ def add_to(commands: Any) -> None:
         "--name", action="append", default=[], metavar="HOST", help="host name that it is called by; may be repeated"
     )
     where.add_argument("--proxy", action="store_true", help="behind a proxy: believe X-Forwarded-For, -User and -Proto")
-    parser.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inherited", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
@@ -104,7 +104,7 @@ def run(given: argparse.Namespace) -> int:
     check_installed()
     from semel.dashboard.running import run as serve
 
-    return serve(settings, with_parent=given.with_parent)
+    return serve(settings, inherited=given.inherited)
 
 
 def check_installed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ examples:
   semel serve                                    keep queues in ./semel-data, listen on 127.0.0.1:9324
   semel serve --ephemeral --port 0               in memory, on a free port: for tests
   semel serve --fault duplicate=0.05 --fault-seed 7
+  semel serve --ui-port 9325                     with the dashboard at http://127.0.0.1:9325
   aws --endpoint-url http://127.0.0.1:9324 sqs create-queue --queue-name orders
 
 exit codes:
@@ -57,6 +59,15 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--no-cooldowns", action="store_true", help="lift the 60-second limits on purging and on re-creating a queue"
     )
+    parser.add_argument(
+        "--ui-port", type=int, metavar="PORT", help="serve the dashboard, too, at this port; 0 picks a free one"
+    )
+    parser.add_argument(
+        "--ui-token",
+        metavar="TOKEN",
+        default=os.environ.get("SEMEL_TOKEN"),
+        help="token that the dashboard asks for; needed beyond this machine (default: $SEMEL_TOKEN)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -79,4 +90,9 @@ def run(given: argparse.Namespace) -> int:
         credentials=given.credentials,
         insecure=given.insecure,
     )
-    return serve(options)
+    if given.ui_port is None:
+        return serve(options)
+    from semel.cli.serve_ui import Dashboard
+
+    with Dashboard(options, given.ui_port, given.ui_token) as dashboard:
+        return serve(options, dashboard.beside)

@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
 
+from semel.dashboard.ports import address_of, listen
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
-from semel.errors import StartError
 
 
-def run(settings: Settings, *, with_parent: bool = False) -> int:
-    """Serves until SIGTERM or SIGINT; `with_parent`: also until standard input ends, as it does with its parent."""
+def run(settings: Settings, *, inherited: int | None = None) -> int:
+    """Serves until SIGTERM or SIGINT. `inherited` is a listening socket that the parent process handed over: then it
+    also ends when standard input does, as it does with the parent."""
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     settings.check()
-    listener = listen(settings.host, settings.port)
+    listener = listen(settings.host, settings.port) if inherited is None else socket.socket(fileno=inherited)
     try:
         server = server_for(build(settings))
     except BaseException:
         listener.close()
         raise
-    if with_parent:
+    if inherited is not None:
         threading.Thread(target=_end_with_parent, args=(server,), name="semel-parent", daemon=True).start()
-    print(f"semel: dashboard at {address_of(listener)}", flush=True)
+    server.ready = lambda: print(f"semel: dashboard at {address_of(listener)}", flush=True)
     server.run(sockets=[listener])
     return 0
 
 
 class Server(uvicorn.Server):
-    """Ends well on SIGTERM and SIGINT: that it was asked to is no failure."""
+    """Says when it listens, and from then on ends well on SIGTERM and SIGINT: that it was asked to is no failure."""
+
+    ready: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self.ready is not None:
+            self.ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -68,31 +75,6 @@ def server_for(app: FastAPI) -> Server:
         backlog=256,
     )
     return Server(config)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, proto)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(256)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartError(
-                f"port {port} on {host} is taken; stop what uses it, or choose another with --port (0 picks a free one)"
-            ) from None
-        raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _end_with_parent(server: uvicorn.Server) -> None:

@@ -316,6 +316,7 @@ class House:
                 where=entry.where,
                 count=entry.count,
                 outcome=entry.outcome,
+                job=entry.job,
                 details=dict(entry.details) | ({"job": entry.job} if entry.job else {}),
             )
             for entry in found[:limit]

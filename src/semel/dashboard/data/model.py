@@ -534,6 +534,7 @@ class AuditRow:
     where: str = ""
     count: int | None = None
     outcome: str = ""
+    job: str = ""
     details: dict[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,86 @@
+"""The dashboard beside a broker: a process of its own that begins once the broker listens, and ends with it.
+
+The rules: a port that cannot be had is known before anything starts; the token is handed over where no list of
+processes shows it; if the broker is killed, the pipe between them ends, and the dashboard with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from semel.broker.auth import Credentials
+from semel.broker.serving import Options
+from semel.cli.dashboard import check_installed
+from semel.dashboard.ports import listen
+from semel.dashboard.settings import Settings
+
+_PATIENCE: Final = 10.0  # seconds for it to end
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+class Dashboard:
+    """Has the port from the start; the process runs while `beside` is entered."""
+
+    def __init__(self, options: Options, port: int, token: str | None) -> None:
+        options.check()
+        Settings(host=options.host, port=port, token=token).check()
+        check_installed()
+        self._options, self._token = options, token
+        self._listener = listen(options.host, port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._listener.close()
+
+    @contextmanager
+    def beside(self, url: str) -> Iterator[None]:
+        number = self._listener.fileno()
+        command = [sys.executable, "-m", "semel.cli", "dashboard", "--endpoint-url", _reachable(url)]
+        command += ["--region", self._options.region, "--host", self._options.host, "--inherited", str(number)]
+        process = subprocess.Popen(
+            [*command, "--port", str(self._listener.getsockname()[1])],
+            stdin=subprocess.PIPE,
+            env=self._environment(),
+            pass_fds=(number,),
+        )
+        self._listener.close()
+        try:
+            yield
+        finally:
+            assert process.stdin is not None
+            with suppress(OSError):
+                process.stdin.close()
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        """As this process has it, with credentials that the broker takes."""
+        found = {name: value for name, value in os.environ.items() if name != "SEMEL_TOKEN"}
+        if self._token is not None:
+            found["SEMEL_TOKEN"] = self._token
+        if self._options.credentials is None:
+            # The broker does not look at signatures: anything will do to make one.
+            found |= {"AWS_ACCESS_KEY_ID": "semel", "AWS_SECRET_ACCESS_KEY": "semel"}
+        else:
+            access_key, secret = next(iter(Credentials.load(self._options.credentials).items()))
+            found |= {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
+        found.pop("AWS_PROFILE", None)
+        found.pop("AWS_SESSION_TOKEN", None)
+        return found
+
+
+def _reachable(url: str) -> str:
+    """A broker that listens everywhere is asked on this machine."""
+    parts = urlsplit(url)
+    return f"http://{_EVERYWHERE[parts.hostname]}:{parts.port}" if parts.hostname in _EVERYWHERE else url
