@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,8 +138,8 @@ def command(
     parser: argparse.ArgumentParser = actions.add_parser(
         name,
         help=words["help"],
-        description=description,
-        epilog=f"examples:\n{examples}\n{words.get('codes', _CODES)}{words.get('more', '')}",
+        description=textwrap.fill(description, 100),
+        epilog="\n".join((f"examples:\n{examples}\n", words.get("codes", _CODES), words.get("more", ""))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=list(parents),
     )
@@ -164,7 +165,8 @@ def command(
 
 
 def printed(content: Any) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False))
+    # On a terminal nothing of a message may steer it; elsewhere it is read as it is.
+    print(json.dumps(content, indent=2, ensure_ascii=sys.stdout.isatty()))
 
 
 def tell_cost(cost: Cost, notes: tuple[str, ...]) -> None:

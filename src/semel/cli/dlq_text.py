@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from semel.dlq.model import DeadLetter, QueueInfo
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-_WIDTH: Final = 120  # where nobody looks at a terminal
+_ENDLESS: Final = 1_000_000  # columns, where nobody looks at a terminal: a pipe gets all of it
 
 
 def plain(text: str) -> str:
@@ -69,7 +69,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequenc
 
 
 def width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else max(_WIDTH, 40)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
 
 
 # What there is to see.

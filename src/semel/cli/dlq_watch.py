@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
@@ -17,7 +18,7 @@ from semel.cli.dlq_options import command
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from semel.cli.dlq_options import AnyDesk
     from semel.dlq.model import QueueInfo
@@ -77,10 +78,8 @@ def _watch(given: argparse.Namespace) -> int:
             watching.check_webhook(given.webhook)
         except SemelError as error:
             raise options.UsageError(str(error)) from None
-    stop = threading.Event()
-    _on_signals(stop)
     folder = state_folder()
-    with options.desk(given) as desk:
+    with _signals() as stop, options.desk(given) as desk:
         endpoint = desk.endpoint
         watch = watching.Watch(given.before, watching.load(folder, endpoint))
         queues = _queues(desk, given.queue)  # that there is none of a name is an error now, and only now
@@ -140,7 +139,15 @@ def _tell(alarm: Alarm, given: argparse.Namespace) -> None:
         print(f"semel dlq watch: {text.plain(problem)}", file=sys.stderr, flush=True)
 
 
-def _on_signals(stop: threading.Event) -> None:
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Set by SIGINT and SIGTERM: they end the watch in order."""
+    stop = threading.Event()
+    before = {}
     if threading.current_thread() is threading.main_thread():
-        for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, lambda *_: stop.set())
+        before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -10,12 +10,17 @@ import re
 from typing import Final
 
 FINGERPRINT_FROM: Final = 300  # characters of an error's text
+# Where a word begins or ends; what \b takes for a letter is not the same in every Java.
+_BEGINS: Final = r"(?<![0-9A-Za-z_])"
+_ENDS: Final = r"(?![0-9A-Za-z_])"
+_UUID: Final = r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
+_HASH: Final = r"(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}"
 # What differs between errors of one kind, in this order: quoted text, ids, numbers.
 VOLATILE: Final = (
     (r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'…'"),
-    (r"(?i)\b[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b", "<id>"),
-    (r"(?i)\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "<id>"),
-    (r"\d+", "<n>"),
+    (f"(?i){_BEGINS}{_UUID}{_ENDS}", "<id>"),
+    (f"(?i){_BEGINS}{_HASH}{_ENDS}", "<id>"),
+    (r"[0-9]+", "<n>"),
 )
 _COMPILED: Final = tuple((re.compile(pattern, re.ASCII), stand_in) for pattern, stand_in in VOLATILE)
 

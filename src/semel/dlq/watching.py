@@ -46,7 +46,7 @@ class Told:
     """What is known of a queue from earlier looks."""
 
     depths: list[int] = field(default_factory=list)  # the last two: SQS's counts are approximate, and swing
-    expiry_at: float = 0.0  # when its expiry was last told
+    expiry_at: float | None = None  # when its expiry was last told
 
 
 class Watch:
@@ -78,9 +78,9 @@ class Watch:
         left = None if info.first_expires is None else info.first_expires - now
         if self._before is None or left is None or left > self._before or not info.depth:
             if left is not None:
-                told.expiry_at = 0.0
+                told.expiry_at = None
             return []
-        if now - told.expiry_at < AGAIN:
+        if told.expiry_at is not None and now - told.expiry_at < AGAIN:
             return []
         told.expiry_at = now
         hours, minutes = divmod(int(max(0.0, left)) // 60, 60)

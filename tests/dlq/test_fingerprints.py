@@ -1,0 +1,72 @@
+"""One error, one fingerprint: the dead letters' groups are the doctor's groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlq.letters import letter
+from semel.dlq import fingerprints
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ERRORS = (
+    "",
+    "TimeoutError: read from 'bank' timed out after 30 s",
+    'KeyError: "tenant-17" in `orders`',
+    "order 6d2f0c1a-8a1e-4c0b-9b4a-0d9c8a7b6c5d is unknown",
+    "order 6D2F0C1A8A1E4C0B9B4A0D9C8A7B6C5D is unknown",
+    "hash deadbeef01 differs from cafebabe and 12345678",
+    "an unclosed 'quote and \"another",
+    "numbers ٣٤ of other scripts, and ４２",
+    "é1é 2_3 a4b ünïcödé 'ü'",
+    "line one 1\nline 'two' 2\r\nline three",
+    "x" * 295 + " 'cut here' 123",
+    "emoji 😀 1 'a😀b' " + "😀" * 400,
+    "ABCDEF0123 abcdef0123 aBcDeF0123ſ Kelvin K1",
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("order 17 of 'acme' timed out", "order 4 of 'umbrella' timed out"),
+        ("id 6d2f0c1a-8a1e-4c0b-9b4a-0d9c8a7b6c5d", "id 00000000-8A1E-4c0b-9b4a-0d9c8a7b6c5d"),
+        ("x" * 300 + "a", "x" * 300 + "b"),
+    ],
+)
+def test_what_differs_only_in_numbers_ids_and_quotes_is_one_kind(one: str, other: str) -> None:
+    assert fingerprints.shape(one) == fingerprints.shape(other)
+    assert fingerprints.fingerprint(one) == fingerprints.fingerprint(other)
+
+
+def test_other_words_are_another_kind() -> None:
+    assert fingerprints.fingerprint("timed out") != fingerprints.fingerprint("was refused")
+    assert fingerprints.fingerprint("") != fingerprints.fingerprint("x")
+
+
+@given(st.text(max_size=400))
+def test_any_text_has_a_fingerprint_of_ten_digits(text: str) -> None:
+    assert set(fingerprints.fingerprint(text)) <= set("0123456789abcdef")
+    assert len(fingerprints.fingerprint(text)) == 10
+
+
+def test_a_letter_speaks_as_the_attempt_log_does() -> None:
+    """Which says `reason: error`, and of an error without a reason only that."""
+    assert fingerprints.error_of(letter(reason="ValueError", error="bad")) == "ValueError: bad"
+    assert fingerprints.error_of(letter(reason="poisonous", error="poisonous")) == "poisonous"
+    assert fingerprints.error_of(letter(reason="", error="")) == "moved by SQS: received too often"
+
+
+def test_spark_makes_the_same_shapes(spark: SparkSession) -> None:
+    from semel.consumer.attempts import Step
+    from semel.doctor import figures
+
+    schema = "queue string, message_id string, at double, step string, error string"
+    rows = [("orders", f"m{n}", float(n), Step.REJECTED.value, error) for n, error in enumerate(ERRORS)]
+    found = figures.errors(spark.createDataFrame(rows, schema)).collect()
+    assert {row["fingerprint"] for row in found} == {fingerprints.shape(error) for error in ERRORS}
