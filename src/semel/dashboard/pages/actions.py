@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -104,7 +103,7 @@ def routes(office: Office) -> APIRouter:
     @router.post("/dead-letters/{queue}/restore")
     def restore(request: Request, queue: str, file: Annotated[UploadFile, File()]) -> Any:
         try:
-            job = office.restore(request, _kept(file), queue)
+            job = office.restore(request, file.file, queue)
         except SemelError as error:
             return office.pages.answer(
                 request, "restore.html", nav="dead-letters", status=400, queue=queue, problem=str(error)
@@ -112,18 +111,6 @@ def routes(office: Office) -> APIRouter:
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     return router
-
-
-_IN_MEMORY: Final = 4 * 1024 * 1024
-
-
-def _kept(file: UploadFile) -> Any:
-    """The lines of an upload, which outlive the request that brought them: the job reads them later."""
-    kept = SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115  closed when the job lets go of it
-    while block := file.file.read(1024 * 1024):
-        kept.write(block)
-    kept.seek(0)
-    return kept
 
 
 def _redrive(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fastapi import Request
@@ -48,7 +49,11 @@ class Office:
         return [row.name for row in self.house.queues().rows if not row.sources]
 
     def export(self, request: Request, queue: str, where: str) -> Iterator[bytes]:
-        return self._acting(request).lines(queue, where)
+        """The lines of an export; what is wrong with the request is raised now, and not in the middle of an answer."""
+        self.desk.queue(queue)
+        lines = self._acting(request).lines(queue, where)
+        first = next(lines, None)
+        return iter(()) if first is None else chain([first], lines)
 
     # Acting.
 

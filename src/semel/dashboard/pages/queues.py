@@ -150,7 +150,8 @@ def _queue(
     return office.pages.answer(
         request, "queue.html", nav="queues", status=400 if draft.problem else 200, page=page, row=page.row,
         charts=drawn, tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
-        messages=messages, faults=in_force(page.faults or (), name), sent=sent, draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
+        messages=messages, faults=in_force(page.faults or (), name), sent=sent,
+        draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def foreign_lines(text: str, most: int) -> Markup:
 
 def pattern(text: str) -> str:
     """For the pattern attribute of an input: exactly this text."""
-    return re.sub(r"([.\-\[\]{}()*+?^$|/\\])", r"\\\1", text)
+    return re.sub(r"([.\[\]{}()*+?^$|/\\])", r"\\\1", text)
 
 
 def step_words(step: str) -> str:

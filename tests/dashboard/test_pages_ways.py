@@ -1,0 +1,318 @@
+"""Every way to use the pages: keys, phone, dark, a screen reader, without a script, with a token, or read only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browsing import Browser
+from consumer.running_apps import running_app
+from dashboard.serving import PATIENCE, Shop, Site, shop
+from semel import App
+from semel.ledger.sqlite import SqliteLedger
+
+PATIENT = PATIENCE * 1000
+TOKEN, READER = "operator-token", "reader-token"
+PAGES: Final = (
+    "/", "/queues/orders", "/queues/orders?tab=send", "/queues/orders?tab=settings", "/queues/orders?tab=alarms",
+    "/queues/orders?tab=faults", "/dead-letters", "/dead-letters/orders-dlq", "/dead-letters/orders-dlq/redrive",
+    "/dead-letters/orders-dlq/drop", "/dead-letters/orders-dlq/restore", "/once", "/workers", "/doctor", "/audit",
+    "/api", "/nowhere",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with shop(tmp_path_factory.mktemp("state"), clock="manual") as found:
+        found.bury(5)
+        found.bury(2, "KeyError: 'address'", start=10)
+        for number in range(20):
+            found.orders.send(json.dumps({"id": number}))
+        for _ in range(6):
+            found.broker.clock.advance(10)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(place: Shop) -> Iterator[Site]:
+    with place.dashboard() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def closed_site(place: Shop) -> Iterator[Site]:
+    with place.dashboard(token=TOKEN, reader_token=READER) as found:
+        yield found
+
+
+# What is on every page: found by looking at it as a screen reader does.
+FAULTS: Final = """() => {
+  const found = [], seen = one => one.getClientRects().length > 0;
+  const words = one => (one.getAttribute('aria-label') || one.textContent || one.title || '').trim();
+  const named = one => (one.labels && [...one.labels].some(words)) || one.getAttribute('aria-label')
+    || (one.getAttribute('aria-labelledby') || '').split(' ').some(id => document.getElementById(id));
+  for (const one of document.querySelectorAll('input:not([type=hidden]), select, textarea'))
+    if (!named(one)) found.push('no label: ' + one.outerHTML.slice(0, 80));
+  for (const one of document.querySelectorAll('a, button, summary'))
+    if (!words(one)) found.push('no words: ' + one.outerHTML.slice(0, 80));
+  for (const one of document.querySelectorAll('svg'))
+    if (!one.closest('[aria-hidden=true]') && !one.getAttribute('aria-label') && !one.parentElement.closest('svg'))
+      found.push('no text for: ' + one.outerHTML.slice(0, 80));
+  for (const one of document.querySelectorAll('table')) {
+    if (!one.caption) found.push('a table without a caption');
+    if ([...one.querySelectorAll('th')].some(cell => !cell.scope)) found.push('a head without a scope');
+  }
+  const levels = [...document.querySelectorAll('main :is(h1, h2, h3, h4)')].map(one => Number(one.tagName[1]));
+  if (levels[0] !== 1 || levels.filter(level => level === 1).length !== 1) found.push('headings: ' + levels);
+  levels.forEach((level, place) => { if (place && level > levels[place - 1] + 1) found.push('headings: ' + levels); });
+  const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
+  ids.filter((id, place) => ids.indexOf(id) !== place).forEach(id => found.push('twice: #' + id));
+  for (const mark of ['main', 'header', 'nav'])
+    if (!document.querySelector(mark) && !document.body.matches('.alone')) found.push('no ' + mark);
+  if (!document.documentElement.lang) found.push('no language');
+  return found;
+}"""
+# Texts whose contrast is too low, as WCAG counts it.
+PALE: Final = """() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const parse = colour => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data; return [r, g, b, a / 255];
+  };
+  const light = rgb => rgb.slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const over = (top, below) => top.slice(0, 3).map((v, i) => v * top[3] + below[i] * (1 - top[3]));
+  const behind = one => {
+    const layers = [];
+    for (let at = one; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour[3] > 0) { layers.push(colour); if (colour[3] === 1) break; }
+    }
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const faint = one => {
+    let all = 1;
+    for (let at = one; at; at = at.parentElement) all *= Number(getComputedStyle(at).opacity);
+    return all;
+  };
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const one = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !one.getClientRects().length) continue;
+    if (one.closest('svg, option, :disabled')) continue;
+    const ground = behind(one), ink = parse(getComputedStyle(one).color);
+    ink[3] *= faint(one);
+    const [a, b] = [light(over(ink, ground)), light(ground)].sort((x, y) => y - x);
+    const size = parseFloat(getComputedStyle(one).fontSize), bold = Number(getComputedStyle(one).fontWeight) >= 700;
+    const least = size >= 24 || (bold && size >= 18.66) ? 3 : 4.5;
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < least) found.push(`${ratio.toFixed(2)}: ${walk.currentNode.textContent.trim().slice(0, 40)}`);
+  }
+  return [...new Set(found)];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_and_named_in_light_and_dark(
+    site: Site, browser: Browser, scheme: Literal["light", "dark"]
+) -> None:
+    def look(page: Page) -> dict[str, Any]:
+        told = {}
+        for path in PAGES:
+            page.goto(site.url + path)
+            if wrong := page.evaluate(FAULTS) + page.evaluate(PALE):
+                told[path] = wrong
+        return told
+
+    visit = browser.look(site.url, look, scheme=scheme)
+    assert visit.result == {}
+    assert [one for one in visit.complaints if "404" not in one] == []
+
+
+@pytest.mark.parametrize("width", [390, 820])
+def test_no_page_is_wider_than_a_phone_or_a_tablet(site: Site, browser: Browser, width: int) -> None:
+    def look(page: Page) -> dict[str, int]:
+        wide = {}
+        for path in PAGES:
+            page.goto(site.url + path)
+            if over := page.evaluate("document.documentElement.scrollWidth - innerWidth"):
+                wide[path] = over
+        return wide
+
+    assert browser.look(site.url, look, width=width).result == {}
+
+
+def test_everything_can_be_reached_by_keys(site: Site, browser: Browser) -> None:
+    def type_it(page: Page) -> None:
+        page.set_default_timeout(PATIENT)
+        page.keyboard.press("/")
+        page.keyboard.type("orders")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/?q=orders")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/dead-letters/orders-dlq")
+        page.keyboard.press("u")
+        page.wait_for_url("**/dead-letters")
+        page.keyboard.press("g")
+        page.keyboard.press("o")
+        page.wait_for_url("**/once")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("orders")
+        expect(page.get_by_role("option")).to_have_count(2)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/queues/orders")
+
+    assert browser.look(site.url, type_it).complaints == []
+
+
+def test_a_chosen_theme_stays(site: Site, browser: Browser) -> None:
+    def choose(page: Page) -> list[str]:
+        def ground() -> str:
+            return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+        grounds = [ground()]
+        page.keyboard.press("t")
+        grounds.append(ground())
+        page.reload()
+        grounds.append(ground())
+        return grounds
+
+    first, second, third = browser.look(site.url, choose).result
+    assert first != second == third
+
+
+def test_a_page_stays_fresh_and_rests_while_nobody_looks(place: Shop, site: Site, browser: Browser) -> None:
+    asked: list[str] = []
+
+    def watch(page: Page) -> None:
+        page.set_default_timeout(PATIENT)
+        page.on("request", lambda request: asked.append(request.url) if "part=" in request.url else None)
+        visible = page.locator("tr[data-key=orders] td").first
+        before = visible.inner_text()
+        place.orders.send("{}")
+        expect(visible).not_to_have_text(before, timeout=PATIENT)
+        # As when the tab is hidden: the page must not ask any more.
+        page.evaluate(
+            """() => { Object.defineProperty(document, 'hidden', { value: true, configurable: true });
+            document.dispatchEvent(new Event('visibilitychange')); }"""
+        )
+        expect(page.locator("#live")).to_have_text("paused")
+        page.wait_for_load_state("networkidle")
+        resting = len(asked)
+        page.evaluate("new Promise(done => setTimeout(done, 4000))")
+        assert len(asked) == resting
+        page.evaluate(
+            """() => { Object.defineProperty(document, 'hidden', { value: false, configurable: true });
+            document.dispatchEvent(new Event('visibilitychange')); }"""
+        )
+        expect(page.locator("#live")).to_have_text("live")
+        page.wait_for_function("performance.getEntriesByType('resource').length > 0")
+        assert len(asked) > resting, "it catches up as soon as somebody looks again"
+
+    assert browser.look(site.url, watch).complaints == []
+
+
+def test_what_somebody_types_is_not_taken_away(
+    place: Shop, site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEMEL_STATE", str(place.state))
+    with SqliteLedger(":memory:") as ledger:
+        app = App(ledger, client=place.client)
+        place.client.create_queue("typed")
+
+        @app.handler("typed")
+        def nothing(body: Any) -> None: ...
+
+        with running_app(app, health="127.0.0.1:0"):
+
+            def type_it(page: Page) -> None:
+                page.set_default_timeout(PATIENT)
+                field = page.get_by_label("Concurrency of typed")
+                field.fill("7")
+                with page.expect_response(re.compile("part=")):
+                    pass
+                expect(field).to_have_value("7")
+
+            browser.look(f"{site.url}/workers", type_it)
+
+
+# Who may.
+
+
+def test_a_wrong_token_is_refused_the_right_one_lets_in_and_log_out_ends_it(
+    closed_site: Site, browser: Browser
+) -> None:
+    def come_in(page: Page) -> None:
+        page.set_default_timeout(PATIENT)
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        page.get_by_label("Token").fill("wrong-token")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("token is wrong")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("orders-dlq")
+        assert page.evaluate("document.cookie") == "", "no script can read the session"
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        page.goto(closed_site.url)
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+
+    visit = browser.look(f"{closed_site.url}/dead-letters/orders-dlq", come_in)
+    assert [one for one in visit.complaints if "401" not in one] == []
+
+
+def test_a_reader_sees_everything_and_no_button_that_acts(closed_site: Site, browser: Browser) -> None:
+    def look(page: Page) -> dict[str, list[str]]:
+        page.get_by_label("Token").fill(READER)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+        found = {}
+        for path in PAGES:
+            if path.endswith(("/redrive", "/drop", "/restore")):
+                continue
+            page.goto(closed_site.url + path)
+            forms = "form[method=post]:not([action='/logout']) button"
+            if buttons := page.locator(forms).all_inner_texts():
+                found[path] = buttons
+        return found
+
+    assert browser.look(closed_site.url, look).result == {}
+
+
+def test_pages_work_without_a_script(site: Site) -> None:
+    """Filters are addresses, and the page that comes has its content in it."""
+    page = site.get("/dead-letters/orders-dlq", where="error ~ address").text
+    assert "2 of 7 match" in page
+    assert "KeyError" in page
+    assert '<form class="filter" role="search" action="/dead-letters/orders-dlq" method="get">' in page
+
+
+def test_an_empty_house_says_what_to_do(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with shop(tmp_path_factory.mktemp("empty")) as found, found.dashboard() as site:
+        found.orders.drop()
+        found.dead.drop()
+
+        def look(page: Page) -> list[str]:
+            told = []
+            for path in ("/", "/dead-letters", "/once", "/workers", "/audit"):
+                page.goto(site.url + path)
+                told.append(page.locator(".empty").inner_text())
+            return told
+
+        queues, dead, once, workers, audit = browser.look(site.url, look).result
+    assert "create-queue" in queues
+    assert "RedrivePolicy" in dead
+    assert "semel run" in once
+    assert "semel run" in workers
+    assert "Nothing was done yet" in audit
