@@ -77,6 +77,9 @@ class House:
         self._practice = Practice(settings, self._names, clock=clock)
         self._searches = Searches(self._read_letters, now=self.now)
         self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)
+        # A page that refreshes itself must not receive again each time.
+        self._looks: Kept[MessagesPage] = Kept(looking.GOOD_FOR, most=16)
+        self._single_looks: Kept[tuple[DeadLetter, str]] = Kept(looking.GOOD_FOR, most=16)
         self._lock = threading.Lock()
         self._source: Source | None = None
 
@@ -175,7 +178,10 @@ class House:
             return looking.broker_messages(source, queue, where, limit=limit, after=after)
         if not look:
             return MessagesPage(queue, (), where, needs_look=True, error=looking.read_filter(where)[1])
-        return looking.received_messages(self.client, queue, where, limit=limit, accept_risk=True)
+        return self._looks.get(
+            (queue, where, limit),
+            lambda: looking.received_messages(self.client, queue, where, limit=limit, accept_risk=True),
+        )
 
     def message(self, queue: str, id: str, *, place: int | None = None, look: bool = False) -> MessagePage:
         """Everything about one message. `place` helps to find it; `look` as with `messages`."""
@@ -245,7 +251,8 @@ class House:
         if error is not None:
             return LettersPage(row, (), (), 0, 0, row.depth, complete=True, where=where, error=error)
         if source.is_ours or look:
-            found = self._searches.look(queue, wanted, total=row.depth, anew=look and not source.is_ours)
+            rest = None if source.is_ours else looking.GOOD_FOR
+            found = self._searches.look(queue, wanted, total=row.depth, rest=rest)
         else:
             known = self._searches.peeked(queue, wanted)
             if known is None:
@@ -256,7 +263,8 @@ class House:
     def changed(self, queue: str | None = None) -> None:
         """Somebody acted: what was kept is no longer true."""
         self.source.forget()
-        self._listed.forget()
+        for kept in (self._listed, self._looks, self._single_looks):
+            kept.forget()
         if queue is not None:
             self._searches.forget(queue)
 
@@ -382,11 +390,15 @@ class House:
                 "ask for it with look=1",
                 409,
             )
-        looker = peeker(self.client, most=looking.BY_RECEIVING, accept_risk=True)
-        letter = looker.one(queue, id)
-        if letter is None:
-            raise looking.gone(queue, id)
-        return letter, str(looker.cost)
+
+        def receive() -> tuple[DeadLetter, str]:
+            looker = peeker(self.client, most=looking.BY_RECEIVING, accept_risk=True)
+            letter = looker.one(queue, id)
+            if letter is None:
+                raise looking.gone(queue, id)
+            return letter, str(looker.cost)
+
+        return self._single_looks.get((queue, id), receive)
 
     def _blocked_by(self, letter: DeadLetter) -> str | None:
         """An earlier message of the same FIFO group that is in flight."""

@@ -21,6 +21,7 @@ from semel.sqs.client.messages import Attribute, Received
 SCANNED: Final = 10_000  # messages that one request compares with its filter
 BY_RECEIVING: Final = 200  # messages that one look receives
 MOST_ROWS: Final = 500
+GOOD_FOR: Final = 60.0  # seconds for which what was received is shown without receiving it again
 
 
 def read_filter(where: str) -> tuple[Filter, str | None]:

@@ -123,8 +123,10 @@ class Searches:
         self._known: OrderedDict[tuple[str, str], _Search] = OrderedDict()
         self._closed = False
 
-    def look(self, queue: str, where: Filter, *, total: int, wait: float = 0.3, anew: bool = False) -> Found:
-        """What is known now; waits a little if that is nothing yet. `total`: how many letters there are in all."""
+    def look(self, queue: str, where: Filter, *, total: int, wait: float = 0.3, rest: float | None = None) -> Found:
+        """What is known now; waits a little if that is nothing yet. `total`: how many letters there are in all.
+
+        `rest`: where each search costs, it is done anew after so many seconds, and never for less."""
         key = (queue, str(where))
         with self._lock:
             search = self._known.get(key)
@@ -133,7 +135,7 @@ class Searches:
                 while len(self._known) > MOST_SEARCHES:
                     self._known.popitem(last=False)
             self._known.move_to_end(key)
-            start = self._start(search, total, anew)
+            start = self._start(search, total, rest)
             if start is not None and not self._closed:
                 search.running = True
                 thread = threading.Thread(target=self._run, args=(search, start), name="semel-search", daemon=True)
@@ -158,13 +160,15 @@ class Searches:
     def close(self) -> None:
         self._closed = True
 
-    def _start(self, search: _Search, total: int, anew: bool) -> int | None:
+    def _start(self, search: _Search, total: int, rest: float | None) -> int | None:
         """The place to begin at, 0 for all of it; None if there is no need to."""
         if search.running:
             return None
-        if search.ended is None or anew:
+        if search.ended is None:
             return 0
         age = self._monotonic() - search.ended
+        if rest is not None:
+            return 0 if age >= rest else None
         if age < max(FRESH, _SHARE * search.took):
             return None
         if search.found.error or age >= STALE or total < search.found.looked_at:

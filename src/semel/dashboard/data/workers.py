@@ -6,8 +6,6 @@ the reason, never left out.
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,14 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from semel.consumer import registry
+from semel.consumer import control_client, registry
+from semel.consumer.control_client import ControlError
+from semel.consumer.health import Health, ask
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.keeping import Kept
 from semel.dashboard.data.model import InHand, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
 
 PATIENCE: Final = 2.0  # seconds
-MAX_ANSWER: Final = 8 * 1024 * 1024
 MOST: Final = 256
 _MOMENT: Final = 0.8
 _AT_ONCE: Final = 16
@@ -79,25 +78,20 @@ class Crew:
     def metrics(self) -> dict[str, str]:
         """The metrics page of each worker that answers, by its id or URL."""
         addresses = self.addresses()
-        answers = self._pool.map(lambda address: _asked(address.url, "/metrics", self._token), addresses)
-        return {
-            address.id or address.url: body.decode("utf-8", "replace")
-            for address, (status, body) in zip(addresses, answers, strict=True)
-            if status == 200
-        }
+        texts = self._pool.map(_metrics, addresses)
+        return {address.id or address.url: text for address, text in zip(addresses, texts, strict=True) if text}
 
     def control(self, worker: str, action: str, queue: str | None, value: int | None) -> str:
         """Tell a worker what to do; returns what was done, in a sentence."""
         row = next((row for row in self.page().workers if row.id == worker), None)
         if row is None:
             raise NotThere(f"there is no worker {worker} any more", "reload the list of workers")
-        command = json.dumps({"action": action, "queue": queue, "value": value}).encode()
-        status, body = _asked(row.url, "/control", self._token, command)
-        self._page.forget()
-        told = _parsed(body)
-        if status != 200:
-            said = told.get("error") or body.decode("utf-8", "replace")[:200] or "no answer"
-            raise HouseError(f"worker {worker} at {row.url}: {said}", _advice(status), status if status >= 400 else 502)
+        try:
+            told = control_client.tell(row.url, action, queue=queue, value=value, token=self._token)
+        except ControlError as error:
+            raise HouseError(f"worker {worker}: {error}", _advice(error.status), error.status or 502) from None
+        finally:
+            self._page.forget()
         return str(told.get("done", "done"))
 
     def close(self) -> None:
@@ -109,8 +103,6 @@ class Crew:
         return WorkersPage(workers, notes)
 
     def _row(self, address: Address) -> WorkerRow:
-        status, body = _asked(address.url, "/workers", self._token)
-        told = _parsed(body)
         known: dict[str, Any] = {
             "id": address.id or address.url.partition("://")[2],
             "url": address.url,
@@ -119,18 +111,18 @@ class Crew:
             "started": address.started,
             "app": address.app,
         }
-        if status != 200:
-            said = told.get("error") or body.decode("utf-8", "replace")[:200]
+        try:
+            told = control_client.look(address.url, token=self._token, timeout=PATIENCE)
+        except ControlError as error:
             queues = tuple(WorkerQueue(name, paused=False, concurrency=None) for name in address.queues)
-            return WorkerRow(**known, queues=queues, error=f"{said} {_advice(status)}".strip())
-        health_status, health = _asked(address.url, "/health", self._token)
-        state = _parsed(health) if health_status in (200, 503) else {}
+            return WorkerRow(**known, queues=queues, error=f"{error} {_advice(error.status)}".strip())
+        state = _health(address.url)
         known |= {name: told[name] for name in ("id", "host", "pid", "started", "app", "version") if told.get(name)}
         found = tuple(_queue(name, queue, str(known["id"])) for name, queue in sorted(told.get("queues", {}).items()))
         return WorkerRow(
             **known,
-            live=bool(state.get("live")),
-            ready=bool(state.get("ready")) and not told.get("stopping"),
+            live=state.live,
+            ready=state.ready and not told.get("stopping"),
             paused=bool(found) and all(queue.paused for queue in found),
             controllable=True,
             processes=int(told.get("processes", 1)),
@@ -182,37 +174,21 @@ def address_of(text: str) -> str:
     return f"{parts.scheme}://{host}:{port}"
 
 
-def _asked(url: str, path: str, token: str | None, body: bytes | None = None) -> tuple[int, bytes]:
-    """(status, body); a worker that cannot be reached is a status of 0, and the reason."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=PATIENCE)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
+def _metrics(address: Address) -> str:
     try:
-        connection.request("GET" if body is None else "POST", path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read(MAX_ANSWER)
-    except (OSError, http.client.HTTPException) as error:
-        return 0, f"it does not answer: {error}".encode()
-    finally:
-        connection.close()
+        return control_client.metrics(address.url, timeout=PATIENCE)
+    except ControlError:
+        return ""  # its row says why
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def _health(url: str) -> Health:
     try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return ask(url, timeout=PATIENCE)
+    except SemelError as error:
+        return Health(False, False, {"error": str(error)})
 
 
 def _advice(status: int) -> str:
-    if status == 0:
-        return "Is it running, and is this address right?"
     if status in (401, 403):
         return "Give its token: semel dashboard --control-token, or SEMEL_CONTROL_TOKEN"
-    if status == 404:
-        return "It is of an older version that cannot be asked"
     return ""

@@ -1,0 +1,197 @@
+"""Endpoints that are not Semel's broker, here moto's: looking costs, so it is done only when somebody asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard.serving import until
+from semel.dashboard.data import House, HouseError, Settings
+from semel.dashboard.data.cloudwatch import CloudWatch
+from semel.dashboard.data.model import Level
+from semel.dashboard.data.sampling import SampledSource
+from semel.sqs import Client
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def client(endpoint: str) -> Iterator[Client]:
+    with Client(endpoint, "us-east-1", access_key="test", secret_key="test") as client:
+        for queue in client.queues():
+            queue.drop()
+        yield client
+
+
+@pytest.fixture
+def house(client: Client, tmp_path: Path) -> Iterator[House]:
+    house = House(Settings(endpoint_url=client.endpoint, state=tmp_path), client=client)
+    yield house
+    house.close()
+
+
+def count_of(client: Client, queue: str) -> str:
+    return client.queue(queue).attributes()["ApproximateNumberOfMessages"]
+
+
+def test_queues_are_shown_from_their_attributes_alone(client: Client, house: House) -> None:
+    dead = client.create_queue("orders-dlq")
+    policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3}
+    orders = client.create_queue("orders", {"RedrivePolicy": policy})
+    orders.send("x")
+    page = house.queues()
+    assert not page.is_ours
+    rows = {row.name: row for row in page.rows}
+    assert rows["orders"].visible == 1
+    assert rows["orders"].dead_letter_queue == "orders-dlq"
+    assert rows["orders"].rates.sent is None
+    known = {alarm.name: alarm.level for alarm in rows["orders"].alarms}
+    assert known["age"] is known["not-deleted"] is Level.UNKNOWN  # nobody knows, so nobody says it is well
+    assert known["dead-letters"] is Level.OK
+    assert house.queue("orders").faults is None
+    with pytest.raises(HouseError, match="semel serve"):
+        house.faults()
+
+
+def test_nothing_is_received_unless_somebody_says_so(client: Client, house: House) -> None:
+    queue = client.create_queue("orders")
+    id = queue.send(json.dumps({"n": 1})).message_id
+    page = house.messages("orders")
+    assert page.needs_look
+    assert page.rows == ()
+    with pytest.raises(HouseError, match="look=1"):
+        house.message("orders", id)
+    looked = house.messages("orders", "$.n = 1", look=True)
+    assert [row.id for row in looked.rows] == [id]
+    assert "receive count of 1 message went up" in looked.cost
+    until(lambda: count_of(client, "orders") == "1", "that it was given back")
+    assert house.message("orders", id, look=True).message.body == '{"n": 1}'
+
+
+def test_a_page_that_refreshes_itself_does_not_look_again_and_again(client: Client, house: House) -> None:
+    queue = client.create_queue("orders-dlq")
+    id = queue.send("x").message_id
+    for _ in range(5):
+        assert house.messages("orders-dlq", look=True).rows
+        assert house.message("orders-dlq", id, look=True).message.id == id
+        assert until(lambda: house.letters("orders-dlq", look=True).complete, "the look")
+    (received,) = queue.receive(1, 0)
+    assert received.receive_count == 4  # once for each of the three, and now
+
+
+def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, house: House) -> None:
+    dead = client.create_queue("orders-dlq")
+    for number in range(12):
+        dead.send(json.dumps({"n": number}))
+    assert house.letters("orders-dlq").needs_look
+    found = until(lambda: (now := house.letters("orders-dlq", look=True)).complete and now, "the look")
+    assert found.matched == 12
+    assert "receive" in found.cost
+    again = house.letters("orders-dlq")
+    assert (again.matched, again.needs_look) == (12, False)
+    (received,) = dead.receive(1, 0)
+    assert received.receive_count == 2  # once by the look, and now; the second page took nothing
+
+
+def test_the_past_is_sampled_and_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from semel.dashboard.data import sampling
+
+    monkeypatch.setattr(sampling, "KEPT", 8)
+    now = [1_000.0]
+    queue = client.create_queue("orders")
+    source = SampledSource(client, clock=lambda: now[0])
+    for number in range(30):
+        source.sample()
+        now[0] += 60
+        if number % 10 == 0:
+            queue.send("x")
+    (series,) = source.series(("orders",), 0).values()
+    assert len(series.at) <= 9
+    assert series.visible[-1] == 3
+    assert series.sent == (None,) * len(series.at)
+    assert len(source.series(("orders",), now[0] - 150)["orders"].at) == 2
+    queue.drop()
+    source.forget()
+    source.close()
+
+
+def test_a_queue_that_may_not_be_looked_at_is_shown_with_the_reason(client: Client) -> None:
+    from semel.sqs import Queue
+    from semel.sqs.errors import AccessDenied
+
+    client.create_queue("open")
+    client.create_queue("secret")
+    source = SampledSource(client)
+    look = Queue.attributes
+
+    def refused(queue: Queue, *names: str) -> dict[str, str]:
+        if queue.name == "secret":
+            raise AccessDenied("not allowed to look at secret")
+        return look(queue, *names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Queue, "attributes", refused)
+        found = {facts.name: facts.error for facts in source.facts()}
+    source.close()
+    assert found == {"open": None, "secret": "not allowed to look at secret"}
+
+
+# CloudWatch.
+
+
+@pytest.fixture
+def cloudwatch(endpoint: str) -> Any:
+    import boto3
+
+    return boto3.client(
+        "cloudwatch",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+
+
+def test_rates_and_ages_come_from_cloudwatch(cloudwatch: Any, client: Client) -> None:
+    now = 1_800_000_000.0
+    for minute in range(3):
+        at = datetime.fromtimestamp(now - 60 * (minute + 2), UTC)
+        for metric, value in (("NumberOfMessagesSent", 120), ("ApproximateAgeOfOldestMessage", 30 + minute)):
+            dimensions = [{"Name": "QueueName", "Value": "orders"}]
+            data = [{"MetricName": metric, "Dimensions": dimensions, "Timestamp": at, "Value": value}]
+            cloudwatch.put_metric_data(Namespace="AWS/SQS", MetricData=data)
+    client.create_queue("orders")
+    watch = CloudWatch("us-east-1", client=cloudwatch, clock=lambda: now)
+    source = SampledSource(client, clock=lambda: now, metrics=watch)
+    series = source.series(("orders",), now - 900)["orders"]
+    assert series.source == "cloudwatch"
+    assert [rate for rate in series.sent if rate is not None] == [2.0, 2.0, 2.0]
+    (facts,) = source.facts()
+    assert facts.oldest_age == 30
+    source.close()
+
+
+def test_a_cloudwatch_that_refuses_is_a_note() -> None:
+    from botocore.exceptions import ClientError
+
+    class Refusing:
+        def get_metric_data(self, **_wanted: Any) -> Any:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetMetricData")
+
+    watch = CloudWatch("us-east-1", client=Refusing(), clock=lambda: 1_000.0)
+    assert watch.series(("orders",), 0) == {}
+    assert "cloudwatch:GetMetricData" in watch.notes()[0]
