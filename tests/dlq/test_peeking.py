@@ -301,3 +301,17 @@ def test_the_desk_works_by_receiving_too(place: Place, desk: Desk, monkeypatch: 
     assert desk.letter(DLQ, "m-7").key == "o-7"
     assert desk.groups(DLQ).matched == 25
     assert place.messages(DLQ, "in_flight") == []
+
+
+def test_some_are_looked_at_by_their_ids(place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    bury(place, 30)
+    all_ = desk.letters(DLQ).letters
+    wanted = [all_[3].id, all_[21].id, "nobody"]
+    assert desk.impact(DLQ, ids=wanted).count == 2
+    assert desk.impact(DLQ, "$.n > 5", ids=wanted).count == 1
+    assert numbers(all_of(by_peeking(place), ids=wanted, limit=1)) == [3]
+    monkeypatch.setattr(Admin, "of", lambda _client: None)
+    look = by_receiving(place)
+    assert numbers(all_of(look, ids=wanted[:1])) == [3]
+    assert (look.looked_at, place.messages(DLQ, "in_flight")) == (10, [])
+    assert numbers(all_of(look, ids=wanted)) == [3, 21]

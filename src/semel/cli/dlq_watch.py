@@ -44,8 +44,8 @@ def add_to(actions: Any, where: Any) -> None:
         _watch,
         where,
         help="tell when letters come, and before they are lost",
-        description="Look at the counts of dead-letter queues again and again; nothing is received. What was told "
-        "once, by this run or an earlier one, is not told again.",
+        description="Look at the counts of dead-letter queues again and again; nothing is received unless --look "
+        "asks for it. What was told once, by this run or an earlier one, is not told again.",
         examples="  semel dlq watch\n  semel dlq watch orders-dlq --before 1d --webhook https://hooks.example/abc\n"
         "  semel dlq watch --once --exec 'mail -s \"$SEMEL_TEXT\" ops < /dev/null'      from cron\n"
         "  semel dlq watch orders-dlq --exit                                          wait for the first",
@@ -63,6 +63,9 @@ def add_to(actions: Any, where: Any) -> None:
     )
     parser.add_argument("--once", action="store_true", help="look once, for cron")
     parser.add_argument("--exit", action="store_true", help="end at the first alarm")
+    parser.add_argument(
+        "--look", action="store_true", help="on SQS: receive up to ten of each to know when they expire"
+    )
     parser.add_argument("--from-now", action="store_true", help="take the letters that are there as known")
     parser.add_argument("--webhook", metavar="URL", help="POST each alarm here as JSON")
     parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each alarm")
@@ -82,7 +85,7 @@ def _watch(given: argparse.Namespace) -> int:
     with _signals() as stop, options.desk(given) as desk:
         endpoint = desk.endpoint
         watch = watching.Watch(given.before, watching.load(folder, endpoint))
-        queues = _queues(desk, given.queue)  # that there is none of a name is an error now, and only now
+        queues = _queues(desk, given)  # that there is none of a name is an error now, and only now
         if given.from_now:
             watch.know(queues)
         _begin(given, queues)
@@ -95,17 +98,27 @@ def _watch(given: argparse.Namespace) -> int:
                 return options.ALARM if alarms else 0
             if stop.wait(given.every):
                 return 0
-            queues = _again(desk, given.queue)
+            queues = _again(desk, given)
 
 
-def _queues(desk: AnyDesk, names: Sequence[str]) -> list[QueueInfo]:
-    return [desk.queue(name) for name in names] if names else desk.queues()
+def _queues(desk: AnyDesk, given: argparse.Namespace) -> list[QueueInfo]:
+    from semel.dlq import listing
+
+    found = [desk.queue(name) for name in given.queue] if given.queue else desk.queues()
+    if not given.look:
+        return found
+    return [
+        listing.estimated(one, desk.letters(one.name, limit=10).letters, time.time())
+        if one.depth and one.first_expires is None
+        else one
+        for one in found
+    ]
 
 
-def _again(desk: AnyDesk, names: Sequence[str]) -> list[QueueInfo]:
+def _again(desk: AnyDesk, given: argparse.Namespace) -> list[QueueInfo]:
     """An endpoint that does not answer for a while is no reason to end."""
     try:
-        return _queues(desk, names)
+        return _queues(desk, given)
     except SemelError as error:
         print(f"semel dlq watch: {text.plain(str(error))}", file=sys.stderr, flush=True)
         return []
@@ -119,7 +132,8 @@ def _begin(given: argparse.Namespace, queues: Sequence[QueueInfo]) -> None:
     dark = [info.name for info in queues if info.depth and info.first_expires is None]
     if dark:
         print(
-            f"note: SQS does not say when letters of {', '.join(dark)} expire: only arrivals are told", file=sys.stderr
+            f"note: SQS does not say when letters of {', '.join(dark)} expire: only arrivals are told (--look)",
+            file=sys.stderr,
         )
 
 

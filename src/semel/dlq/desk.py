@@ -107,10 +107,10 @@ class Desk:
 
     def impact(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Impact:
         """What an action on these letters would touch."""
-        look, grouping, wanted = self._peeker(), Grouping(), frozenset(ids)
-        with closing(_pages(look, queue, where, bodies=False)) as pages:
+        look, grouping = self._peeker(), Grouping()
+        with closing(_pages(look, queue, where, bodies=False, ids=ids)) as pages:
             for page in pages:
-                grouping.add(letter for letter in page if not wanted or letter.id in wanted)
+                grouping.add(page)
         return Impact(
             grouping.matched,
             look.looked_at,
@@ -133,10 +133,9 @@ class Desk:
         self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()
     ) -> Exported:
         """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
-        look, wanted = self._peeker(), frozenset(ids)
-        with closing(_pages(look, queue, where)) as pages:
-            chosen = (letter for page in pages for letter in page if not wanted or letter.id in wanted)
-            count, path = snapshots.export(chosen, to, at=self._clock())
+        look = self._peeker()
+        with closing(_pages(look, queue, where, ids=ids)) as pages:
+            count, path = snapshots.export((letter for page in pages for letter in page), to, at=self._clock())
         self.audit.write(
             self.who, "export", queue=queue, where=where, count=count, outcome="done", details={"file": path}
         )
@@ -144,14 +143,11 @@ class Desk:
 
     def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
         """The lines of an export one by one, for those who stream it."""
-        wanted = frozenset(ids)
         count = 0
-        with closing(_pages(self._peeker(), queue, where)) as pages:
+        with closing(_pages(self._peeker(), queue, where, ids=ids)) as pages:
             for page in pages:
-                for letter in page:
-                    if not wanted or letter.id in wanted:
-                        count += 1
-                        yield snapshots.line(letter, at=self._clock())
+                count += len(page)
+                yield from (snapshots.line(letter, at=self._clock()) for letter in page)
         self.audit.write(self.who, "export", queue=queue, where=where, count=count, outcome="done")
 
     # Acting.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -71,10 +71,11 @@ class Peeker(ABC):
         after: str | None = None,
         bodies: bool = True,
         most: int | None = None,
+        ids: Collection[str] = (),
     ) -> Iterator[list[DeadLetter]]:
         """Letters that match, at most `limit`, while at most `most` are looked at. Close it when it is left early.
 
-        Without `bodies` each is cut to its beginning."""
+        Without `bodies` each is cut to its beginning. With `ids`, only those with these MessageIds."""
 
     @abstractmethod
     def one(self, queue: str, id: str) -> DeadLetter | None:
@@ -115,9 +116,13 @@ class BrokerPeeker(Peeker):
         after: str | None = None,
         bodies: bool = True,
         most: int | None = None,
+        ids: Collection[str] = (),
     ) -> Iterator[list[DeadLetter]]:
         self._begin()
         name, now = self.client.queue(queue).name, self.clock()
+        if ids:
+            yield from self._named(name, where, limit, bodies, list(ids))
+            return
         place: int | None = _place(after)
         left = limit
         whole = bodies or where.needs_body
@@ -143,6 +148,23 @@ class BrokerPeeker(Peeker):
             if found:
                 yield found
         self.complete = self.next is None
+
+    def _named(
+        self, queue: str, where: Filter, limit: int | None, bodies: bool, ids: list[str]
+    ) -> Iterator[list[DeadLetter]]:
+        left, now = limit, self.clock()
+        for begin in range(0, len(ids), MOST):
+            place: int | None = 0
+            while place is not None and left != 0:
+                page = self._page(queue, after=place, ids=ids[begin : begin + MOST], bodies=bodies or where.needs_body)
+                self.looked_at += len(page.messages)
+                letters = [peeked(message, queue) for message in page.messages]
+                found = [one if bodies else shortened(one) for one in letters if where.matches(one, now)][:left]
+                left = None if left is None else left - len(found)
+                if found:
+                    yield found
+                place = page.next
+        self.complete = left != 0
 
     def one(self, queue: str, id: str) -> DeadLetter | None:
         self._begin()
@@ -213,6 +235,7 @@ class ReceivingPeeker(Peeker):
         after: str | None = None,
         bodies: bool = True,
         most: int | None = None,
+        ids: Collection[str] = (),
     ) -> Iterator[list[DeadLetter]]:
         if after:
             raise SemelError(f"queue {queue}: SQS has no places in a queue to go on from; ask for more at once instead")
@@ -225,11 +248,18 @@ class ReceivingPeeker(Peeker):
             raise no_such_queue(source) from None
         most = self._most if most is None else most
         held = _Held(source, self._visibility, self.clock)
+        wanted = frozenset(ids)
+        if wanted:
+            limit = len(wanted) if limit is None else min(limit, len(wanted))
         try:
             for received in self._receive(source, held, most):
                 now = self.clock()
                 letters = [DeadLetter.of(one, source.name) for one in received]
-                found = [one if bodies else shortened(one) for one in letters if where.matches(one, now)]
+                found = [
+                    one if bodies else shortened(one)
+                    for one in letters
+                    if (not wanted or one.id in wanted) and where.matches(one, now)
+                ]
                 if limit is not None:
                     found, limit = found[:limit], max(0, limit - len(found))
                 if found:

@@ -1,0 +1,80 @@
+"""The desk at an SQS that is not ours, moto's server: looked at by receiving, and everything given back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.dlq.desk import Desk
+from semel.dlq.jobs import Job, State
+from semel.dlq.plan import RedrivePlan
+from semel.sqs import Client, Entry, letters
+from semel.sqs.client.messages import Attribute
+
+pytest.importorskip("moto.server")
+DLQ = "orders-dlq"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        with Client(f"http://{host}:{port}", "us-east-1", access_key="test", secret_key="test") as made:
+            target = made.create_queue(DLQ)
+            policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 5}
+            made.create_queue("orders", {"RedrivePolicy": json.dumps(policy)})
+            yield made
+    finally:
+        server.stop()
+
+
+def bury(client: Client, count: int) -> None:
+    entries = []
+    for n in range(count):
+        about = letters.Letter(f"o-{n}", "TimeoutError", f"no answer after {n} s", 3, f"m-{n}", "orders")
+        body = json.dumps({"n": n})
+        own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
+        entries.append(Entry(body, attributes=letters.attributes(about, own, len(body))))
+    client.queue(DLQ).send_many(entries)
+
+
+def waiting(client: Client, queue: str = DLQ) -> tuple[str, str]:
+    counts = client.queue(queue).attributes("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    return counts["ApproximateNumberOfMessages"], counts["ApproximateNumberOfMessagesNotVisible"]
+
+
+def ended(job: Job) -> Job:
+    assert job.wait(60)
+    assert job.state is State.DONE, job.to_json()
+    return job
+
+
+def test_everything_works_where_looking_means_receiving(client: Client, tmp_path: Path) -> None:
+    bury(client, 14)
+    desk = Desk(client, state=tmp_path, who="tester")
+    (info,) = desk.queues()
+    assert (info.name, info.depth, info.sources, info.first_expires) == (DLQ, 14, ("orders",), None)
+    found = desk.letters(DLQ, "attr.tenant = acme", bodies=True)
+    assert sorted(letter.key for letter in found.letters) == sorted(f"o-{n}" for n in range(1, 14, 2))
+    assert "the receive count of 14 messages went up by 1" in str(found.cost)
+    assert waiting(client) == ("14", "0")
+    assert [group.count for group in desk.groups(DLQ).groups] == [14]
+
+    dropped = ended(desk.drop(DLQ, "$.n < 4"))
+    assert (dropped.counts.deleted, waiting(client)) == (4, ("10", "0"))
+    assert ended(desk.restore(Path(dropped.result["snapshot"]))).counts.sent == 4
+
+    some = ended(desk.redrive(RedrivePlan(queue=DLQ, where="attr.tenant = umbrella")))
+    assert (some.counts.sent, waiting(client), waiting(client, "orders")) == (7, ("7", "0"), ("7", "0"))
+
+    (one,) = [letter for letter in desk.letters(DLQ).letters if letter.key == "o-13"]
+    assert desk.impact(DLQ, ids=[one.id]).count == 1
+    assert desk.resend(DLQ, one.id, body="{}").key == "o-13"
+    assert (waiting(client), waiting(client, "orders")) == (("6", "0"), ("8", "0"))
