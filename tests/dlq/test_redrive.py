@@ -543,6 +543,15 @@ def test_letters_that_do_not_match_are_held_until_the_end_and_no_more_than_sqs_h
         assert any("SQS hides no more" in line.text for line in job.messages)
 
 
+def test_what_sqs_does_not_show_behind_a_letter_that_stays_is_told() -> None:
+    with site(SQS, fifo=True) as fifo:
+        fifo.moved(*[f"a{n:02}" for n in range(15)])
+        job = good(fifo.redrive(where="not $.name = a03"))
+        assert (fifo.names(), job.counts.sent) == ([f"a{n:02}" for n in range(10) if n != 3], 9)
+        assert len(fifo.dead_names("visible")) == 6
+        assert any("about 5 letters were not looked at" in line.text for line in job.messages)
+
+
 def test_what_is_held_is_kept_hidden() -> None:
     with site(SQS) as standard:
         standard.bury("a1", "b1")

@@ -12,21 +12,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from semel.consumer.keys import scoped
+from semel.dlq.holding import depth
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import peeked
 from semel.ledger.contract import Entry, Ledger, LedgerError, Status
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import SqsError
-
-_COUNTS: Final = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "ApproximateNumberOfMessagesDelayed",
-)
 
 
 class Fate(StrEnum):
@@ -204,10 +199,6 @@ class Fates:
         more = max(0, depth(self._queue) - self._depth)
         seen_before, self._grown = self._grown, more
         return min(more, seen_before)
-
-
-def depth(queue: Queue) -> int:
-    return sum(int(value) for value in queue.attributes(*_COUNTS).values())
 
 
 def dead_letter_queue(queue: Queue) -> str:

@@ -19,6 +19,18 @@ _BEATS: Final = 6  # times within a visibility timeout that it is looked whether
 RESTING: Final = 1_800  # seconds: what is only kept out of the way is extended seldom, as there may be very many
 
 
+_COUNTS: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+
+
+def depth(queue: Queue) -> int:
+    """All that is in it, whatever its state; roughly, on SQS."""
+    return sum(int(value) for value in queue.attributes(*_COUNTS).values())
+
+
 class _Held:
     __slots__ = ("receipt", "resting", "until")
 

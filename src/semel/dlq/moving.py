@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from semel.dlq.fates import depth
+from semel.dlq.holding import depth
 from semel.dlq.jobs import Job, JobCancelled
 from semel.dlq.plan import Engine, PlanError, RedrivePlan
 from semel.dlq.sending import Targets
@@ -97,20 +97,21 @@ class Move:
                     return True
                 if task.get("Status") == "FAILED":
                     raise SemelError(f"SQS ended the move from {self._source.name}: {task.get('FailureReason')}")
-                if job.pausing or job.cancelling:
+                if job.cancelling:
+                    raise JobCancelled("cancelled")
+                if job.pausing:
                     self._end(job, handle)
-                    if job.cancelling:
-                        raise JobCancelled("cancelled")
                     return False
                 self._rest(job, _LOOK_EVERY)
-        except KeyboardInterrupt:
-            self._end(job, handle)
+        except BaseException:
+            self._end(job, handle)  # nobody would be there to end it later
             raise
 
     def _end(self, job: Job, handle: str) -> None:
         with contextlib.suppress(SqsError):  # it came to its own end just now
             self._client.call("CancelMessageMoveTask", {"TaskHandle": handle})
-        self._count(job, self._newest())
+        with contextlib.suppress(SqsError):
+            self._count(job, self._newest())
 
     def _newest(self) -> dict[str, Any]:
         results = self._client.call("ListMessageMoveTasks", {"SourceArn": self._source.arn}).get("Results") or [{}]

@@ -204,6 +204,8 @@ class Redriver:
             self._crash("after_take")
             sender.send(letters)
             self._sent += len(letters)
+            if job.total is not None and self.plan.limit is not None:
+                job.total = min(job.total, self.plan.limit)
             if self.plan.rate is not None:
                 self._next_at = max(self._next_at, self._monotonic()) + len(letters) / self.plan.rate
             self._watch(job, sender, returns)

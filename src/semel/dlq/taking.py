@@ -7,6 +7,7 @@ In a FIFO group nothing is taken past a matching letter that could not be taken:
 
 from __future__ import annotations
 
+import contextlib
 import queue as queues
 import threading
 import time
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from semel.dlq.holding import Hand
+from semel.dlq.holding import Hand, depth
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import peeked
@@ -150,6 +151,9 @@ class ByIds(Taker):
         self._scanner: threading.Thread | None = None
         self._stop = threading.Event()
         self._finished = False
+        self._elsewhere = 0  # letters in somebody else's hand
+        if choice.where.everything and not choice.ids:
+            job.total = depth(source)
 
     # Looking.
 
@@ -222,6 +226,7 @@ class ByIds(Taker):
                 raise found
             if found is None:
                 self._finished = True
+                self.job.total = self.job.counts.matched
             else:
                 self.job.add(matched=sum(ref.id not in self._gone for ref in found))
                 self._refs.extend(found)
@@ -231,7 +236,6 @@ class ByIds(Taker):
         while refs := self._next(min(most, MOST)):
             if letters := self._receive(refs):
                 return letters
-        self.job.total = self.job.counts.matched
         return []
 
     def first(self, count: int, choose: Callable[[Sequence[DeadLetter], int], list[DeadLetter]]) -> list[DeadLetter]:
@@ -251,6 +255,7 @@ class ByIds(Taker):
                 continue
             if not ref.visible or ref.group in self.blocked:
                 self._block(ref.group)
+                self._elsewhere += not ref.visible
                 skipped += 1
             else:
                 wanted.append(ref)
@@ -264,6 +269,7 @@ class ByIds(Taker):
         for ref in wanted:
             if ref.id not in got:  # somebody else was faster
                 self._block(ref.group)
+                self._elsewhere += 1
                 skipped += 1
                 continue
             letter = DeadLetter.of(got[ref.id], self.source.name)
@@ -298,6 +304,8 @@ class ByIds(Taker):
         if self._scanner is not None:
             self._scanner.join()
         super().__exit__(*exception)
+        if self._elsewhere:
+            self.job.say(f"{self._elsewhere} letters were in somebody else's hand, and were left there")
 
 
 def _ref(message: dict[str, Any]) -> _Ref:
@@ -405,9 +413,21 @@ class ByReceiving(Taker):
         self.hand.rest(letters)
 
     def __exit__(self, *exception: object) -> None:
+        if self.source.fifo and self._empty >= _EMPTY and len(self.hand):
+            self._tell_of_those_behind()
         super().__exit__(*exception)
         if self._late:
             self.job.say(f"{self._late} letters came after the start and were not touched")
+
+    def _tell_of_those_behind(self) -> None:
+        with contextlib.suppress(SqsError):
+            name = "ApproximateNumberOfMessages"
+            waiting = int(self.source.attributes(name).get(name, 0))
+            if waiting:
+                self.job.say(
+                    f"about {waiting} letters were not looked at: SQS shows the next of a FIFO group only when those "
+                    "before it are gone, and letters that stay stand before them"
+                )
 
 
 def taker(

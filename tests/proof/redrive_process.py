@@ -1,0 +1,60 @@
+"""A redrive in a process of its own, made to be killed at a place that the test names."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from semel.dlq.jobs import Job
+from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive import Redriver
+from semel.dlq.taking import ByReceiving
+from semel.sqs import Client
+from semel.sqs.client import admin
+
+
+def killer(point: str, nth: int) -> Callable[[str], None]:
+    """Dies, as by `kill -9`, when `point` is passed for the nth time."""
+    passed = [0]
+
+    def crash(here: str) -> None:
+        if here == point:
+            passed[0] += 1
+            if passed[0] == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return crash
+
+
+def client_for(url: str, *, admitted: bool) -> Client:
+    """`admitted`: whether the broker's admin interface is used, or only what SQS has too."""
+    client = Client(url, "us-east-1", access_key="test", secret_key="test", sleep=lambda _seconds: None)
+    if not admitted:
+        admin._known[client] = False
+    return client
+
+
+def redriver(
+    client: Client, plan: dict[str, Any], *, admitted: bool, ahead: float, crash: Callable[[str], None]
+) -> Redriver:
+    def sleep(job: Job, seconds: float) -> None:
+        crash("waiting")
+        job.sleep(min(seconds, 0.02))
+
+    options: dict[str, Any] = {}
+    if not admitted:
+        options["taking"] = lambda _client, *given: ByReceiving(*given, wait=0)
+    return Redriver(
+        RedrivePlan.from_json(plan), client, clock=lambda: time.time() + ahead, sleep=sleep, crash=crash, **options
+    )
+
+
+def main(url: str, plan: str, admitted: bool, ahead: float, point: str, nth: int) -> None:
+    with client_for(url, admitted=admitted) as client:
+        given = json.loads(plan)
+        run = redriver(client, given, admitted=admitted, ahead=ahead, crash=killer(point, nth)).run
+        Job("redrive", given["queue"]).run(run)

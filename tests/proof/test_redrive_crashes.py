@@ -1,0 +1,150 @@
+"""A redrive killed with SIGKILL at each of its phases, and run again: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redrive_process
+
+from dlq.redriving import Site
+from driven import Place, place_of
+from semel import App, Context
+from semel.broker import running
+from semel.dlq.jobs import Job, State
+
+_cases = itertools.count()
+WHERE = 'not error ~ "another story"'
+PATIENCE = 30.0
+
+# Where it dies, how often that place is passed before, and with which plan.
+DEATHS: list[tuple[str, int, dict[str, Any]]] = [
+    ("after_take", 1, {}),
+    ("after_take", 2, {"rate": 7}),
+    ("before_send", 2, {}),
+    ("after_send", 1, {}),
+    ("after_send", 3, {"rate": 9}),
+    ("after_delete", 1, {}),
+    ("between_rounds", 2, {"rate": 8}),
+    ("before_give_back", 1, {}),
+    ("after_send", 1, {"canary": 3}),
+    ("canary_sent", 1, {"canary": 3}),
+    ("waiting", 1, {"canary": 3}),
+    ("after_canary", 1, {"canary": 3}),
+    ("after_send", 2, {"canary": 3}),
+    ("after_send", 1, {"limit": 5}),
+]
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """New processes from one that has everything imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["redrive_process"])
+    return context
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as found:
+        yield found
+
+
+class Effects:
+    """What a worker did, by name. Its key is the message's id, where the letter does not carry another."""
+
+    def __init__(self, place: Place, queue: str) -> None:
+        self.done: Counter[str] = Counter()
+        self.order: list[str] = []
+        app = App()
+
+        @app.handler(queue)
+        def ship(order: dict[str, str], ctx: Context) -> None:
+            self.done[order["name"]] += 1
+            self.order.append(order["name"])
+
+        self.driver = place.worker(app)
+
+    def work(self) -> None:
+        self.driver.drain()
+
+
+def filled(place: Place, *, fifo: bool) -> tuple[Site, list[str], list[str]]:
+    """A dead-letter queue with letters of Semel's and of SQS's own, and some that do not match."""
+    for queue in place.client.queues():
+        queue.drop()
+    found = Site(place, "", place.client, fifo=fifo)
+    # The first letter is the group. Names of their own, for the ledger knows those of the cases before.
+    case = next(_cases)
+    names = [f"{group}{n}/{case}" for n in range(6) for group in "abcde"]
+    others = [f"{name}/{case}" for name in ("f0", "g0", "h0")]
+    found.bury(*names[:12])
+    found.moved(*names[12:20])
+    found.bury(*others, error="another story")
+    found.bury(*names[20:])
+    assert len(found.dead_names()) == len(names) + len(others)
+    return found, names, others
+
+
+@pytest.mark.parametrize("admitted", [True, False], ids=["broker", "sqs"])
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+@pytest.mark.parametrize("death", range(len(DEATHS)), ids=[f"{p}-{n}-{'-'.join(o)}" for p, n, o in DEATHS])
+def test_whenever_it_dies_a_second_run_completes_it_once(
+    place: Place, processes: Any, death: int, fifo: bool, admitted: bool
+) -> None:
+    point, nth, options = DEATHS[death]
+    # Whether the copies of the first run are worked off before the second: each of the four ways meets both.
+    worked = (death + fifo + admitted) % 2 == 0
+    there, names, others = filled(place, fifo=fifo)
+    place.clock.advance(1)
+    effects = Effects(place, there.queue)
+    # Where only SQS's calls are and no ledger is at hand, a canary that does not come back in time is taken to live.
+    plan = {"queue": there.dead, "where": WHERE, "engine": "stream", "canary_wait": 3_600 if admitted else 1} | options
+    ahead = place.clock.now() - time.time()
+
+    died = processes.Process(
+        target=redrive_process.main, args=(place.broker.url, json.dumps(plan), admitted, ahead, point, nth)
+    )
+    died.start()
+    _attend(died, effects if "canary" in options else None, place)
+    assert died.exitcode == -signal.SIGKILL, f"{point} was not passed {nth} times"
+
+    # What was in hand comes back when its visibility ends. On FIFO queues, a copy may still be known, or no longer.
+    place.clock.advance(400 if worked else 200)
+    if worked:
+        effects.work()
+    again = Job("redrive", there.dead)
+    with redrive_process.client_for(place.broker.url, admitted=admitted) as client:
+        rest = {"queue": there.dead, "where": WHERE, "engine": "stream"}
+        ahead = place.clock.now() + 1 - time.time()
+        place.clock.advance(1)
+        again.run(redrive_process.redriver(client, rest, admitted=admitted, ahead=ahead, crash=lambda _point: None).run)
+    assert (again.state, again.reason) == (State.DONE, "")
+    for _ in range(4):
+        effects.work()
+        place.clock.advance(31)
+
+    assert effects.done == dict.fromkeys(names, 1)
+    assert sorted(there.dead_names("visible")) == sorted(others)
+    assert place.is_empty(there.queue)
+    if fifo:
+        for group in "abcde":
+            mine = [name for name in effects.order if name[0] == group]
+            assert mine == sorted(mine), "the order of a group was lost"
+
+
+def _attend(process: Any, effects: Effects | None, place: Place) -> None:
+    """Waits for its end; a canary needs a worker meanwhile."""
+    until = time.monotonic() + PATIENCE
+    while process.is_alive() and time.monotonic() < until:
+        if effects is not None:
+            effects.work()
+        process.join(0.02)
+    assert not process.is_alive()
