@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ from semel.sqs import Client
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.client.messages import Attribute, Received
 
-SCANNED: Final = 10_000  # messages that one request compares with its filter
+SCANNED: Final = 20_000  # messages that one request compares with its filter
+PATIENCE: Final = 0.25  # seconds after which it shows what it has, and where to go on
 BY_RECEIVING: Final = 200  # messages that one look receives
 MOST_ROWS: Final = 500
 GOOD_FOR: Final = 60.0  # seconds for which what was received is shown without receiving it again
@@ -38,8 +40,8 @@ def broker_messages(source: BrokerSource, queue: str, where: str, *, limit: int,
         return MessagesPage(queue, (), where, error=error)
     place: int | None = _place(after)
     found: list[MessageRow] = []
-    looked_at, now = 0, source.now()
-    while place is not None and len(found) < limit and looked_at < SCANNED:
+    looked_at, now, ends = 0, source.now(), time.monotonic() + PATIENCE
+    while place is not None and len(found) < limit and looked_at < SCANNED and time.monotonic() < ends:
         size = limit - len(found) if wanted.everything else MOST
         page = source.admin.peek(queue, after=place, limit=size, bodies=wanted.needs_body)
         place = page.next
