@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from playwright.sync_api import Page
+
 from broker_bench import machine
 from browsing import Browser
 from dashboard_bench.places import Process, client_of, semel
@@ -36,9 +38,12 @@ def measured(browser: Browser, queues: int, seconds: float, step: Callable[[str]
                 time.sleep(min(5.0, seconds))
                 unseen = _share(seconds, broker, dashboard)
                 step(f"with the dashboard, unseen: {unseen:.2f} %")
-                seen = browser.look(
-                    dashboard.url, lambda page: (page.wait_for_timeout(3_000), _share(seconds, broker, dashboard))[1]
-                ).result
+
+                def look(page: Page, dashboard: Process = dashboard) -> float:
+                    page.wait_for_timeout(3_000)
+                    return _share(seconds, broker, dashboard)
+
+                seen: float = browser.look(dashboard.url, look).result
                 step(f"with the dashboard open in a tab: {seen:.2f} %")
                 memory = machine.memory_mb(dashboard.pid)[0]
     return Idle(alone, unseen, seen, memory)

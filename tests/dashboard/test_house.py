@@ -295,6 +295,52 @@ def test_deliveries_are_held_against_effects(house: House, place: Shop, worker: 
     assert {one.cause for one in page.caught} == {"healed", "bounced", "fenced", "conflicts"}
 
 
+def test_duplicates_are_told_by_their_cause_where_there_is_an_attempt_log(tmp_path: Path) -> None:
+    from semel.consumer.attempts_event import Attempt, Step, encode
+    from semel.dashboard.data.causes import Causes
+
+    def event(step: Step, receives: int, origin: str = "$.id", at: float = 1_000.0) -> Attempt:
+        return Attempt(at, step, "orders", "m", key="k", receive_count=receives, key_origin=origin)
+
+    folder = tmp_path / "date=2026-11-16"
+    folder.mkdir()
+    log = folder / ".attempts-w1.jsonl.open"
+    log.write_bytes(
+        encode([event(Step.DUPLICATE, 2), event(Step.DUPLICATE, 1), event(Step.DUPLICATE, 1, "carried")], "w")[0]
+    )
+    causes = Causes([str(tmp_path)])
+    assert causes.counts(500.0) == {"lost-delete": 1, "producer": 1, "redrive": 1}
+    with log.open("ab") as file:  # it grows, the last line is not whole yet
+        file.write(encode([event(Step.BOUNCED, 2), event(Step.STARTED, 5), event(Step.BOUNCED, 3, at=10.0)], "w")[0])
+        file.write(b'{"at": 1001, "step": "duplicate", "receive')
+    assert causes.counts(None)["visibility"] == 1
+    with log.open("ab") as file:
+        file.write(b'_count": 4}\nno JSON "step":"duplicate"\n')
+    log.rename(folder / "attempts-w1.jsonl")  # complete
+    assert causes.counts(None) == {"lost-delete": 2, "producer": 1, "redrive": 1, "visibility": 1}
+    assert causes.counts(None) == causes.counts(None)
+
+
+def test_the_trail_of_a_message_is_every_attempt_with_its_error(place: Shop, tmp_path: Path) -> None:
+    from semel.consumer.attempts_event import Attempt, Step, encode
+
+    id = place.orders.send("x").message_id
+    events = [
+        Attempt(1_000.0, Step.STARTED, "orders", id, key="k", attempt=1, worker="w1"),
+        Attempt(1_001.0, Step.RETRIED, "orders", id, key="k", attempt=1, worker="w1", error="Timeout: bank"),
+        Attempt(1_000.5, Step.STARTED, "orders", "another", key="other", attempt=1, worker="w1"),
+    ]
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "attempts.jsonl").write_bytes(encode(events, "w")[0])
+    house = House(place.settings(attempt_logs=(str(log),)), client=place.client)
+    page = house.message("orders", id)
+    house.close()
+    assert [(event.step, event.error) for event in page.trail] == [("started", ""), ("retried", "Timeout: bank")]
+    assert page.trail_note == ""
+    assert any("Timeout: bank" in sentence for sentence in page.stuck)
+
+
 def test_what_a_worker_counted_stays_when_it_has_ended() -> None:
     from semel.dashboard.data.once import Once
 

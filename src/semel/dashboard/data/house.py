@@ -73,7 +73,7 @@ class House:
         self.client = client or Client(settings.endpoint_url, settings.region, settings.profile)
         self.memory = Memory(settings.ledger, ledger, settings.attempt_logs)
         self.crew = Crew(settings.workers, token=settings.control_token, folder=self.state)
-        self._once = Once(self.crew, clock=clock)
+        self._once = Once(self.crew, logs=settings.attempt_logs, clock=clock)
         self._practice = Practice(settings, self._names, clock=clock)
         self._searches = Searches(self._read_letters, now=self.now)
         self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)

@@ -10,10 +10,12 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from semel.dashboard.data import causes
+from semel.dashboard.data.causes import Causes
 from semel.dashboard.data.keeping import Kept
 from semel.dashboard.data.model import Caught, Mark, OncePage, OnceQueue, OnceSeries
 from semel.dashboard.data.workers import HOW, Crew
@@ -59,6 +61,8 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 
+_BY_CAUSE: Final = ("healed", "bounced")
+
 # queue -> name -> value
 Counts = dict[str, dict[str, float]]
 
@@ -66,8 +70,9 @@ Counts = dict[str, dict[str, float]]
 class Once:
     """Takes a sample each ten seconds, and whenever somebody looks. Thread-safe."""
 
-    def __init__(self, crew: Crew, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, crew: Crew, *, logs: Sequence[str] = (), clock: Callable[[], float] = time.time) -> None:
         self._crew, self._clock = crew, clock
+        self._causes = Causes(logs, clock=clock)
         self._latest: dict[str, Counts] = {}
         self._samples: deque[tuple[float, float, float, float]] = deque(maxlen=KEPT)  # at, deliveries, effects, caught
         self._lock = threading.Lock()
@@ -96,6 +101,8 @@ class Once:
             return int(sum(counts.get(name, 0) for counts in total.values()))
 
         caught = [Caught(cause, *words, count=of_all(cause)) for cause, words in _CAUGHT.items()]
+        if self._causes:
+            caught = self._with_causes(caught)
         return OncePage(
             deliveries=of_all("received"),
             effects=of_all("completed"),
@@ -111,6 +118,18 @@ class Once:
             marks=marks,
             notes=() if latest else (f"No worker has told anything yet. {HOW}",),
         )
+
+    def _with_causes(self, caught: list[Caught]) -> list[Caught]:
+        """What was done before or in other hands, by its cause, as far as the attempt log tells."""
+        started = [address.started for address in self._crew.addresses() if address.started is not None]
+        found = [Caught(*words) for words in causes.pairs(self._causes.counts(min(started, default=None)))]
+        if not found:
+            return caught
+        rest = sum(one.count for one in caught if one.cause in _BY_CAUSE) - sum(one.count for one in found)
+        others = [one for one in caught if one.cause not in _BY_CAUSE]
+        if rest > 0:
+            others.append(Caught("unknown", "Not in the log", "The attempt log that was read does not tell why.", rest))
+        return found + others
 
     def sample(self) -> None:
         self._sampled.get("", self._sample)

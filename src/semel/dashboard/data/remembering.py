@@ -17,6 +17,7 @@ from semel.errors import SemelError
 from semel.ledger.contract import Entry, Ledger
 
 MOST_EVENTS: Final = 200
+PATIENCE: Final = 0.5  # seconds that a page waits for the attempt log
 SHOWN: Final = 2_000  # bytes of a stored result
 _PAUSE: Final = 10.0  # seconds before a ledger that could not be reached is tried again
 _NO_LEDGER: Final = "No ledger was given: start the dashboard with --ledger URL."
@@ -68,14 +69,16 @@ class Memory:
         from semel.dlq.trail import Trail
 
         # A redriven message has a new id; its key tells of its earlier lives too.
-        wanted = message.original_id or message.id
+        ids = list(dict.fromkeys(filter(None, (message.id, message.original_id))))
         try:
-            result = Trail.of(self._logs).events(message_id=wanted, key=message.key or None, limit=MOST_EVENTS)
+            result = Trail.of(self._logs).events(
+                message_id=ids, key=message.key or None, limit=MOST_EVENTS, most_seconds=PATIENCE
+            )
         except SemelError as error:
             return (), f"The attempt log cannot be read: {error}"
         events = tuple(_event(event) for event in result.events)
         if not result.complete:
-            return events, "Only the newest part of the attempt log was read; there may be earlier attempts."
+            return events, f"There may be more: {'; '.join(result.reasons)}."
         return events, "" if events else "The attempt log does not mention it."
 
     def marks(self, folder: Path, since: float) -> tuple[Mark, ...]:

@@ -123,7 +123,7 @@ class Searches:
         self._known: OrderedDict[tuple[str, str], _Search] = OrderedDict()
         self._closed = False
 
-    def look(self, queue: str, where: Filter, *, total: int, wait: float = 0.3, rest: float | None = None) -> Found:
+    def look(self, queue: str, where: Filter, *, total: int, wait: float = 0.2, rest: float | None = None) -> Found:
         """What is known now; waits a little if that is nothing yet. `total`: how many letters there are in all.
 
         `rest`: where each search costs, it is done anew after so many seconds, and never for less."""
