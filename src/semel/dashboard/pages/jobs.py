@@ -68,7 +68,8 @@ def _most(job: Mapping[str, Any], state: State, done: int) -> int:
     # What was to be done and what was done may differ in the end: letters come and go while a job runs.
     if state is State.DONE or (state.ended and not job["total"]):
         return max(done, 1)
-    return max(job["total"], done) if job["total"] else 0
+    known = job["total"] or job["counts"]["matched"]
+    return max(known, done) if known > done or job["total"] else 0
 
 
 def _done(job: Mapping[str, Any]) -> int:
@@ -81,7 +82,8 @@ def _done(job: Mapping[str, Any]) -> int:
 
 def headline(job: Mapping[str, Any]) -> str:
     """What there is to say of it, in a sentence."""
-    counts, total = job["counts"], job["total"]
+    counts = job["counts"]
+    total = job["total"] or counts["matched"]
     done = counts["sent"] if job["kind"] in ("redrive", "restore") else counts["deleted"]
     verb = {"redrive": "sent back", "restore": "restored"}.get(job["kind"], "dropped")
     of = f" of {number(total)}" if total else ""

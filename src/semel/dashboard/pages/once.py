@@ -53,7 +53,7 @@ def streams(page: OncePage) -> list[Stream]:
     """Where the deliveries went; what is none of the named ends is still being worked on."""
     retried = sum(row.retried for row in page.queues)
     rejected = sum(row.rejected for row in page.queues)
-    skipped = sum(row.skipped + row.conflicts for row in page.queues)
+    skipped = sum(row.skipped for row in page.queues)
     found = [
         Stream("effects", "ran, recorded, deleted: once each", "green", page.effects, main=True),
         Stream("done before", "duplicates of finished work: deleted, not run", "purple", page.healed),
@@ -61,13 +61,11 @@ def streams(page: OncePage) -> list[Stream]:
         Stream("failed, to be retried", "released with a pause; no effect counted", "amber", retried),
         Stream("rejected", "failed for good: kept as dead letters", "red", rejected),
     ]
-    if skipped:
-        found.append(Stream("passed by", "refused for their key, or skipped on purpose", "soft", skipped))
-    rest = page.deliveries - sum(stream.count for stream in found)
-    if rest > 0:
-        hands = min(rest, sum(row.in_flight for row in page.queues))
-        found.append(Stream("in hand", "being worked on now", "soft", hands))
-        found.append(Stream("set aside", "came again to the worker that had it, or given up", "soft", rest - hands))
+    rest = max(0, page.deliveries - sum(stream.count for stream in found) - skipped)
+    hands = min(rest, sum(row.in_flight for row in page.queues))
+    passed = "skipped on purpose, or come again to the worker that had them"
+    found.append(Stream("passed by", passed, "soft", skipped + rest - hands))
+    found.append(Stream("in hand", "being worked on now", "soft", hands))
     always = {"effects", "done before", "in other hands"}
     return [stream for stream in found if stream.count or stream.name in always]
 
@@ -78,10 +76,14 @@ def verdict(page: OncePage) -> Markup:
         return Markup("<strong>✓ No duplicate so far.</strong> <span>Nothing had to be caught.</span>")
     words = [f"{number(page.healed + page.bounced)} deliveries came for nothing and ran nothing"]
     if page.fenced:
-        words.append(f"{number(page.fenced)} {_were(page.fenced)} refused for a lease that was lost")
+        words.append(f"{number(page.fenced)} late {_records(page.fenced)} refused, as the lease was lost")
     if page.taken_over:
         words.append(f"{number(page.taken_over)} {_were(page.taken_over)} taken over from workers that fell silent")
     return Markup("<strong>✓ Each key took effect once.</strong> <span>{}.</span>").format("; ".join(words))
+
+
+def _records(count: int) -> str:
+    return "record was" if count == 1 else "records were"
 
 
 def _were(count: int) -> str:

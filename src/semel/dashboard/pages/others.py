@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from semel.dashboard.data.model import AuditPage, DoctorPage, Level, WorkersPage
+from semel.dashboard.data.model import AuditPage, AuditRow, DoctorPage, Level, WorkersPage
 from semel.dashboard.pages.office import Office
 from semel.dashboard.pages.words import ago
 from semel.doctor.report.words import count, duration, number
@@ -52,15 +54,17 @@ def routes(office: Office) -> APIRouter:
         return RedirectResponse("/doctor", 303)
 
     @router.get("/audit", response_class=HTMLResponse)
-    def audit(request: Request, where: str = "") -> HTMLResponse:
+    def audit(request: Request, where: str = "", all: bool = False) -> HTMLResponse:
         error = ""
         try:
             page = office.house.audit(where, limit=AUDIT_SHOWN)
         except SemelError as problem:
             page, error = AuditPage((), where), str(problem)
+        rows = page.rows if all else ended(page.rows)
         return office.pages.answer(
-            request, "audit.html", nav="audit", page=page, where=where, error=error, letter_actions=LETTER_ACTIONS
-        )
+            request, "audit.html", nav="audit", page=page, rows=rows, hidden=len(page.rows) - len(rows), all=all,
+            where=where, error=error, letter_actions=LETTER_ACTIONS,
+        )  # fmt: skip
 
     @router.get("/api", response_class=HTMLResponse)
     def api(request: Request) -> HTMLResponse:
@@ -71,6 +75,21 @@ def routes(office: Office) -> APIRouter:
         )  # fmt: skip
 
     return router
+
+
+def ended(rows: Sequence[AuditRow]) -> list[AuditRow]:
+    """The rows without the beginnings of what has its end among them; the newest comes first."""
+    ends: Counter[tuple[str, str, str, str]] = Counter()
+    kept = []
+    for row in rows:
+        which = (row.who, row.action, row.queue, row.where)
+        if row.outcome != "begun":
+            ends[which] += 1
+        elif ends[which]:
+            ends[which] -= 1
+            continue
+        kept.append(row)
+    return kept
 
 
 _SAID: Final = {

@@ -1,0 +1,1 @@
+"""A shop to take pictures of."""

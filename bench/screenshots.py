@@ -1,0 +1,189 @@
+"""Pictures of every page of the dashboard, light and dark, and some on a phone: `make screenshots`.
+
+A shop with an hour behind it and two workers at work, one of which is held up for a while, on a real broker with
+faults; then an operator works on its dead letters. Everything in the pictures happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urljoin
+
+import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from screens.shop import ACCESS, Shop, Trade, open_shop, worker
+from semel.dashboard.server import build
+from semel.dashboard.settings import Settings
+from semel.dlq import marks
+
+IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"
+CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDE, PHONE = (1280, 800), (390, 844)
+PATIENCE: Final = 120_000.0
+EXAMPLE = """\
+example:
+  python bench/screenshots.py                    all pictures, into docs/images, in some three minutes
+  python bench/screenshots.py --only once,queue  some of them
+"""
+Scheme = Literal["light", "dark"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="NAMES", help="names of pages, with commas")
+    parser.add_argument("--to", metavar="FOLDER", type=Path, default=IMAGES)
+    parser.add_argument("--live", metavar="SECONDS", type=float, default=75.0, help="how long the workers work first")
+    given = parser.parse_args()
+    given.to.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-shop-")))
+        os.environ |= ACCESS | {"SEMEL_STATE": str(folder / "state")}
+        say("an hour of trade")
+        shop = stack.enter_context(open_shop(folder))
+        say(f"two workers for {given.live:g} s")
+        at_work(shop, stack, given.live)
+        url = stack.enter_context(serving(shop))
+        playwright = stack.enter_context(sync_playwright())
+        path = next(filter(None, map(shutil.which, CHROMIUM)), None)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        stack.callback(browser.close)
+        say("an operator")
+        job = with_page(browser, "light", lambda page: operate(page, url))
+        take(browser, url, job, given.to, set(given.only.split(",")) if given.only else None)
+    return 0
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
+    """Faults, trade, and a worker that stands still for longer than its leases: what it held is taken over, and what it
+    records when it wakes is refused."""
+    marks.add(shop.state, "deploy 2.14", "ci", time.time() - 37 * 60)
+    shop.broker.faults.set("duplicate", 0.03, queue="orders")
+    shop.broker.faults.set("lost-delete", 0.02, queue="emails")
+    stack.enter_context(worker(shop))
+    second = stack.enter_context(worker(shop))
+    stack.enter_context(Trade(shop))
+    time.sleep(live * 0.4)
+    second.send_signal(signal.SIGSTOP)
+    time.sleep(20)
+    second.send_signal(signal.SIGCONT)
+    time.sleep(live * 0.6)
+
+
+@contextmanager
+def serving(shop: Shop) -> Iterator[str]:
+    settings = Settings(
+        endpoint_url=shop.broker.url, region="eu-west-1", ledger=shop.ledger, attempt_logs=(shop.log,),
+        state=shop.state, port=9325,
+    )  # fmt: skip
+    server = uvicorn.Server(uvicorn.Config(build(settings, client=shop.client), port=settings.port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    try:
+        yield f"http://127.0.0.1:{settings.port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def with_page(browser: Browser, scheme: Scheme, do: Callable[[Page], Any], size: tuple[int, int] = WIDE) -> Any:
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,
+        device_scale_factor=2 if size is PHONE else 1,
+    )
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        return do(page)
+    finally:
+        context.close()
+
+
+def operate(page: Page, url: str) -> str:
+    """Edits one letter, drops a group, redrives another with a canary; returns the address of that job."""
+    page.goto(f"{url}/doctor")
+    page.get_by_role("button", name="Examine now").click()
+    page.goto(f"{url}/dead-letters/orders-dead")
+    page.get_by_role("link", name="ValidationError").click()
+    page.locator("section[aria-labelledby=letters-title] tbody th a").first.click()
+    body = page.locator("#edit-body")
+    body.fill(body.input_value().replace("EURO", "EUR"))
+    page.get_by_role("button", name="Resend").click()
+    page.goto(f"{url}/dead-letters/emails-dead/drop?where=age+%3E+40m")
+    page.get_by_label("To confirm").fill("emails-dead")
+    page.get_by_role("button", name="Drop").click()
+    page.get_by_role("heading", name="Finished").wait_for()
+    page.goto(f"{url}/dead-letters/orders-dead")
+    page.get_by_role("link", name="TimeoutError").click()
+    page.get_by_role("link", name="Redrive these").click()
+    page.get_by_label("At most, a second").fill("40")
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_text("went first").first.wait_for()
+    return page.url
+
+
+# The address of each page; or where it is linked from, and where there.
+LETTERS: Final = "section[aria-labelledby=letters-title] tbody th a"
+PAGES: Final[dict[str, tuple[str, str]]] = {
+    "job": ("", ""),
+    "queues": ("/", ""),
+    "queue": ("/queues/orders", ""),
+    "message": ("/queues/orders?where=receives+%3E+1", "section[aria-labelledby=messages-title] tbody th a"),
+    "dead-letters": ("/dead-letters", ""),
+    "letters": ("/dead-letters/orders-dead", ""),
+    "letter": ("/dead-letters/orders-dead", LETTERS),
+    "redrive": ("/dead-letters/orders-dead/redrive?where=error+~+%22currency%22+and+age+%3E+15m", ""),
+    "once": ("/once", ""),
+    "workers": ("/workers", ""),
+    "doctor": ("/doctor", ""),
+    "audit": ("/audit", ""),
+    "api": ("/api", ""),
+}
+ON_A_PHONE: Final = ("queues", "letters", "once")
+
+
+def take(browser: Browser, url: str, job: str, folder: Path, only: set[str] | None) -> None:
+    for name in PAGES if only is None else only:
+        address, row = PAGES[name]
+        whole = url + address if address else job
+        shots: list[tuple[str, Scheme, tuple[int, int]]] = [("light", "light", WIDE), ("dark", "dark", WIDE)]
+        if name in ON_A_PHONE:
+            shots.append(("phone", "light", PHONE))
+        for suffix, scheme, size in shots:
+            path = folder / f"dashboard-{name}-{suffix}.png"
+            with_page(browser, scheme, partial(shoot, address=whole, row=row, path=path), size)
+
+
+def shoot(page: Page, *, address: str, row: str, path: Path) -> None:
+    page.goto(address)
+    if row:
+        page.locator(row).first.wait_for()
+        page.goto(urljoin(address, str(page.locator(row).first.get_attribute("href"))))
+    page.get_by_text("Examining.").wait_for(state="detached")
+    page.screenshot(path=path)
+    say(path.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
