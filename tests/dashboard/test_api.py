@@ -235,6 +235,9 @@ def test_the_doctor_examines_without_spark_and_tells_the_cure(site: Site) -> Non
     assert page["with_logs"] is False
     assert any("short-polling" in finding["rule"] for finding in page["findings"])
     assert all(finding["cure"] for finding in page["findings"])
+    report = site.get(page["report"])
+    assert "short-polling" in report.text
+    assert "script-src 'self'" not in report.headers["content-security-policy"]  # its own: no script at all
 
 
 @pytest.mark.parametrize(

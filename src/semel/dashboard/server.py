@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, FastAPI, Form, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from semel import __version__
 from semel.dashboard import api, pages, problems
+from semel.dashboard.data import NotThere
 from semel.dashboard.gate import Refused
 from semel.dashboard.pages.rendering import Pages
 from semel.dashboard.problems import Problem
@@ -70,6 +71,7 @@ def build(
     app.include_router(api.router(services))
     app.include_router(pages.router(services, rendered))
     app.include_router(_sessions(services, rendered))
+    app.include_router(_report(services))
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _answer_problems(app, rendered)
 
@@ -126,6 +128,23 @@ def _sessions(services: Services, rendered: Pages) -> APIRouter:
     def log_out(request: Request) -> Response:
         gate.end(request.state.session)
         return answered(request, RedirectResponse("/login", 303), "", ends=True)
+
+    return router
+
+
+def _report(services: Services) -> APIRouter:
+    """The doctor's own report, under its own policy: it has its style inside, and no script."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/doctor/report")
+    def report() -> Response:
+        diagnosis = services.house.practice.diagnosis
+        if diagnosis is None:
+            raise NotThere("there is no examination to report on yet", "start one on the doctor's page")
+        from semel.doctor.report import html
+        from semel.doctor.report.style import POLICY
+
+        return HTMLResponse(html.render(diagnosis), headers={"content-security-policy": POLICY})
 
     return router
 
