@@ -120,6 +120,16 @@ def test_a_line_that_is_no_letter_is_named(text: bytes) -> None:
         snapshots.read(text, 7, "x.jsonl")
 
 
+def test_half_a_line_at_the_end_of_a_file_was_never_relied_on(tmp_path: Path) -> None:
+    whole = snapshots.line(letter(), at=5.0)
+    file = tmp_path / "torn.jsonl"
+    file.write_bytes(whole + whole[:50])
+    assert [one.id for one in snapshots.letters_in(file)] == ["6d2f"]
+    file.write_bytes(whole[:50] + b"\n" + whole)
+    with pytest.raises(SnapshotError, match="line 1"):
+        list(snapshots.letters_in(file))
+
+
 # Drop and restore.
 
 
@@ -430,18 +440,18 @@ def test_a_document_that_cannot_be_read_says_so(edit: Any, says: str) -> None:
 def test_the_audit_log_is_read_newest_first_and_filtered(tmp_path: Path) -> None:
     now = [1_000.0]
     log = Audit.at(tmp_path, clock=lambda: now[0])
-    for n in range(3_000):
+    for n in range(900):
         now[0] += 1
         log.write("ann" if n % 2 else "bob", "drop", queue=f"q{n}", where="error ~ x" * 20, count=n, outcome="done")
-    assert [entry.count for entry in log.entries(limit=3)] == [2_999, 2_998, 2_997]
+    assert [entry.count for entry in log.entries(limit=3)] == [899, 898, 897]
     assert [entry.count for entry in log.entries("who = ann and count < 6")] == [5, 3, 1]
-    assert [entry.queue for entry in log.entries("age <= 1s")] == ["q2999", "q2998"]
-    assert len(list(log.entries("q2999 or q1799"))) == 2
+    assert [entry.queue for entry in log.entries("age <= 1s")] == ["q899", "q898"]
+    assert len(list(log.entries("q899 or q179"))) == 2
     with pytest.raises(SemelError, match="there is no field 'eror'; there are who, action"):
         list(log.entries("eror = 5"))
     with log.path.open("ab") as file:
         file.write(b'{"at": 5, "who": "a half li')
-    assert next(log.entries()).count == 2_999
+    assert next(log.entries()).count == 899
     assert list(Audit.at(tmp_path / "empty").entries()) == []
 
 

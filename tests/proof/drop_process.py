@@ -1,0 +1,36 @@
+"""A drop or a restore in a process of its own, made to be killed at a place that the test names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from redrive_process import client_for, killer
+
+from semel.dlq import dropping
+from semel.dlq.filters import parse
+from semel.dlq.jobs import Job
+from semel.dlq.restoring import Restorer
+from semel.dlq.taking import ByReceiving
+
+dropping.ROUND = 7  # type: ignore[misc]  # several rounds of few letters
+ByReceiving.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]
+
+
+def drop(url: str, queue: str, where: str, file: str, admitted: bool, ahead: float, point: str, nth: int) -> None:
+    with client_for(url, admitted=admitted) as client:
+        dropper = dropping.Dropper(
+            client, queue, parse(where), Path(file), clock=lambda: time.time() + ahead, crash=killer(point, nth)
+        )
+        _finished(Job("drop", queue).run(dropper.run))
+
+
+def restore(url: str, file: str, admitted: bool, point: str, nth: int) -> None:
+    with client_for(url, admitted=admitted) as client:
+        restorer = Restorer(client, Path(file), folder=Path(file).parent, crash=killer(point, nth))
+        _finished(Job("restore", restorer.target_name).run(restorer.run))
+
+
+def _finished(job: Job) -> None:
+    if job.state != "done":
+        raise SystemExit(f"{job.state}: {job.reason}")

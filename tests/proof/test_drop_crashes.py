@@ -1,0 +1,145 @@
+"""A drop, and the restore of its snapshot, killed with SIGKILL at each of their phases and run again: every letter is
+in the queue or in a snapshot at any time, and what comes back is done once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import drop_process
+import pytest
+
+from driven import Place, place_of
+from semel import App, Context
+from semel.broker import running
+from semel.dlq.jobs import Job
+from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive import Redriver
+from semel.sqs import Entry, letters
+
+_cases = itertools.count()
+COUNT = 25
+WHERE = "$.n < 18"
+WAYS = [(fifo, admitted) for fifo in (False, True) for admitted in (True, False)]
+NOWHERE = ("", 1)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """New processes from one that has everything imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["semel.dlq.desk", "semel.sqs.client.config"])
+    return context
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as found:
+        yield found
+
+
+class Case:
+    """A queue, its dead letters, and a worker whose effects are counted."""
+
+    def __init__(self, place: Place, processes: Any, folder: Path, *, fifo: bool, admitted: bool) -> None:
+        self.place, self._processes, self._folder, self._admitted = place, processes, folder, admitted
+        end = ".fifo" if fifo else ""
+        self.queue, self.dead = f"shop{next(_cases)}{end}", f"shop{next(_cases)}-dlq{end}"
+        place.queue(self.queue, dlq=self.dead)
+        self.effects: Counter[int] = Counter()
+        entries = []
+        for n in range(COUNT):
+            about = letters.Letter(f"o-{n}", "TimeoutError", "no answer", 3, f"m-{n}", self.queue)
+            body = json.dumps({"id": f"o-{n}", "n": n})
+            group, dedup = (f"g{n % 3}", f"d{n}") if fifo else (None, None)
+            own = letters.attributes(about, {}, len(body))
+            entries.append(Entry(body, attributes=own, group=group, dedup=dedup))
+        place.client.queue(self.dead).send_many(entries)
+        place.clock.advance(1)
+
+    def dies(self, work: Callable[..., None], *given: Any) -> bool:
+        """Runs it in a process of its own; whether it was killed there."""
+        process = self._processes.Process(target=work, args=given)
+        process.start()
+        process.join(60)
+        assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+        self.place.clock.advance(130)  # what was in its hand is seen again
+        return bool(process.exitcode)
+
+    def drop(self, name: str, point: str, nth: int) -> bool:
+        ahead = self.place.clock.now() - time.time()
+        file = str(self._folder / name)
+        url = self.place.broker.url
+        return self.dies(drop_process.drop, url, self.dead, WHERE, file, self._admitted, ahead, point, nth)
+
+    def restore(self, name: str, point: str, nth: int) -> bool:
+        file = self._folder / name
+        if not file.exists():
+            return False
+        return self.dies(drop_process.restore, self.place.broker.url, str(file), self._admitted, point, nth)
+
+    def kept(self) -> list[int]:
+        """Numbers of the letters in snapshots."""
+        lines = [line for file in self.snapshots() for line in file.read_text().splitlines()]
+        return [json.loads(json.loads(line)["body"])["n"] for line in lines]
+
+    def snapshots(self) -> list[Path]:
+        return sorted(self._folder.glob("*.jsonl"))
+
+    def in_queue(self) -> list[int]:
+        return [json.loads(message["Body"])["n"] for message in self.place.broker.peek(self.dead, limit=1_000)]
+
+    def worked_off(self) -> Counter[int]:
+        """Everything is redriven, and a worker with a ledger works on it."""
+        app = App()
+
+        @app.handler(self.queue)
+        def ship(order: dict[str, Any], ctx: Context) -> None:
+            self.effects[order["n"]] += 1
+
+        job = Job("redrive", self.dead).run(
+            Redriver(RedrivePlan(queue=self.dead, engine="stream"), self.place.client).run  # type: ignore[arg-type]
+        )
+        assert job.state == "done", job.reason
+        self.place.worker(app).drain()
+        return self.effects
+
+
+@pytest.mark.parametrize(("fifo", "admitted"), WAYS)
+@pytest.mark.parametrize(("point", "nth"), [("after_snapshot", 1), ("after_snapshot", 3), ("after_drop", 1)])
+def test_a_drop_that_is_killed_loses_nothing_and_is_finished_by_the_next(
+    place: Place, processes: Any, tmp_path: Path, point: str, nth: int, fifo: bool, admitted: bool
+) -> None:
+    case = Case(place, processes, tmp_path, fifo=fifo, admitted=admitted)
+    assert case.drop("first.jsonl", point, nth)
+    assert set(case.in_queue()) | set(case.kept()) == set(range(COUNT))
+    assert sorted(set(case.in_queue())) == sorted(case.in_queue())
+    assert not case.drop("second.jsonl", *NOWHERE)
+    assert sorted(case.in_queue()) == list(range(18, COUNT))
+    assert set(case.kept()) == set(range(18))
+    for file in case.snapshots():
+        assert not case.restore(file.name, *NOWHERE)
+    assert case.worked_off() == Counter(dict.fromkeys(range(COUNT), 1))
+
+
+@pytest.mark.parametrize(("fifo", "admitted"), WAYS)
+@pytest.mark.parametrize(("point", "nth"), [("before_restore_send", 2), ("after_restore_send", 1)])
+def test_a_restore_that_is_killed_loses_nothing_and_what_comes_twice_is_done_once(
+    place: Place, processes: Any, tmp_path: Path, point: str, nth: int, fifo: bool, admitted: bool
+) -> None:
+    case = Case(place, processes, tmp_path, fifo=fifo, admitted=admitted)
+    assert not case.drop("all.jsonl", *NOWHERE)
+    assert case.restore("all.jsonl", point, nth)
+    assert not case.restore("all.jsonl", *NOWHERE)
+    found = Counter(case.in_queue())
+    assert set(found) == set(range(COUNT))
+    # SQS takes a FIFO message once; on a Standard queue only the batch that was under way may be there twice.
+    assert sum(found.values()) <= COUNT + (0 if fifo or point == "before_restore_send" else 10)
+    assert case.worked_off() == Counter(dict.fromkeys(range(COUNT), 1))
