@@ -80,9 +80,13 @@ class DeadLetter:
     @cached_property
     def why(self) -> str:
         """Reason and error in one line; what SQS moved itself says only that."""
-        if self.reason or self.error:
-            return f"{self.reason}: {self.error}" if self.reason and self.error else self.reason or self.error
-        return "moved by SQS: received too often"
+        return in_one_line(self.reason, self.error)
+
+
+def in_one_line(reason: str, error: str) -> str:
+    if reason or error:
+        return f"{reason}: {error}" if reason and error else reason or error
+    return "moved by SQS: received too often"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
+from semel.dlq.glancing import Glance
 from semel.dlq.holding import Hand, depth
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
-from semel.dlq.peeking import peeked
 from semel.sqs.client import Client, Queue, Received
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import OverLimit, SqsError
@@ -51,8 +51,8 @@ class Choice(NamedTuple):
     ids: frozenset[str]
     started: float
 
-    def matches(self, letter: DeadLetter) -> bool:
-        return (not self.ids or letter.id in self.ids) and self.where.matches(letter, self.started)
+    def matches(self, letter: DeadLetter | Glance) -> bool:
+        return (not self.ids or letter.id in self.ids) and self.where.matches(cast(DeadLetter, letter), self.started)
 
 
 class Taker(ABC):
@@ -172,22 +172,19 @@ class ByIds(Taker):
             yield [message for message in page.messages if message["Place"] <= self._end]
             place = page.next
 
-    def _matching(self, *, letters: bool) -> Iterator[tuple[int, list[tuple[dict[str, Any], DeadLetter | None]]]]:
-        """How many were looked at, and those that match; without `letters`, only where there is something to ask."""
-        where = self.choice.where
+    def _matching(self) -> Iterator[tuple[int, list[Glance]]]:
+        """How many were looked at, and those that match."""
+        where, matches = self.choice.where, self.choice.matches
         for page in self._messages(bodies=where.needs_body):
-            if where.everything and not letters:
-                yield len(page), [(message, None) for message in page]
-                continue
-            made = [(message, peeked(message, self.source.name)) for message in page]
-            yield len(page), [(message, letter) for message, letter in made if self.choice.matches(letter)]
+            seen = [Glance(message, self.source.name) for message in page]
+            yield len(page), seen if where.everything else [one for one in seen if matches(one)]
 
     def _scan(self) -> None:
         try:
-            for seen, page in self._matching(letters=False):
+            for seen, page in self._matching():
                 self.job.add(looked_at=seen)
                 if page:
-                    self._put([_ref(message) for message, _ in page])
+                    self._put([_ref(one.message) for one in page])
                 if self._stop.is_set():
                     return
             self._put(None)
@@ -204,13 +201,12 @@ class ByIds(Taker):
 
     def look(self, limit: int | None) -> Iterator[DeadLetter]:
         met = 0
-        for _, page in self._matching(letters=True):
-            for _, letter in page:
+        for _, page in self._matching():
+            for one in page:
                 if met == limit:
                     return
                 met += 1
-                assert letter is not None
-                yield letter
+                yield one.whole
 
     # Taking.
 
