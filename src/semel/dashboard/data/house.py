@@ -19,14 +19,13 @@ from semel.dashboard.data.doctor import Practice
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.facts import QueueFacts, Source
 from semel.dashboard.data.keeping import Kept
-from semel.dashboard.data.messages import ledger_keys, whole
+from semel.dashboard.data.messages import ledger_keys, told_keys, whole
 from semel.dashboard.data.model import (
     AuditPage,
     AuditRow,
     DeadLetterQueueRow,
     DoctorPage,
     Fault,
-    InHand,
     LettersPage,
     Mark,
     MessagePage,
@@ -40,7 +39,7 @@ from semel.dashboard.data.model import (
 from semel.dashboard.data.once import Once
 from semel.dashboard.data.remembering import Memory
 from semel.dashboard.data.sampling import SampledSource
-from semel.dashboard.data.searching import Found, Page, Searches
+from semel.dashboard.data.searching import Page, Searches
 from semel.dashboard.data.workers import Crew
 from semel.dashboard.settings import Settings
 from semel.dlq.audit import Audit
@@ -200,7 +199,7 @@ class House:
         )
         held = self.crew.holding(id)
         trail, trail_note = self.memory.trail(message)
-        keys = ledger_keys(message, _told(held, [event.key for event in trail]))
+        keys = ledger_keys(message, told_keys(held, trail))
         entry, ledger_note = self.memory.entry(keys)
         now = source.now()
         return MessagePage(
@@ -258,7 +257,7 @@ class House:
             if known is None:
                 return LettersPage(row, (), (), 0, 0, row.depth, complete=False, where=where, needs_look=True)
             found = known
-        return _letters_page(row, found, where, limit, after)
+        return looking.letters_page(row, found, where, limit, after)
 
     def changed(self, queue: str | None = None) -> None:
         """Somebody acted: what was kept is no longer true."""
@@ -363,18 +362,7 @@ class House:
 
     def _letter_queue(self, facts: QueueFacts) -> DeadLetterQueueRow:
         known = next((info for info in self._infos() if info.name == facts.name), None)
-        info = known or QueueInfo(
-            name=facts.name,
-            url=facts.url,
-            arn=facts.arn,
-            fifo=facts.fifo,
-            visible=facts.visible,
-            in_flight=facts.in_flight,
-            delayed=facts.delayed,
-            retention=facts.number("MessageRetentionPeriod", 345_600.0),
-            oldest_age=facts.oldest_age,
-            estimated=True,
-        )
+        info = known or queues.letter_info(facts)
         return queues.dead_letter_row(info, facts, Series(), self.now())
 
     def _read_letters(self, queue: str, where: Filter, after: int) -> Iterator[Page]:
@@ -414,27 +402,3 @@ class House:
         from semel.dashboard.data.cloudwatch import CloudWatch
 
         return CloudWatch(self.client.region, self.settings.profile, clock=self._clock)
-
-
-def _told(held: InHand | None, keys: Sequence[str]) -> list[str]:
-    return [key for key in ([held.key] if held else []) + list(dict.fromkeys(reversed(keys))) if key][:5]
-
-
-def _letters_page(row: DeadLetterQueueRow, found: Found, where: str, limit: int, after: str | None) -> LettersPage:
-    start = int(after) if after and after.isdigit() and len(after) < 10 else 0
-    limit = max(1, min(limit, looking.MOST_ROWS))
-    rows = found.rows[start : start + limit]
-    more = start + len(rows) < len(found.rows)
-    return LettersPage(
-        queue=row,
-        groups=found.shown_groups(),
-        letters=tuple(rows),
-        matched=found.matched,
-        looked_at=found.looked_at,
-        total=max(row.depth, found.looked_at) if not found.complete else row.depth,
-        complete=found.complete,
-        where=where,
-        next=str(start + len(rows)) if more and rows else None,
-        cost=found.cost,
-        error=found.error,
-    )

@@ -9,8 +9,8 @@ from typing import Any, Final
 from semel.dashboard.data.broker import BrokerSource
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.messages import row_of
-from semel.dashboard.data.model import MessageRow, MessagesPage
-from semel.dashboard.data.searching import Page
+from semel.dashboard.data.model import DeadLetterQueueRow, LettersPage, MessageRow, MessagesPage
+from semel.dashboard.data.searching import Found, Page
 from semel.dlq import filters
 from semel.dlq.filters import Filter, FilterError
 from semel.dlq.model import DeadLetter
@@ -106,6 +106,26 @@ def letters_by_receiving(client: Client, queue: str) -> Iterator[Page]:
     for page in look.pages(queue):
         yield Page([(None, letter) for letter in page])
     yield Page([], "; ".join(filter(None, [str(look.cost), *look.notes])))
+
+
+def letters_page(row: DeadLetterQueueRow, found: Found, where: str, limit: int, after: str | None) -> LettersPage:
+    start = int(after) if after and after.isdigit() and len(after) < 10 else 0
+    limit = max(1, min(limit, MOST_ROWS))
+    rows = found.rows[start : start + limit]
+    more = start + len(rows) < len(found.rows)
+    return LettersPage(
+        queue=row,
+        groups=found.shown_groups(),
+        letters=tuple(rows),
+        matched=found.matched,
+        looked_at=found.looked_at,
+        total=max(row.depth, found.looked_at) if not found.complete else row.depth,
+        complete=found.complete,
+        where=where,
+        next=str(start + len(rows)) if more and rows else None,
+        cost=found.cost,
+        error=found.error,
+    )
 
 
 def _place(after: str | None) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from semel.consumer.keys import PRODUCER_KEY, scoped
-from semel.dashboard.data.model import LetterRow, Message, MessageAttribute, MessageRow
+from semel.dashboard.data.model import AttemptEvent, InHand, LetterRow, Message, MessageAttribute, MessageRow
 from semel.dlq import fingerprints
 from semel.dlq.model import DeadLetter
 from semel.sqs.client.messages import Attribute
@@ -104,3 +104,9 @@ def ledger_keys(message: Message, others: Iterable[str] = ()) -> tuple[str, ...]
     named = (attribute.value for attribute in message.attributes if attribute.name == PRODUCER_KEY)
     keys = (message.key, *others, *named, message.original_id, message.id)
     return tuple(dict.fromkeys(scoped(queue, key) for key in keys if key))
+
+
+def told_keys(held: InHand | None, trail: Sequence[AttemptEvent]) -> list[str]:
+    """The keys that workers know this message by, the newest first."""
+    keys = ([held.key] if held else []) + [event.key for event in reversed(trail)]
+    return list(dict.fromkeys(filter(None, keys)))[:5]

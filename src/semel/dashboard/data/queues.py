@@ -84,3 +84,19 @@ def dead_letter_row(info: QueueInfo, facts: QueueFacts | None, series: Series, n
         estimated=info.estimated,
         alarms=() if facts is None else alarms.judged(facts, info.sources or ("",), None, series, now),
     )
+
+
+def letter_info(facts: QueueFacts) -> QueueInfo:
+    """Of a queue that nobody calls a dead-letter queue: what its attributes tell."""
+    return QueueInfo(
+        name=facts.name,
+        url=facts.url,
+        arn=facts.arn,
+        fifo=facts.fifo,
+        visible=facts.visible,
+        in_flight=facts.in_flight,
+        delayed=facts.delayed,
+        retention=facts.number("MessageRetentionPeriod", 345_600.0),
+        oldest_age=facts.oldest_age,
+        estimated=True,
+    )
