@@ -7,12 +7,16 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel.cli import dlq_acting, dlq_watch
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
+
+if TYPE_CHECKING:
+    from semel.cli.dlq_options import AnyDesk
+    from semel.dlq.model import QueueInfo
 
 _EXAMPLES = """\
 examples:
@@ -68,22 +72,30 @@ def _add_ls(actions: Any, where: Any) -> None:
 
 
 def _ls(given: argparse.Namespace) -> int:
-    from semel.dlq import listing
-
     now = time.time()
     with options.desk(given) as desk:
         found = desk.queues()
         if given.look:
-            seen = {one.name: desk.letters(one.name, limit=10) for one in found if one.depth and one.oldest_age is None}
-            found = [listing.estimated(one, seen[one.name].letters, now) if one.name in seen else one for one in found]
-            for name, letters in seen.items():
-                if str(letters.cost):
-                    print(f"note: {name}: {letters.cost}", file=sys.stderr)
+            found = [_looked(desk, one, now) if one.depth and one.oldest_age is None else one for one in found]
     if given.json:
         printed([asdict(one) | {"depth": one.depth} for one in found])
     else:
         print(text.queues(found, now))
     return 0
+
+
+def _looked(desk: AnyDesk, info: QueueInfo, now: float) -> QueueInfo:
+    from semel.dlq import listing
+    from semel.dlq.peeking import PeekRisk
+
+    try:
+        seen = desk.letters(info.name, limit=10)
+    except PeekRisk as error:
+        print(f"note: {error}", file=sys.stderr)
+        return info
+    if str(seen.cost):
+        print(f"note: {info.name}: {seen.cost}", file=sys.stderr)
+    return listing.estimated(info, seen.letters, now)
 
 
 # list
@@ -173,13 +185,15 @@ def _show(given: argparse.Namespace) -> int:
 
     now = time.time()
     with options.desk(given) as desk:
-        found = desk.letter(given.queue, given.id)
+        answer = desk.find(given.queue, given.id)
+    (found,) = answer.letters
     if given.body:
         sys.stdout.write(found.body)
     elif given.json:
         printed(as_json(found, now=now))
     else:
         print(text.letter(found, now))
+    tell_cost(answer.cost, answer.notes)
     return 0
 
 

@@ -124,10 +124,15 @@ class Desk:
 
     def letter(self, queue: str, id: str) -> DeadLetter:
         """The whole letter, by its MessageId here or before it became one. Raises NoSuchLetter."""
-        found = self._peeker().one(queue, id)
+        return self.find(queue, id).letters[0]
+
+    def find(self, queue: str, id: str) -> Letters:
+        """The same, with what it cost."""
+        look = self._peeker()
+        found = look.one(queue, id)
         if found is None:
             raise editing.no_such_letter(queue, id)
-        return found
+        return Letters((found,), None, look.looked_at, look.complete, look.cost, tuple(look.notes))
 
     def export(
         self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()

@@ -94,6 +94,9 @@ class RemoteDesk:
                 raise NoSuchLetter(str(error)) from None
             raise
 
+    def find(self, queue: str, id: str) -> Letters:
+        return Letters((self.letter(queue, id),), None, 1)
+
     def export(
         self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()
     ) -> Exported:
