@@ -1,0 +1,247 @@
+"""Dead letters, effects, workers, findings and the audit log as they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from semel.dashboard.data.model_queues import AlarmState, InHand, Level, Mark
+
+# Dead letters.
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    id: str
+    preview: str
+    body_bytes: int
+    sent: float
+    receives: int
+    why: str  # reason and error in one line
+    error: str = ""
+    fingerprint: str = ""
+    source: str = ""
+    key: str = ""
+    attempts: int = 0
+    group: str = ""
+    state: str = ""
+    expires: float | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterGroup:
+    """Dead letters with the same error, but for numbers, ids and the like. `where` is the filter that selects them."""
+
+    fingerprint: str
+    shape: str  # the error, volatile parts replaced
+    sample: str  # one error as it was
+    sample_id: str
+    count: int
+    first: float
+    last: float
+    where: str
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQueueRow:
+    name: str
+    url: str
+    fifo: bool
+    visible: int
+    in_flight: int
+    delayed: int
+    sources: tuple[str, ...]
+    retention: float
+    oldest_age: float | None = None
+    first_expires: float | None = None
+    estimated: bool = False
+    alarms: tuple[AlarmState, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        return self.visible + self.in_flight + self.delayed
+
+
+@dataclass(frozen=True, slots=True)
+class LettersPage:
+    """The letters of one dead-letter queue that match. While `complete` is False, more are being looked at."""
+
+    queue: DeadLetterQueueRow
+    groups: tuple[LetterGroup, ...]  # of those that match, largest first
+    letters: tuple[LetterRow, ...]
+    matched: int
+    looked_at: int
+    total: int
+    complete: bool
+    where: str = ""
+    next: str | None = None
+    needs_look: bool = False
+    cost: str = ""
+    error: str | None = None  # what is wrong with the filter, or why the queue could not be read
+
+
+# Once.
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """Duplicates of one cause that had no effect, or work that was saved."""
+
+    cause: str  # healed, bounced, fenced, taken_over, …: or a cause of the doctor
+    title: str
+    text: str  # one sentence: what happened, and why it did no harm
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OnceQueue:
+    queue: str
+    deliveries: int
+    delivered_again: int
+    effects: int
+    healed: int
+    bounced: int
+    fenced: int
+    taken_over: int
+    conflicts: int
+    retried: int
+    rejected: int
+    skipped: int
+    in_flight: int
+    lost: int  # heartbeats that came too late
+
+
+@dataclass(frozen=True, slots=True)
+class OnceSeries:
+    """Per second, oldest first."""
+
+    at: tuple[float, ...] = ()
+    deliveries: tuple[float, ...] = ()
+    effects: tuple[float, ...] = ()
+    caught: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OncePage:
+    """Deliveries against effects, since the workers started."""
+
+    deliveries: int
+    effects: int
+    delivered_again: int
+    caught: tuple[Caught, ...]  # largest first
+    bounced: int
+    healed: int
+    fenced: int
+    taken_over: int
+    queues: tuple[OnceQueue, ...]
+    series: OnceSeries
+    workers: int  # that these figures are from
+    marks: tuple[Mark, ...] = ()
+    notes: tuple[str, ...] = ()  # what to do if there is nothing to see
+
+    @property
+    def duplicates(self) -> int:
+        """Deliveries that came for nothing: done before, or in other hands."""
+        return self.healed + self.bounced
+
+
+# Workers.
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerQueue:
+    name: str
+    paused: bool
+    concurrency: int | None
+    in_hand: tuple[InHand, ...] = ()  # longest first
+    in_flight: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker that answers at a health endpoint. `error`: why it cannot be asked."""
+
+    id: str
+    url: str
+    host: str = ""
+    pid: int | None = None
+    started: float | None = None
+    version: str = ""
+    app: str = ""
+    live: bool = False
+    ready: bool = False
+    paused: bool = False
+    controllable: bool = False
+    processes: int = 1
+    queues: tuple[WorkerQueue, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersPage:
+    workers: tuple[WorkerRow, ...]
+    notes: tuple[str, ...] = ()
+
+
+# Doctor, audit.
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    rule: str
+    level: Level
+    queue: str
+    seen: str
+    why: str
+    cure: str
+    commands: tuple[str, ...] = ()
+    terraform: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRow:
+    queue: str
+    setting: str
+    value: str
+    now: str | None
+    reason: str
+    changes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorPage:
+    """The last examination; `made_at` None: there was none yet."""
+
+    running: bool
+    made_at: float | None = None
+    took: float | None = None
+    findings: tuple[FindingRow, ...] = ()  # worst first
+    advice: tuple[AdviceRow, ...] = ()
+    notes: tuple[str, ...] = ()
+    step: str = ""  # what it is doing, while it runs
+    error: str | None = None
+    with_logs: bool = False
+    report: str | None = None  # where the whole report can be had, once there is one
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    at: float
+    who: str
+    action: str
+    queue: str = ""
+    where: str = ""
+    count: int | None = None
+    outcome: str = ""
+    job: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    rows: tuple[AuditRow, ...]  # newest first
+    where: str = ""
+    more: bool = False  # whether there are older ones than these
+    path: str = ""
