@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check browser format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor prove-spark clean
+.PHONY: demo test check browser format bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor bench-dashboard screenshots prove-spark clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "semel needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11")'
@@ -60,6 +60,12 @@ bench-spark: $(READY)  ## SQS through Spark: source, sinks, state, latency
 
 bench-doctor: $(READY)  ## the doctor next to hand-written DuckDB queries, and next to the truth
 	$(BIN)/python bench/doctors.py
+
+bench-dashboard: $(READY) browser  ## pages over a million messages, redrive, and what the dashboard costs
+	$(BIN)/python bench/dashboards.py
+
+screenshots: $(READY) browser  ## every page of the dashboard, light and dark, into docs/images
+	$(BIN)/python bench/screenshots.py
 
 prove-spark: $(READY)  ## drivers of pipelines killed 20 times at random moments, for every sink; then the audit
 	$(BIN)/python bench/crashes.py
