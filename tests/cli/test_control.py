@@ -224,6 +224,57 @@ def test_commands_from_all_sides_at_once_leave_all_processes_alike(
         assert found.process.returncode == 0, errors
 
 
+def semel(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """The command line, as the same user."""
+    done = subprocess.run(
+        [sys.executable, "-m", "semel.cli", *arguments],
+        env={**os.environ, "SEMEL_STATE": str(folder / "state")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_line_shows_workers_and_tells_them_what_to_do(
+    tmp_path: Path, broker: EmbeddedBroker, orders: Queue
+) -> None:
+    with worker(tmp_path, broker, 1) as found:
+        send(orders, 1, wait=True)
+        found.until(lambda: found.queue()["in_hand"] == 1)
+        code, said, _ = semel(tmp_path, "workers")
+        assert code == 0
+        assert "shop:app" in said
+        assert "orders: 4 at a time, 1 in hand" in said
+        assert "working for" in said
+        code, said, _ = semel(tmp_path, "workers", "pause", "--queue", "orders")
+        assert (code, "paused orders" in said) == (0, True)
+        assert found.queue()["paused"]
+        assert semel(tmp_path, "workers", "concurrency", "7", "--queue", "orders")[0] == 0
+        port = found.url.rpartition(":")[2]
+        code, said, _ = semel(tmp_path, "workers", "--worker", port, "--json")
+        assert json.loads(said)[0]["queues"]["orders"]["concurrency"] == 7
+        code, said, _ = semel(tmp_path, "workers", "concurrency", "7", "--queue", "nope")
+        assert (code, "'nope'; it has log.fifo, orders" in said) == (1, True)
+        code, _, errors = semel(tmp_path, "workers", "stop")
+        assert (code, "--worker, or say --all" in errors) == (1, True)
+        code, _, errors = semel(tmp_path, "workers", "--worker", "somebody")
+        assert (code, found.note.id in errors) == (1, True)
+        code, said, _ = semel(tmp_path, "health", port)
+        assert (code, "orders: 1 in hand, paused" in said) == (0, True)
+        (tmp_path / "go").touch()
+        assert semel(tmp_path, "workers", "stop", "--worker", found.note.id)[0] == 0
+        _, errors = found.process.communicate(timeout=60)
+        assert found.process.returncode == 0, errors
+    code, _, errors = semel(tmp_path, "workers")
+    assert (code, "start one with" in errors) == (1, True)
+    audit = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
+    assert [entry["action"] for entry in audit] == [
+        *("pause worker", "concurrency worker", "concurrency worker", "stop worker")
+    ]
+
+
 def test_a_port_in_use_is_said_before_any_process_is_started(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue
 ) -> None:

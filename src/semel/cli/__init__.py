@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve
+from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
 from semel.errors import SemelError
 
 
@@ -32,6 +32,8 @@ def build_parser() -> argparse.ArgumentParser:
     audit.add_to(commands)
     mark.add_to(commands)
     dashboard.add_to(commands)
+    top.add_to(commands)
+    workers.add_to(commands)
     demo.add_to(commands)
     return parser
 

@@ -1,0 +1,100 @@
+"""`semel top`: queues, dead letters, workers and jobs in this terminal, live."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+from semel.errors import SemelError
+
+_EXAMPLES = """\
+examples:
+  semel top --endpoint-url http://127.0.0.1:9324
+  semel top --ledger postgresql://localhost/shop --attempt-log attempts/
+  semel top --worker 10.0.0.5:8080 --worker 10.0.0.6:8080
+  semel top --region eu-west-1 --read-only             on AWS, for looking only
+
+keys: ? shows them all
+
+exit codes:
+  0  left by q
+  1  could not start (the reason is on standard error)
+  2  wrong usage
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="look at queues, dead letters and workers in this terminal",
+        description="Queues, dead letters, workers and jobs, live: filter, open, redrive, pause, resume, resize.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
+    parser.add_argument("--region", help="region of the queues")
+    parser.add_argument("--profile", help="profile of ~/.aws to use")
+    parser.add_argument("--ledger", metavar="URL", help="the ledger that the workers use")
+    parser.add_argument(
+        "--worker",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="health endpoint of a worker; may be repeated. Workers of this user on this machine are found without it",
+    )
+    parser.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
+        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
+    )
+    parser.add_argument(
+        "--attempt-log",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="the workers' attempt log: every attempt of a message; may be repeated",
+    )
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (default 2)")
+    parser.add_argument("--read-only", action="store_true", help="look, and change nothing")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    if not 0.2 <= given.every <= 3_600:
+        raise SemelError(f"--every {given.every:g} is not possible: from 0.2 to 3600 seconds")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise SemelError(
+            "semel top needs a terminal; for scripts there are semel dlq ls --json and semel workers --json"
+        )
+    try:
+        from semel.dashboard.terminal.app import Top
+    except ImportError as error:
+        raise SemelError(
+            f"semel top needs {error.name}, which is not installed: pip install 'semel[dashboard]'"
+        ) from None
+    from semel.dashboard.services import Services
+    from semel.dashboard.settings import Settings
+    from semel.dlq.audit import somebody
+
+    settings = Settings(
+        endpoint_url=given.endpoint_url,
+        region=given.region,
+        profile=given.profile,
+        ledger=given.ledger,
+        workers=tuple(given.worker),
+        control_token=given.control_token,
+        attempt_logs=tuple(given.attempt_log),
+        read_only=given.read_only,
+    )
+    services = Services.of(settings)
+    services = replace(services, desk=services.desk.by(somebody()))
+    try:
+        top = Top(services, can_act=not given.read_only, every=given.every)
+        top.run()
+    finally:
+        services.close()
+    return top.return_code or 0

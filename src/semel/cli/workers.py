@@ -1,0 +1,179 @@
+"""`semel workers`: who works on what, and telling them to pause, resume, take more or fewer at a time, or stop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semel.errors import SemelError
+
+_EXAMPLES = """\
+examples:
+  semel workers                                     all workers of this user on this machine, and what they hold
+  semel workers pause --queue orders                nothing more is received from orders; what is in hand goes on
+  semel workers resume
+  semel workers concurrency 8 --queue orders        eight at a time, in each process
+  semel workers stop --worker 10.0.0.5:8080         as SIGTERM does: what is in hand is finished first
+  semel workers --json | jq '.[].queues.orders.messages[] | select(.since > 600)'
+
+exit codes:
+  0  done
+  1  at least one worker did not answer, or would not
+  2  wrong usage
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "workers",
+        help="see what workers do; pause, resume, resize or stop them",
+        description="Ask the workers that `semel run --health` started, or tell them what to do.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = ("ls", "pause", "resume", "concurrency", "stop")
+    parser.add_argument("action", nargs="?", default="ls", choices=actions, help="what to do (default ls)")
+    parser.add_argument("value", nargs="?", type=int, metavar="N", help="with concurrency: so many at a time")
+    parser.add_argument("--queue", metavar="NAME", help="only this queue; default: all queues of a worker")
+    parser.add_argument(
+        "--worker",
+        action="append",
+        default=[],
+        metavar="ID|HOST:PORT",
+        help="only this one: its id, or where its health endpoint is; may be repeated",
+    )
+    parser.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
+        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
+    )
+    parser.add_argument("--all", action="store_true", help="with stop: all of them")
+    parser.add_argument("--json", action="store_true", help="print all that they say")
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What one worker answered; `error`: why it did not."""
+
+    worker: str
+    url: str
+    answer: dict[str, Any] | None = None
+    error: str = ""
+
+
+def run(given: argparse.Namespace) -> int:
+    from semel.consumer.control import Command
+    from semel.consumer.places import state_folder
+
+    if given.action != "ls":  # whatever is wrong with it is said before anybody is told
+        Command.read({"action": given.action, "queue": given.queue, "value": given.value})
+    elif given.value is not None:
+        raise SemelError(f"{given.value} is for concurrency: semel workers concurrency {given.value}")
+    if given.action == "stop" and not given.worker and not given.all:
+        raise SemelError("name the worker that is to stop with --worker, or say --all")
+    chosen = _chosen(given.worker, state_folder())
+    with ThreadPoolExecutor(min(16, len(chosen))) as pool:
+        said = list(pool.map(lambda one: _ask(given, *one), chosen))
+    if given.action != "ls":
+        _write_down(given, said)
+    if given.json:
+        shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in said]
+        print(json.dumps(shown, indent=2))
+    else:
+        for one in said:
+            print(_listed(one, given.queue) if given.action == "ls" else f"{one.worker}: {_outcome(one)}")
+    return 1 if any(one.error for one in said) else 0
+
+
+def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
+    """(id, URL) of each worker that is meant."""
+    from semel.consumer import registry
+
+    known = {note.id: note.url for note in registry.workers(folder)}
+    if not wanted:
+        if not known:
+            raise SemelError(
+                "no worker of this user runs on this machine with a health endpoint: start one with "
+                "`semel run APP --health 0`, or name it: --worker HOST:PORT"
+            )
+        return list(known.items())
+    found = []
+    for name in wanted:
+        if name in known:
+            found.append((name, known[name]))
+        elif name.rpartition(":")[2].isdigit():
+            found.append((name, _url(name)))
+        else:
+            raise SemelError(f"there is no worker {name!r}; there are {', '.join(known) or 'none'}, or give HOST:PORT")
+    return found
+
+
+def _url(address: str) -> str:
+    if "://" in address:
+        return address
+    host, _, port = address.rpartition(":")
+    return f"http://{host or '127.0.0.1'}:{port}"
+
+
+def _ask(given: argparse.Namespace, worker: str, url: str) -> _Said:
+    from semel.consumer import control_client
+
+    try:
+        if given.action == "ls":
+            return _Said(worker, url, control_client.look(url, token=given.control_token))
+        answer = control_client.tell(url, given.action, queue=given.queue, value=given.value, token=given.control_token)
+        return _Said(worker, url, answer)
+    except SemelError as error:
+        return _Said(worker, url, error=str(error))
+
+
+def _outcome(one: _Said) -> str:
+    return one.error or str((one.answer or {}).get("done", "done"))
+
+
+def _write_down(given: argparse.Namespace, said: Sequence[_Said]) -> None:
+    from semel.consumer.places import state_folder
+    from semel.dlq.audit import Audit, somebody
+
+    log = Audit.at(state_folder())
+    for one in said:
+        told = {"worker": one.worker, "value": "" if given.value is None else str(given.value)}
+        outcome = f"failed: {one.error}" if one.error else f"done: {_outcome(one)}"
+        log.write(somebody(), f"{given.action} worker", queue=given.queue or "", outcome=outcome, details=told)
+
+
+def _listed(one: _Said, only: str | None) -> str:
+    if one.answer is None:
+        return f"{one.worker}: {one.error}"
+    found = one.answer
+    up = _span(time.time() - float(found["started"]))
+    lines = [f"{found['id']}  {found['app']}  pid {found['pid']}, {found['processes']} processes, up {up}"]
+    for name, queue in sorted(found["queues"].items()):
+        if only is not None and name != only:
+            continue
+        state = "paused" if queue["paused"] else f"{queue['concurrency']} at a time"
+        lines.append(f"  {name}: {state}, {queue['in_hand']} in hand")
+        lines += [
+            f"    {message['message_id']}  {message['state']} for {_span(message['since'])}, attempt "
+            f"{message['attempt']}, heartbeat {_span(message['heartbeat_age'])} ago, key {message['key']!r}"
+            for message in queue["messages"][:10]
+        ]
+        if queue["in_hand"] > 10:
+            lines.append(f"    … and {queue['in_hand'] - 10:,} more: --json shows up to 1,000, the longest first")
+    return "\n".join(lines)
+
+
+def _span(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 7_200 else f"{whole // 3_600} h"
