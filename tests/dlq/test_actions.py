@@ -94,7 +94,7 @@ def test_an_export_has_each_letter_whole_and_touches_none(place: Place, desk: De
         "n": {"type": "Number", "value": "5"},
     }
     assert file.stat().st_mode & 0o077 == 0
-    assert audited(desk) == [("export", "done", 13)]
+    assert audited(desk) == [("export", "begun", None), ("export", "done", 13)]
     stream = io.BytesIO()
     assert desk.export(DLQ, "$.n < 3", stream).count == 3
     assert b"".join(desk.lines(DLQ, "$.n < 3")).count(b"\n") == stream.getvalue().count(b"\n") == 3
@@ -461,6 +461,28 @@ def test_what_cannot_be_written_down_is_not_done(place: Place, desk: Desk) -> No
     with pytest.raises(AuditError, match="not done, as it cannot be written to the audit log"):
         desk.drop(DLQ)
     assert len(ids(place)) == 2
+
+
+def test_what_is_done_already_is_told_though_its_end_cannot_be_written_down(
+    place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(place, 2)
+    write = Audit.write
+
+    def full(log: Audit, who: str, action: str, **known: Any) -> Any:
+        if known.get("outcome") != "begun":
+            error = AuditError("no room")
+            error.reason = "No space left on device"
+            raise error
+        return write(log, who, action, **known)
+
+    monkeypatch.setattr(Audit, "write", full)
+    sent = desk.resend(DLQ, "m-0")
+    assert (sent.deleted, "audit log: No space left" in sent.notes[-1]) == (True, True)
+    job = ended(desk.drop(DLQ))
+    assert (job.state, job.counts.deleted) == (State.DONE, 1)
+    assert any("No space left" in line.text for line in job.messages)
+    assert desk.export(DLQ, "", None).notes[-1].endswith("No space left on device")
 
 
 def test_marks_are_kept_in_order_and_audited(desk: Desk, place: Place) -> None:

@@ -177,7 +177,7 @@ def _drop(given: argparse.Namespace) -> int:
                 print(f"none of the {impact.looked_at:,} letters of {name} match; nothing was dropped")
                 return 0
             _show_impact(impact, name)
-            if input(f"Type {name} to drop them: ").strip() != name:
+            if _asked(f"Type {name} to drop them: ").strip() != name:
                 print("that is not its name; nothing was dropped")
                 return options.FAILED
             expected = impact.count if impact.complete else None
@@ -196,6 +196,15 @@ def _show_impact(impact: Impact, name: str) -> None:
     if not impact.complete:
         print("Not all could be looked at: whatever matches will be dropped.")
     tell_cost(impact.cost, impact.notes)
+
+
+def _asked(question: str) -> str:
+    """What is typed; the end of the input is no answer."""
+    try:
+        return input(question)
+    except EOFError:
+        print()
+        return ""
 
 
 # restore
@@ -273,7 +282,7 @@ def _edit(given: argparse.Namespace) -> int:
         to = wanted.to or given.to
         if not given.yes and sys.stdin.isatty():
             print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {_key_told(letter, key)}")
-            if input(f"Send it to {to or letter.source or 'its queue'}? [y/N] ").strip().lower() not in ("y", "yes"):
+            if _asked(f"Send it to {to or letter.source or 'its queue'}? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("nothing was sent")
                 return options.FAILED
         resent = desk.resend(
@@ -327,7 +336,7 @@ def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace) -> Wa
             except (EditError, UnicodeDecodeError) as error:
                 if not sys.stdin.isatty() or given.yes:
                     raise EditError(f"message {letter.id}: {error}; nothing was sent") from None
-                if input(f"{error}\nOpen it again? [Y/n] ").strip().lower() in ("n", "no"):
+                if _asked(f"{error}\nOpen it again? [y/N] ").strip().lower() in ("n", "no", ""):
                     return None
     finally:
         path.unlink(missing_ok=True)

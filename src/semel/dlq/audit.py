@@ -27,7 +27,9 @@ _LONGEST: Final = 4_000  # characters of a text in it
 
 
 class AuditError(SemelError):
-    """The audit log cannot be written to or read."""
+    """The audit log cannot be written to or read. `reason` is the system's."""
+
+    reason = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,21 @@ class Audit:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise AuditError(
+            refused = AuditError(
                 f"{action} {queue}: not done, as it cannot be written to the audit log {self.path}: "
                 f"{error.strerror or error}; set SEMEL_STATE to a folder that this user may write to"
-            ) from None
+            )
+            refused.reason = f"{self.path}: {error.strerror or error}"
+            raise refused from None
         return entry
+
+    def add(self, who: str, action: str, **known: Any) -> str:
+        """The same for what is done already: why it could not be written down, or nothing."""
+        try:
+            self.write(who, action, **known)
+        except AuditError as error:
+            return f"this could not be written to the audit log: {error.reason}"
+        return ""
 
     def entries(self, where: str = "", limit: int | None = None) -> Iterator[AuditEntry]:
         """The newest first. `where` is a filter over who, action, queue, where, outcome, job, count, at and age."""

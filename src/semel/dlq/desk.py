@@ -10,6 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -139,21 +140,22 @@ class Desk:
     ) -> Exported:
         """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
         look = self._peeker()
+        self.audit.write(self.who, "export", queue=queue, where=where, outcome="begun")
         with closing(_pages(look, queue, where, ids=ids)) as pages:
             count, path = snapshots.export((letter for page in pages for letter in page), to, at=self._clock())
-        self.audit.write(
-            self.who, "export", queue=queue, where=where, count=count, outcome="done", details={"file": path}
-        )
+        known: dict[str, Any] = {"queue": queue, "where": where, "details": {"file": path}}
+        look.notes += filter(None, [self.audit.add(self.who, "export", count=count, outcome="done", **known)])
         return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
 
     def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
         """The lines of an export one by one, for those who stream it."""
         count = 0
+        self.audit.write(self.who, "export", queue=queue, where=where, outcome="begun")
         with closing(_pages(self._peeker(), queue, where, ids=ids)) as pages:
             for page in pages:
                 count += len(page)
                 yield from (snapshots.line(letter, at=self._clock()) for letter in page)
-        self.audit.write(self.who, "export", queue=queue, where=where, count=count, outcome="done")
+        self.audit.add(self.who, "export", queue=queue, where=where, count=count, outcome="done")
 
     # Acting.
 
@@ -185,7 +187,7 @@ class Desk:
                 self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}
             )
             raise
-        self.audit.write(
+        problem = self.audit.add(
             self.who,
             "resend",
             queue=queue,
@@ -199,7 +201,7 @@ class Desk:
                 "changed": ", ".join(wanted.changed),
             },
         )
-        return resent
+        return replace(resent, notes=(*resent.notes, problem)) if problem else resent
 
     def drop(
         self,
@@ -277,7 +279,8 @@ class Desk:
             counts = job.counts
             count = counts.matched if action.endswith("(dry run)") else max(counts.deleted, counts.sent)
             known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, "details": details}
-            self.audit.write(self.who, action, count=count, outcome=outcome, **known)
+            if problem := self.audit.add(self.who, action, count=count, outcome=outcome, **known):
+                job.say(problem)
 
         def audited(job: Job) -> None:
             # Before the job's own end: whoever waits for that finds the entry.
