@@ -148,6 +148,30 @@ def test_a_script_on_this_machine_needs_no_token_of_an_open_dashboard(open_site:
     assert open_site.post("/api/v1/queues/orders/messages", {"body": "from a script"}).status == 200
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=b"])
+def test_what_any_page_can_send_is_not_taken_for_a_script(open_site: Site, kind: str) -> None:
+    answer = open_site.ask("POST", "/api/v1/marks", b'{"text": "forged"}', {"content-type": kind})
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "[::1"},
+        {"origin": "http://[::1"},
+        {"cookie": "\xe9=\xe9; semel-0=\xe9.\xe9"},
+        {"x-csrf-token": "\xe9", "origin": "{url}", "cookie": "semel-0=x"},
+        {"authorization": "Bearer \xe9"},
+        {"authorization": "Basic x"},
+        {"content-length": "\xb2"},
+    ],
+)
+def test_headers_that_make_no_sense_are_refused_and_break_nothing(open_site: Site, headers: dict[str, str]) -> None:
+    given = {name: value.replace("{url}", open_site.url) for name, value in headers.items()}
+    answer = open_site.ask("POST", "/api/v1/doctor/run", None, given)
+    assert answer.status in (202, 400, 403, 413), answer.text
+
+
 # Tokens.
 
 
@@ -339,6 +363,8 @@ def test_a_look_that_costs_receives_is_not_for_readers_nor_for_foreign_pages(tmp
                 assert site.ask("GET", f"{path}?look=1", headers=reader).status == 403
                 foreign = operator | {"sec-fetch-site": "cross-site"}
                 assert site.ask("GET", f"{path}?look=1", headers=foreign).status == 403
+                for export in ("/api/v1/dead-letters/orders/export", "/dead-letters/orders/export"):
+                    assert site.ask("GET", export, headers=reader).status == 403
                 found = site.ask("GET", f"{path}?look=1", headers=operator).json()
                 assert [row["preview"] for row in found["rows"]] == ["body"]
                 assert "receive" in found["cost"]

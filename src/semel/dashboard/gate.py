@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from semel.dashboard.data.model import Viewer
 from semel.dashboard.settings import Settings
@@ -28,6 +28,7 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION: Final = 12 * 3600.0  # seconds
 TRIES: Final = 10  # wrong tokens from one address in a minute
 _REMEMBERED: Final = 10_000
+_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 _BROWSERS: Final = ("origin", "sec-fetch-site", "cookie")
 
 
@@ -61,7 +62,7 @@ class Gate:
     # Where from.
 
     def check_host(self, host: str) -> None:
-        name = urlsplit(f"//{host}").hostname or ""
+        name = _split(f"//{host}").hostname or ""
         if name in ("localhost", self._settings.host, *(known.lower() for known in self._settings.names)):
             return
         if not _is_address(name):
@@ -77,7 +78,7 @@ class Gate:
         if site not in (None, "same-origin", "none"):
             raise Refused(403, "requests from pages of other sites are refused", "do it on the dashboard's own pages")
         if origin is not None:
-            found = urlsplit(origin)
+            found = _split(origin)
             named = self._settings.proxy and found.hostname in self._settings.names
             if found.netloc != headers.get("host") and not named:
                 raise Refused(
@@ -113,12 +114,14 @@ class Gate:
                 else "log in with the token that may act",
             )
 
-    def check_act(self, caller: Caller, given: str | None) -> None:
-        """Whether the caller may change something; `given` is the CSRF token that came with the request."""
+    def check_act(self, caller: Caller, given: str | None, kind: str = "") -> None:
+        """Whether the caller may change something; `given` is the CSRF token that came with the request, `kind` the
+        type of its body."""
         self.check_may_act(caller)
-        if caller.proven:
+        # A form is what a page of any site can send, with browsers of old even without an Origin.
+        if caller.proven and (self._settings.token or self._settings.reader_token or kind not in _FORMS):
             return
-        if not caller.session or given is None or not hmac.compare_digest(given, self.csrf(caller.session)):
+        if not caller.session or given is None or not _same(given, self.csrf(caller.session)):
             raise Refused(403, "this form is too old, or was not sent by our page", "reload the page and do it again")
 
     # Sessions.
@@ -147,8 +150,8 @@ class Gate:
             raise Refused(429, "too many wrong tokens from this address", "wait a minute")
         settings = self._settings
         # Both are compared, always: how long it takes says nothing.
-        operator = hmac.compare_digest(token.encode(), (settings.token or secrets.token_hex()).encode())
-        reader = hmac.compare_digest(token.encode(), (settings.reader_token or secrets.token_hex()).encode())
+        operator = _same(token, settings.token or secrets.token_hex())
+        reader = _same(token, settings.reader_token or secrets.token_hex())
         if operator or reader:
             return "operator" if operator else "reader"
         self._wrong[where] = [*wrong, self._clock()]
@@ -163,7 +166,7 @@ class Gate:
 
     def _session(self, cookie: str) -> tuple[str, str] | None:
         text, _, mac = cookie.rpartition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
+        if not _same(mac, self._mac(text)):
             return None
         role, began, _ = text.split(".", 2)
         if text in self._ended or not 0 <= self._clock() - int(began) + 60 < SESSION:
@@ -190,6 +193,17 @@ class Gate:
             last = forwarded.rpartition(",")[2].strip()
             return last if _is_address(last) else remote
         return remote
+
+
+def _same(given: str, known: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:
+        raise Refused(400, "the request has a header that cannot be read", "send it again") from None
 
 
 def _is_address(name: str) -> bool:

@@ -111,7 +111,7 @@ class Guard:
             send = _with_cookie(send, session_cookie(gate, scope, headers, begun))
         if not safe:
             given, receive = await _csrf(headers, receive)
-            gate.check_act(caller, given)
+            gate.check_act(caller, given, _kind(headers))
         elif looks:
             gate.check_may_act(caller)
         _remember(scope, caller)
@@ -151,6 +151,8 @@ def is_for_people(scope: Scope) -> bool:
 
 def _looks(scope: Scope) -> bool:
     """Whether a GET asks for a look that counts against messages: on SQS, whoever sees a message has received it."""
+    if scope["path"].endswith("/export"):
+        return True
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
     return query.get("look", [""])[-1].lower() in ("1", "true", "on", "yes", "t", "y")
 
@@ -206,11 +208,15 @@ def _bounded(receive: Receive, most: int) -> Receive:
     return counted
 
 
+def _kind(headers: dict[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def _csrf(headers: dict[str, str], receive: Receive) -> tuple[str | None, Receive]:
     """The CSRF token of a request, from its header, or from the form; what was read for it is handed on."""
     if (given := headers.get(CSRF_HEADER)) is not None:
         return given, receive
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _kind(headers)
     if kind == "application/x-www-form-urlencoded":
         whole, receive = await _read(receive, MAX_BODY)
         found = _IN_FORM.search(whole)

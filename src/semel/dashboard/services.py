@@ -16,12 +16,12 @@ from semel.dashboard.gate import Gate
 from semel.dlq.desk import Desk
 from semel.dlq.jobs import Jobs
 from semel.errors import SemelError
+from semel.sqs import Client
 from semel.sqs.client.messages import Attribute
 from semel.sqs.errors import BadRequest
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
-    from semel.sqs import Client
 
 log = logging.getLogger("semel.dashboard")
 
@@ -50,8 +50,10 @@ class Services:
         except SemelError as error:
             log.warning("started without its ledger, which does not answer: %s", error)
         jobs = Jobs(house.state / "jobs", clock=clock)
+        # What is done may take its time and its tries; who only looks is told soon that nothing answers.
+        acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
         desk = Desk(
-            house.client,
+            acting,
             ledger=known,
             state=house.state,
             jobs=jobs,
@@ -63,6 +65,8 @@ class Services:
 
     def close(self) -> None:
         self.jobs.close()
+        if self.desk.client is not self.house.client:
+            self.desk.client.close()
         self.house.close()
 
     # What the desk has no name for, and the audit log has.

@@ -69,7 +69,9 @@ class House:
         self.settings, self._clock = settings, clock
         self.state = settings.state or state_folder()
         self._own_client = client is None
-        self.client = client or Client(settings.endpoint_url, settings.region, settings.profile)
+        self.client = client or Client(
+            settings.endpoint_url, settings.region, settings.profile, connect_timeout=3, read_timeout=10, max_attempts=2
+        )
         self.memory = Memory(settings.ledger, ledger, settings.attempt_logs)
         self.crew = Crew(settings.workers, token=settings.control_token, folder=self.state)
         self._once = Once(self.crew, logs=settings.attempt_logs, clock=clock)
