@@ -21,7 +21,9 @@ import pytest
 
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
+from semel.cli.following import bar, summary
 from semel.dlq import watching
+from semel.dlq.jobs import Job
 from semel.dlq.model import QueueInfo
 from semel.dlq.watching import Watch
 from semel.sqs import Client, Entry, letters
@@ -390,6 +392,22 @@ def test_a_cancelled_redrive_gives_back_what_it_has_and_says_130(shell: Shell, h
     assert shell.count(state="in_flight") == 0
     assert shell.count() + shell.count("orders") == 60
     assert shell("audit", "--where", "outcome = cancelled", "--json").out.count("\n") == 1
+
+
+def test_a_bar_says_what_is_known_and_fits_the_terminal() -> None:
+    job = Job("redrive", DLQ)
+    job.begin()
+    job.add(looked_at=1_200)
+    assert bar(job, 100) == "1,200 looked at"
+    job.total = 800
+    job.add(sent=200, deleted=200)
+    assert bar(job, 100).startswith("[███████░░░░░░░░░░░░░░░░░░░░░░░] 200/800")
+    assert bar(job, 100, unicode=False).startswith("[#######.......................] 200/800")
+    job.add(failed=3, returned=2)
+    assert bar(job, 200).endswith("3 failed  2 came back")
+    assert all(len(bar(job, room)) <= room for room in range(1, 120))
+    job.pause()
+    assert summary(job).startswith("redrive of orders-dlq: running: 200 sent, 200 deleted, 3 failed, 2 came back")
 
 
 # Watching.

@@ -6,6 +6,7 @@ The rule: the first Ctrl-C cancels the job, which gives back what it has in hand
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import shutil
 import signal
@@ -182,6 +183,8 @@ def _keys(screen: _Screen) -> Iterator[Callable[[], str]]:
     tty.setcbreak(handle)
     screen.say("p pauses, c cancels")
     try:
-        yield lambda: sys.stdin.read(1).lower() if select.select([handle], [], [], 0)[0] else ""
+        yield (
+            lambda: os.read(handle, 1).decode(errors="ignore").lower() if select.select([handle], [], [], 0)[0] else ""
+        )
     finally:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)
