@@ -101,6 +101,10 @@ def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, hou
     found = until(lambda: (now := house.letters("orders-dlq", look=True)).complete and now, "the look")
     assert found.matched == 12
     assert "receive" in found.cost
+    assert found.queue.estimated
+    assert found.queue.first_expires == min(row.sent for row in found.letters) + found.queue.retention
+    (row,) = house.dead_letter_queues()
+    assert (row.name, row.visible, row.first_expires) == ("orders-dlq", 12, None)  # nobody has looked for the list
     again = house.letters("orders-dlq")
     assert (again.matched, again.needs_look) == (12, False)
     (received,) = dead.receive(1, 0)

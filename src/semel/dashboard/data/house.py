@@ -44,7 +44,7 @@ from semel.dashboard.data.workers import Crew
 from semel.dashboard.settings import Settings
 from semel.dlq.audit import Audit
 from semel.dlq.filters import Filter
-from semel.dlq.listing import dead_letter_queues, is_called_so
+from semel.dlq.listing import dead_letter_queue, dead_letter_queues, is_called_so
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import peeker
 from semel.ledger.contract import Ledger
@@ -52,7 +52,8 @@ from semel.sqs import Client
 from semel.sqs.client.admin import Admin
 
 HOUR: Final = 3600.0
-_LISTED: Final = 10.0  # seconds for which ages of dead letters are good: they take a look to know
+_LISTED: Final = 30.0  # seconds for which the ages in all dead-letter queues are good: they take a look to know
+_LISTED_ALONE: Final = 10.0  # the same of one
 
 
 class House:
@@ -78,6 +79,7 @@ class House:
         self._practice = Practice(settings, self._names, clock=clock)
         self._searches = Searches(self._read_letters, now=self.now)
         self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)
+        self._listed_alone: Kept[list[QueueInfo]] = Kept(_LISTED_ALONE)
         # A page that refreshes itself must not receive again each time.
         self._looks: Kept[MessagesPage] = Kept(looking.GOOD_FOR, most=16)
         self._single_looks: Kept[tuple[DeadLetter, str]] = Kept(looking.GOOD_FOR, most=16)
@@ -259,12 +261,14 @@ class House:
             if known is None:
                 return LettersPage(row, (), (), 0, 0, row.depth, complete=False, where=where, needs_look=True)
             found = known
+        if not source.is_ours:
+            row = queues.estimated(row, found.rows, source.now())
         return looking.letters_page(row, found, where, limit, after)
 
     def changed(self, queue: str | None = None) -> None:
         """Somebody acted: what was kept is no longer true."""
         self.source.forget()
-        for kept in (self._listed, self._looks, self._single_looks):
+        for kept in (self._listed, self._listed_alone, self._looks, self._single_looks):
             kept.forget()
         if queue is not None:
             self._searches.forget(queue)
@@ -359,12 +363,19 @@ class House:
     def _names(self) -> Sequence[str]:
         return [facts.name for facts in self.source.facts()]
 
-    def _infos(self) -> list[QueueInfo]:
-        return self._listed.get("", lambda: dead_letter_queues(self.client, clock=self.now))
+    def _infos(self) -> Sequence[QueueInfo]:
+        """All dead-letter queues. Our broker tells their ages, for a look at each; others do not."""
+        if self.is_ours:
+            return self._listed.get("", lambda: dead_letter_queues(self.client, clock=self.now))
+        return queues.letter_infos(self.source.facts())
 
     def _letter_queue(self, facts: QueueFacts) -> DeadLetterQueueRow:
-        known = next((info for info in self._infos() if info.name == facts.name), None)
-        info = known or queues.letter_info(facts)
+        if self.is_ours:
+            (info,) = self._listed_alone.get(
+                facts.name, lambda: [dead_letter_queue(self.client, facts.name, clock=self.now)]
+            )
+        else:
+            info = queues.letter_info(facts, queues.sources_by_queue(self.source.facts()).get(facts.name, ()))
         return queues.dead_letter_row(info, facts, Series(), self.now())
 
     def _read_letters(self, queue: str, where: Filter, after: int) -> Iterator[Page]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from semel.dashboard.data import alarms
 from semel.dashboard.data import series as past
 from semel.dashboard.data.facts import QueueFacts
-from semel.dashboard.data.model import DeadLetterQueueRow, QueueRow, Series
+from semel.dashboard.data.model import DeadLetterQueueRow, LetterRow, QueueRow, Series
+from semel.dlq.listing import is_called_so
 from semel.dlq.model import QueueInfo
 
 SPARK: Final = 60  # samples of a sparkline
@@ -86,8 +88,17 @@ def dead_letter_row(info: QueueInfo, facts: QueueFacts | None, series: Series, n
     )
 
 
-def letter_info(facts: QueueFacts) -> QueueInfo:
-    """Of a queue that nobody calls a dead-letter queue: what its attributes tell."""
+def letter_infos(all_facts: Sequence[QueueFacts]) -> list[QueueInfo]:
+    """All dead-letter queues, as far as attributes tell: those that a queue names, and those that are called so."""
+    sources = sources_by_queue(all_facts)
+    return [
+        letter_info(facts, sources.get(facts.name, ()))
+        for facts in all_facts
+        if facts.name in sources or is_called_so(facts.name)
+    ]
+
+
+def letter_info(facts: QueueFacts, sources: tuple[str, ...]) -> QueueInfo:
     return QueueInfo(
         name=facts.name,
         url=facts.url,
@@ -97,6 +108,15 @@ def letter_info(facts: QueueFacts) -> QueueInfo:
         in_flight=facts.in_flight,
         delayed=facts.delayed,
         retention=facts.number("MessageRetentionPeriod", 345_600.0),
+        sources=sources,
         oldest_age=facts.oldest_age,
         estimated=True,
     )
+
+
+def estimated(row: DeadLetterQueueRow, seen: Sequence[LetterRow], now: float) -> DeadLetterQueueRow:
+    """With the ages that some of its letters show."""
+    oldest = min((letter.sent for letter in seen if letter.sent), default=None)
+    if oldest is None:
+        return row
+    return replace(row, oldest_age=max(0.0, now - oldest), first_expires=oldest + row.retention, estimated=True)
