@@ -117,7 +117,7 @@ def _redrive(
     office: Office, request: Request, queue: str, where: str, ids: Sequence[str], draft: Draft
 ) -> HTMLResponse:
     seen = office.house.letters(queue, where=where, limit=1)
-    words = _words(len(ids) or seen.matched)
+    words = "all that match" if seen.needs_look and not ids else _words(len(ids) or seen.matched)
     return office.pages.answer(
         request, "redrive.html", nav="dead-letters", status=400 if draft.problem else 200, queue=queue, where=where,
         ids=ids, draft=draft, problem=draft.problem or seen.error or "", sources=seen.queue.sources,
@@ -130,8 +130,8 @@ def _drop(office: Office, request: Request, queue: str, where: str, problem: str
     seen = office.house.letters(queue, where=where, limit=1)
     return office.pages.answer(
         request, "drop.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
-        problem=problem or seen.error or "", count=seen.matched, count_words=_words(seen.matched),
-        complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
+        problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.matched,
+        count_words=_words(seen.matched), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
     )  # fmt: skip
 
 
@@ -142,6 +142,8 @@ def _words(count: int) -> str:
 def _what(seen: LettersPage, where: str, ids: Sequence[str]) -> str:
     if ids:
         return "This letter goes" if len(ids) == 1 else f"These {number(len(ids))} letters go"
+    if seen.needs_look:
+        return "All letters that match go" if where else f"All {number(seen.total)} letters go"
     if where:
         return f"{number(seen.matched)} of {number(seen.total)} letters"
     return f"All {number(seen.total)} letters"

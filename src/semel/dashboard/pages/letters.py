@@ -37,7 +37,7 @@ def routes(office: Office) -> APIRouter:
         said = f"Sent as {resent} to {to}, and deleted here." if resent else ""
         return office.pages.answer(
             request, "letters.html", nav="dead-letters", page=page, queue=page.queue, where=where, after=after,
-            look="1" if look else "", said=said, most_groups=GROUPS,
+            look="1" if look else "", ours=office.house.is_ours, said=said, most_groups=GROUPS,
             jobs=office.jobs(queue, 5) if not wanted or "jobs" in wanted else [],
         )  # fmt: skip
 

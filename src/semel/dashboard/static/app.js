@@ -74,7 +74,7 @@ const refresh = async () => {
     }
     const done = $("[data-live][data-final]");
     failed = 0;
-    show(done ? "paused" : "on", done ? "finished" : "live");
+    show(done ? "paused" : "on", done ? "at rest" : "live");
     if (done) stop();
   } catch {
     failed += 1;
@@ -88,6 +88,7 @@ const pace = () => 1000 * Math.min(...$$("[data-live]").map((part) => Number(par
 const stop = () => { clearTimeout(timer); timer = 0; };
 const start = () => {
   stop();
+  if ($("[data-live][data-final]")) return show("paused", "at rest");
   if (paused || document.hidden || !$("[data-live]")) return;
   timer = setTimeout(async () => { await refresh(); if (timer) start(); }, pace());
 };

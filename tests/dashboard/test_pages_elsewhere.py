@@ -1,0 +1,72 @@
+"""The pages over an endpoint that is not Semel's broker, here moto's: what looking costs is said before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browsing import Browser
+from dashboard.serving import PATIENCE, Site, serving
+from semel.dashboard.data import Settings
+from semel.sqs import Client, letters
+
+pytest.importorskip("moto.server")
+PATIENT = PATIENCE * 1000
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    state = tmp_path_factory.mktemp("state")
+    try:
+        with Client(url, "us-east-1", access_key="test", secret_key="test") as client:
+            dead = client.create_queue("orders-dlq")
+            policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5})
+            client.create_queue("orders", {"RedrivePolicy": policy})
+            letter = letters.Letter("k-1", "Timeout", "no answer", 3, "id-1", "orders")
+            dead.send('{"id": 1}', attributes=letters.attributes(letter, {}, 9))
+            settings = Settings(endpoint_url=url, region="us-east-1", port=0, state=state)
+            with serving(settings, client=client) as found:
+                yield found
+    finally:
+        server.stop()
+
+
+def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site: Site, browser: Browser) -> None:
+    def operate(page: Page) -> None:
+        page.set_default_timeout(PATIENT)
+        page.get_by_role("link", name="orders-dlq").click()
+        expect(page.get_by_text("Looking costs something here")).to_be_visible()
+        page.get_by_role("link", name="Receive, look, give back").click()
+        expect(page.get_by_text("the receive count of 1 message went up by 1")).to_be_visible(timeout=PATIENT)
+        page.get_by_role("link", name="Timeout: no answer").click()  # moto knows no move tasks: it must stream
+        page.get_by_role("link", name="Redrive these 1…").click()
+        page.get_by_label("Canary").fill("0")
+        page.get_by_role("button", name="Redrive 1 letter").click()
+        expect(page.get_by_role("heading", name="Finished: 1 sent back")).to_be_visible(timeout=PATIENT)
+
+    visit = browser.look(f"{site.url}/dead-letters", operate)
+    assert visit.complaints == []
+    (message,) = site.services.house.client.queue("orders").receive(10, 0)
+    assert message.body == '{"id": 1}'
+    assert letters.carried_key(message.attributes) == "k-1"
+
+
+def test_every_page_has_something_to_say_there(site: Site, browser: Browser) -> None:
+    paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?look=1", "/queues/orders?tab=settings",
+             "/dead-letters/orders-dlq/drop", "/once", "/workers", "/doctor", "/audit")  # fmt: skip
+
+    def look(page: Page) -> list[int]:
+        return [answer.status for path in paths if (answer := page.goto(site.url + path)) is not None]
+
+    visit = browser.look(site.url, look)
+    assert visit.result == [200] * len(paths)
+    assert visit.complaints == []
