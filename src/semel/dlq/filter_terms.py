@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -23,6 +23,9 @@ from semel.dlq.filter_words import quoted
 from semel.dlq.model import DeadLetter
 from semel.dlq.patterns import Pattern
 from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.dlq.glancing import Glance
 
 _NUMBER: Final = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?")
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kKmM])(?:i?[bB])?")
@@ -38,7 +41,7 @@ Test = Callable[[Any, float], bool]  # a letter's value, and the time
 class Seen:
     """One letter while it is looked at: what is worked out for one condition is there for the next."""
 
-    def __init__(self, letter: DeadLetter, now: float) -> None:
+    def __init__(self, letter: DeadLetter | Glance, now: float) -> None:
         self.letter = letter
         self.now = now
 
@@ -106,11 +109,11 @@ def as_number(text: str) -> int | float | None:
 # Fields.
 
 
-def _text(of: Callable[[DeadLetter], str]) -> Callable[[Seen], tuple[Any, ...]]:
+def _text(of: Callable[[Any], str]) -> Callable[[Seen], tuple[Any, ...]]:
     return lambda seen: (found,) if (found := of(seen.letter)) else ()
 
 
-def _time(of: Callable[[DeadLetter], float | None]) -> Callable[[Seen], tuple[Any, ...]]:
+def _time(of: Callable[[Any], float | None]) -> Callable[[Seen], tuple[Any, ...]]:
     return lambda seen: (found,) if (found := of(seen.letter)) else ()
 
 

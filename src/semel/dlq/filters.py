@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from semel.dlq import filter_terms as terms
 from semel.dlq.filter_terms import FIELDS, BadValue, Field, Seen, Value
@@ -20,6 +20,9 @@ from semel.dlq.filter_words import FilterError as FilterError
 from semel.dlq.model import DeadLetter
 from semel.dlq.patterns import Pattern, PatternError
 from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.dlq.glancing import Glance
 
 MAX_LENGTH: Final = 8_000  # characters
 MAX_DEPTH: Final = 50  # of ( ) and not
@@ -142,7 +145,7 @@ class Filter:
 
     condition: Condition | None = None
 
-    def matches(self, letter: DeadLetter, now: float) -> bool:
+    def matches(self, letter: DeadLetter | Glance, now: float) -> bool:
         return self.holds(Seen(letter, now))
 
     def holds(self, seen: Any) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.consumer.errors_shape import FINGERPRINT_FROM
 from semel.consumer.errors_shape import shape as shape
 from semel.dlq.model import DeadLetter
+
+if TYPE_CHECKING:
+    from semel.dlq.glancing import Glance
 
 LENGTH: Final = 10  # hexadecimal digits
 
@@ -23,11 +26,11 @@ def _printed(error: str) -> str:
     return sha256(shape(error).encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH]
 
 
-def error_of(letter: DeadLetter) -> str:
+def error_of(letter: DeadLetter | Glance) -> str:
     """What the attempt log says of its end, in one line: so that its fingerprint is also the doctor's."""
     # An error without a kind of its own is written as both.
     return letter.error if letter.error and letter.reason == letter.error else letter.why
 
 
-def of(letter: DeadLetter) -> str:
+def of(letter: DeadLetter | Glance) -> str:
     return fingerprint(error_of(letter))

@@ -118,6 +118,8 @@ class BrokerPeeker(Peeker):
         most: int | None = None,
         ids: Collection[str] = (),
     ) -> Iterator[list[DeadLetter]]:
+        from semel.dlq.glancing import Glance  # which is made of what is here
+
         self._begin()
         name, now = self.client.queue(queue).name, self.clock()
         if ids:
@@ -134,11 +136,11 @@ class BrokerPeeker(Peeker):
             found: list[DeadLetter] = []
             place = page.next
             for number, message in enumerate(page.messages, 1):
-                letter = peeked(message, name)
+                glance = Glance(message, name)
                 self.looked_at += 1
-                if not where.matches(letter, now):
+                if not where.matches(glance, now):
                     continue
-                found.append(letter if bodies else shortened(letter))
+                found.append(glance.whole if bodies else shortened(glance.whole))
                 if left is not None:
                     left -= 1
                     if left == 0 and number < len(page.messages):
