@@ -281,6 +281,29 @@ def test_what_fails_again_meanwhile_is_not_sent_a_second_time(either: Site) -> N
     assert either.names() == []
 
 
+def test_nor_where_it_comes_back_before_the_end_of_the_queue_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    peek = Admin.peek
+
+    def one_by_one(self: Admin, queue: str, **options: Any) -> Any:
+        return peek(self, queue, **(options | {"limit": 1}))
+
+    monkeypatch.setattr(Admin, "peek", one_by_one)
+    monkeypatch.setattr("semel.dlq.taking_by_ids._PAGES_AHEAD", 1)
+    with site(BROKER) as standard:
+        names = [f"{n}" for n in range(9)]
+        standard.bury(*names)
+        rounds = iter(range(20))
+
+        def fail(point: str) -> None:
+            if point == "between_rounds":
+                next(rounds)
+                standard.bury()
+
+        job = good(standard.redrive(rate=1, monotonic=_instant(), crash=fail, stop_after_failures=0))
+        assert (job.counts.sent, job.counts.matched) == (9, 9)
+        assert sorted(standard.dead_names("visible")) == names
+
+
 def until(holds: Callable[[], bool]) -> bool:
     for _ in range(6_000):
         if holds():
