@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -76,6 +77,12 @@ def test_the_first_id_stays_the_first_one_through_a_second_redrive(either: Site)
     assert either.dead_names() == ["a1"]
     good(either.redrive())
     assert either.attributes() == [{"semel-message-id": id, "semel-redrives": "2"}]
+
+
+def test_a_key_that_a_message_carried_before_it_died_is_carried_on(either: Site) -> None:
+    either.moved("a1", attributes={"semel-key": "from-the-outbox"})
+    good(either.redrive())
+    assert either.attributes() == [{"semel-key": "from-the-outbox", "semel-redrives": "1"}]
 
 
 def test_a_letter_counts_how_often_it_was_sent_back(standard: Site) -> None:
@@ -361,6 +368,24 @@ def test_a_fifo_letter_is_sent_under_an_id_of_its_own_and_within_five_minutes_on
     assert fifo.dead_names() == []
 
 
+def test_two_redrives_at_once_send_each_letter_once(either: Site) -> None:
+    names = [f"{chr(97 + n % 20)}{n:02}" for n in range(60)]
+    either.moved(*names)
+    jobs = [Job("redrive", either.dead) for _ in range(3)]
+    runs = [either.redriver().run for _ in jobs]
+    threads = [threading.Thread(target=job.run, args=(run,)) for job, run in zip(jobs, runs, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    good(either.redrive())
+    assert sorted(either.names()) == sorted(names)
+    for group in {name[0] for name in names}:
+        assert [name for name in either.names() if name[0] == group] == [
+            name for name in names if name[0] == group
+        ] or not either.fifo
+
+
 # Order.
 
 
@@ -573,6 +598,26 @@ def test_what_sqs_does_not_show_behind_a_letter_that_stays_is_told() -> None:
         assert (fifo.names(), job.counts.sent) == ([f"a{n:02}" for n in range(10) if n != 3], 9)
         assert len(fifo.dead_names("visible")) == 6
         assert any("about 5 letters were not looked at" in line.text for line in job.messages)
+
+
+def test_that_looking_may_move_letters_on_is_told_before() -> None:
+    with site(SQS) as standard:
+        standard.place.client.create_queue("last")
+        policy = {"deadLetterTargetArn": standard.client.queue("last").arn, "maxReceiveCount": 9}
+        standard.client.queue(standard.dead).call(
+            "SetQueueAttributes", {"Attributes": {"RedrivePolicy": json.dumps(policy)}}
+        )
+        standard.bury("a1")
+        job = good(standard.redrive())
+        assert "dead moves messages on when they were received 9 times" in job.messages[0].text
+
+
+def test_a_message_that_is_never_hidden_does_not_keep_it_going() -> None:
+    with site(SQS) as standard:
+        standard.bury("a1", "b1")
+        standard.place.broker.faults.set("duplicate", 1.0)
+        job = good(standard.redrive(where="$.name = b1"))
+        assert job.counts.sent == 1
 
 
 def test_what_is_held_is_kept_hidden() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from semel.dlq import fingerprints
-from semel.dlq.fates import Fate, Fates, SentBack, redrive_policy
+from semel.dlq.fates import Fate, Fates, SentBack
+from semel.dlq.holding import redrive_policy
 from semel.dlq.jobs import Job, JobStopped
 from semel.dlq.model import DeadLetter
 from semel.sqs.client import Queue

@@ -8,14 +8,12 @@ dead-letter queue has grown, which is less: other messages come there too, and S
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from semel.consumer.keys import scoped
-from semel.dlq.holding import depth
+from semel.dlq.holding import depth, redrive_policy
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import peeked
 from semel.ledger.contract import Entry, Ledger, LedgerError, Status
@@ -204,11 +202,3 @@ class Fates:
 def dead_letter_queue(queue: Queue) -> str:
     """The name of a queue's dead-letter queue, if it has one."""
     return str(redrive_policy(queue).get("deadLetterTargetArn", "")).rpartition(":")[2]
-
-
-def redrive_policy(queue: Queue) -> dict[str, Any]:
-    try:
-        found = json.loads(queue.attributes("RedrivePolicy").get("RedrivePolicy") or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

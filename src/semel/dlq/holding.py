@@ -7,9 +7,10 @@ hand when the process dies is seen again when its visibility timeout ends.
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from semel.dlq.model import DeadLetter
 from semel.sqs.client import Failure, Queue
@@ -29,6 +30,14 @@ _COUNTS: Final = (
 def depth(queue: Queue) -> int:
     """All that is in it, whatever its state; roughly, on SQS."""
     return sum(int(value) for value in queue.attributes(*_COUNTS).values())
+
+
+def redrive_policy(queue: Queue) -> dict[str, Any]:
+    try:
+        found = json.loads(queue.attributes("RedrivePolicy").get("RedrivePolicy") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class _Held:

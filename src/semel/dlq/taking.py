@@ -11,8 +11,9 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
+from semel.dlq.holding import redrive_policy
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
 from semel.dlq.taking_base import VISIBILITY
@@ -26,6 +27,7 @@ from semel.sqs.errors import OverLimit, SqsError
 
 _CANARY_TAKE: Final = 100  # letters among which those that go first are chosen
 _EMPTY: Final = 2  # empty receives in a row that are the end of a queue
+_STALE: Final = 100  # receives in a row that bring only what was here before
 _WAIT: Final = 1  # seconds: a receive that waits asks all of SQS's servers
 # SQS hides no more than 120,000 messages of a queue; a few are left for others.
 MAX_HELD: Final = 110_000
@@ -47,10 +49,18 @@ class ByReceiving(Taker):
         super().__init__(source, choice, job, monotonic)
         self._wait, self._max_held = wait, max_held
         self._ready: deque[DeadLetter] = deque()  # in hand, and not yet taken
-        self._empty = 0
+        self._empty = self._stale = 0
         self._seen: set[str] = set()
         self._late = 0
         self.copies: Collection[str] = frozenset()  # MessageIds of what was sent: back here, they are not ours to take
+
+    def __enter__(self) -> Self:
+        if limit := redrive_policy(self.source).get("maxReceiveCount"):
+            self.job.say(
+                f"{self.source.name} moves messages on when they were received {limit} times, and each look at one is "
+                "a receive here"
+            )
+        return super().__enter__()
 
     def take(self, most: int) -> list[DeadLetter]:
         while True:
@@ -86,8 +96,9 @@ class ByReceiving(Taker):
             self._empty = _EMPTY
             return False
         self._empty = 0 if received else self._empty + 1
+        self._stale = 0 if any(one.message_id not in self._seen for one in received) else self._stale + 1
         self._sort([DeadLetter.of(one, self.source.name) for one in received])
-        return True
+        return self._stale < _STALE
 
     def _sort(self, letters: Sequence[DeadLetter]) -> None:
         old = [letter for letter in letters if letter.id in self._gone]
