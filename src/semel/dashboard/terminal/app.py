@@ -59,6 +59,8 @@ class Top(App[None]):
     TITLE = "semel top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
+    Screen { overflow: hidden; }
+    TabbedContent, ContentSwitcher, Pane, Board { height: 1fr; padding: 0; }
     .note { padding: 0 1; width: 100%; }
     LiveTable { height: 1fr; }
     #dead, #workers { height: 2fr; }
@@ -111,7 +113,7 @@ class Top(App[None]):
         self._begun: list[Job] = []
 
     def compose(self) -> ComposeResult:
-        yield Header(show_clock=True)
+        yield Header(show_clock=True, icon="")
         titles = ("1 Queues", "2 Dead letters", "3 Workers", "4 Jobs")
         with TabbedContent(initial="tab-queues"):
             for name, title in zip(BOARDS, titles, strict=True):

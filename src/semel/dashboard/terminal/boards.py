@@ -75,18 +75,19 @@ class Board(Vertical):
         self.services = services
         self.filter = ""
         self.note = ""
+        self._line = Label("", classes="note")
+        self.tables = {name: LiveTable(columns, id=name) for name, columns in self.TABLES}
 
     def compose(self) -> ComposeResult:
-        yield Label("", classes="note")
-        for name, columns in self.TABLES:
-            yield LiveTable(columns, id=name)
+        yield self._line
+        yield from self.tables.values()
 
     def table(self, name: str) -> LiveTable:
-        return self.query_one(f"#{name}", LiveTable)
+        return self.tables[name]
 
     def say(self, note: str, *, bad: bool = False) -> None:
         self.note = note
-        self.query_one(".note", Label).update(Text(cells.plain(note), "bold red" if bad else "dim"))
+        self._line.update(Text(cells.plain(note), "bold red" if bad else "dim"))
 
     def matches(self, *texts: str) -> bool:
         return not self.filter or any(self.filter.casefold() in text.casefold() for text in texts)
@@ -108,7 +109,7 @@ class QueuesBoard(Board):
         rows = [row for row in found.rows if self.matches(row.name)]
         self.table("queues").put([cells.queue(row) for row in rows])
         whose = "Semel's broker" if found.is_ours else "SQS"
-        shown = f"{len(rows):,} of {len(found.rows):,} queues" if self.filter else f"{len(rows):,} queues"
+        shown = f"{len(rows):,} of {len(found.rows):,} queues" if self.filter else cells.many(len(rows), "queue")
         notes = "".join(f"; {note}" for note in found.notes)
         self.say(f"{shown} at {found.endpoint} ({whose}){notes}")
 
@@ -151,7 +152,7 @@ class LettersBoard(Board):
             which = f" match {page.where}" if page.where else ""
             looked = "" if page.complete else f"; {page.looked_at:,} of {page.total:,} looked at"
             cost = f"; {page.cost}" if page.cost else ""
-            self.say(f"{page.queue.name}: {page.matched:,} letters{which}{looked}{cost}")
+            self.say(f"{page.queue.name}: {cells.many(page.matched, 'letter')}{which}{looked}{cost}")
 
     @property
     def choice(self) -> Choice | None:
@@ -195,7 +196,7 @@ class WorkersBoard(Board):
         self.table("held").put([cells.held(one) for one in taken.in_hand] if taken else [])
         if page.workers:
             busy = sum(taken.in_flight for _, taken in self.rows.values() if taken)
-            self.say(f"{len(page.workers):,} workers, {busy:,} messages in hand")
+            self.say(f"{cells.many(len(page.workers), 'worker')}, {cells.many(busy, 'message')} in hand")
         else:
             self.say(" ".join(page.notes))
 
@@ -219,7 +220,8 @@ class JobsBoard(Board):
         self.jobs = {job.id: job for job in found if self.matches(job.queue, job.kind, job.state.value, job.id)}
         self.table("jobs").put([cells.job(job) for job in self.jobs.values()])
         running = sum(not job.state.ended for job in self.jobs.values())
-        self.say(f"{len(self.jobs):,} jobs, {running:,} at work" if self.jobs else "No job has run yet: r redrives.")
+        some = f"{cells.many(len(self.jobs), 'job')}, {running:,} at work"
+        self.say(some if self.jobs else "No job has run yet; r on the board of dead letters begins one.")
 
     @property
     def chosen(self) -> Job | None:

@@ -71,6 +71,10 @@ def count(number: int | None) -> Text:
     return right(NOT_KNOWN if number is None else f"{number:,}", "" if number else "dim")
 
 
+def many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def rate(number: float | None) -> Text:
     if number is None:
         return right(NOT_KNOWN, "dim")
@@ -112,19 +116,21 @@ QUEUES: Final = (
 
 
 def queue(row: QueueRow) -> Row:
-    worst = row.alarms[0] if row.alarms else None
-    alarm = row.error or (f"{worst.level.value}: {worst.name}" if worst and worst.level in _RAISED else row.level.value)
+    raised = [alarm for alarm in row.alarms if alarm.level in _RAISED]
+    quiet = NOT_KNOWN if row.level is Level.UNKNOWN else "ok"
+    alarm = row.error or (f"{raised[0].level.value}: {raised[0].name}" if raised else quiet)
+    style = STYLES[raised[0].level] if raised else "green" if quiet == "ok" else "dim"
     return row.name, (
         cell(row.name, "bold"),
         count(row.visible),
         count(row.in_flight),
         count(row.delayed),
-        right(span(row.oldest_age)),
+        right(span(row.oldest_age if row.depth else None), "" if row.depth else "dim"),
         rate(row.rates.sent),
         rate(row.rates.received),
         rate(row.rates.deleted),
         cell(bars(row.history.visible), "cyan"),
-        cell(alarm, "bold red" if row.error else STYLES.get(row.level, "dim")),
+        cell(alarm, "bold red" if row.error else style),
         count(row.dead_letters) if row.dead_letter_queue else right(NOT_KNOWN, "dim"),
         count(row.workers),
     )

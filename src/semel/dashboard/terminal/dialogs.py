@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-from semel.dashboard.terminal.cells import plain
+from semel.dashboard.terminal.cells import many, plain
 from semel.dlq.plan import CANARY_DEFAULT, CANARY_MOST, PlanError, RedrivePlan
 from semel.errors import SemelError
 
@@ -126,8 +126,8 @@ class Choice:
     @property
     def words(self) -> str:
         about = "" if self.complete else "at least "
-        which = f"that match {self.where}" if self.where else "of it, all there are"
-        return f"{self.queue}: {about}{self.matched:,} letters {which}"
+        which = f" that match {self.where}" if self.where else ", all there are"
+        return f"{self.queue}: {about}{many(self.matched, 'letter')}{which}"
 
 
 class RedriveForm(ModalScreen[RedrivePlan | None]):
