@@ -217,6 +217,28 @@ def test_an_endpoint_that_does_not_answer_is_said_and_the_terminal_stays_up(
     drive(there, story)
 
 
+def test_a_read_that_hangs_does_not_keep_anybody_from_leaving(there: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from semel.dashboard.data import House
+
+    begun, go = threading.Event(), threading.Event()
+
+    def hang(self: House) -> Any:
+        begun.set()
+        go.wait(PATIENCE)
+        raise RuntimeError("too late for anybody to hear of it")
+
+    async def story(screen: Screen) -> None:
+        monkeypatch.setattr(House, "workers", hang)
+        await screen.press("3")
+        await screen.until(begun.is_set)
+        await screen.press("q")
+        await screen.until(lambda: not screen.top.is_running)
+
+    drive(there, story)
+    assert not go.is_set(), "it still hangs, and we are out"
+    go.set()
+
+
 # Dead letters.
 
 

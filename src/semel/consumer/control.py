@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from semel.consumer.context import logger
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ class RuntimeControl:
         return page(self._identity, [look(self._runtime)])
 
     def do(self, command: Command) -> dict[str, Any]:
-        return done(command, carry_out(self._runtime, command), [look(self._runtime)])
+        answer = done(command, carry_out(self._runtime, command), [look(self._runtime)])
+        logger.info("told by an operator: %s", answer["done"])
+        return answer
 
 
 def carry_out(runtime: Runtime, command: Command) -> list[str]:

@@ -314,7 +314,9 @@ class _Parent:
             else:
                 self._wishes.add(command)
                 self._ask_all(command)
-            return control.done(command, names, self._looks())
+            answer = control.done(command, names, self._looks())
+        logger.info("told by an operator: %s", answer["done"])
+        return answer
 
     def _ask_all(self, question: str | Command) -> list[Any]:
         """Side by side: one that is slow to answer does not keep the others waiting."""

@@ -7,7 +7,6 @@ where it cannot be undone, a question.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -26,6 +25,7 @@ from semel.dashboard.terminal import cells
 from semel.dashboard.terminal.boards import Board, JobsBoard, LettersBoard, LiveTable, QueuesBoard, WorkersBoard
 from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet, keys
 from semel.dashboard.terminal.letters import LettersSheet
+from semel.dashboard.terminal.reading import on_thread
 from semel.dlq.jobs import Job
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
@@ -159,7 +159,7 @@ class Top(App[None]):
     async def _update(self) -> None:
         board = self.board
         try:
-            found = await asyncio.to_thread(board.reader())
+            found = await on_thread(board.reader())
         except SemelError as error:
             if board.is_attached:
                 board.say(str(error), bad=True)
@@ -307,7 +307,7 @@ class Top(App[None]):
     async def _read(self, read: Callable[[], Any]) -> Any:
         """What was read; None, and a word about it, if that failed."""
         try:
-            return await asyncio.to_thread(read)
+            return await on_thread(read)
         except SemelError as error:
             self.tell(str(error), bad=True)
             return None
