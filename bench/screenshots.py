@@ -181,6 +181,7 @@ def shoot(page: Page, *, address: str, row: str, path: Path) -> None:
         page.locator(row).first.wait_for()
         page.goto(urljoin(address, str(page.locator(row).first.get_attribute("href"))))
     page.get_by_text("Examining.").wait_for(state="detached")
+    page.get_by_text("in a moment").wait_for(state="detached")
     page.screenshot(path=path)
     say(path.name)
 

@@ -6,8 +6,10 @@ forgotten, so that the next page shows it.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -22,6 +24,7 @@ from semel.dlq.answers import Resent
 from semel.dlq.desk import Desk, Key
 from semel.dlq.jobs import Job
 from semel.dlq.plan import RedrivePlan
+from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 
 
@@ -104,5 +107,13 @@ class Office:
         return self.desk.by(viewer(request).name)
 
     def _begun(self, job: Job) -> Job:
+        """What the house knows of the queue is no longer true: now, and once more when the job has ended."""
+
+        def ended() -> None:
+            job.wait()
+            with suppress(SemelError):  # the endpoint may be gone by then, and nobody is there to be told
+                self.house.changed(job.queue)
+
         self.house.changed(job.queue)
+        threading.Thread(target=ended, name=f"semel-after-{job.id}", daemon=True).start()
         return job

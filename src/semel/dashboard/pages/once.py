@@ -63,7 +63,7 @@ def streams(page: OncePage) -> list[Stream]:
     ]
     rest = max(0, page.deliveries - sum(stream.count for stream in found) - skipped)
     hands = min(rest, sum(row.in_flight for row in page.queues))
-    passed = "skipped on purpose, or come again to the worker that had them"
+    passed = "skipped on purpose, or come again while held"
     found.append(Stream("passed by", passed, "soft", skipped + rest - hands))
     found.append(Stream("in hand", "being worked on now", "soft", hands))
     always = {"effects", "done before", "in other hands"}
