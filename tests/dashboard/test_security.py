@@ -202,6 +202,12 @@ def test_a_right_token_opens_the_api(closed_site: Site) -> None:
     assert answer.status == 200
 
 
+@pytest.mark.parametrize("path", ["/api/v1/marks", "/login"])
+def test_a_foreign_page_gets_nowhere_though_a_proxy_adds_the_token(closed_site: Site, path: str) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}", "origin": "http://evil.example", "content-type": "application/json"}
+    assert closed_site.ask("POST", path, b'{"text": "forged"}', headers).status == 403
+
+
 def test_who_logs_in_gets_a_cookie_that_no_script_and_no_other_site_can_use(closed_site: Site) -> None:
     answer = closed_site.form("/login", {"token": TOKEN, "next": "/once"})
     assert (answer.status, answer.headers["location"]) == (303, "/once")
