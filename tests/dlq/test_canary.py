@@ -255,6 +255,22 @@ def test_a_key_that_belongs_to_something_else_is_a_failure() -> None:
             worker.driver.drain()
             assert standard.dead_names() == ["a1"]
             job = standard.redrive(canary=1, ledger=standard.place.ledger, sleep=worker.sleep)
-            if mode == BROKER:
-                assert job.state is State.STOPPED
-                assert "conflict" in job.reason
+            assert job.state is State.STOPPED
+            assert ("conflict" if mode == BROKER else "rejected, as the ledger says") in job.reason
+
+
+def test_what_was_done_before_it_died_is_no_failure() -> None:
+    for mode in MODES:
+        with site(mode) as standard:
+            worker = Worker(standard)
+            standard.bury("a1", "b1")
+            (letter, _) = standard.place.messages(standard.dead)
+            body, wire = letter["Body"], letter["MessageAttributes"]
+            standard.place.client.queue(standard.queue).call(
+                "SendMessage", {"MessageBody": body, "MessageAttributes": {"semel-key": wire["semel-key"]}}
+            )
+            worker.driver.drain()
+            assert worker.done == ["a1"]
+            job = standard.redrive(canary=1, ledger=standard.place.ledger, sleep=worker.sleep)
+            assert (job.state, job.counts.sent) == (State.DONE, 2)
+            assert worker.done == ["a1"]

@@ -83,12 +83,12 @@ def filled(place: Place, *, fifo: bool) -> tuple[Site, list[str], list[str]]:
     found = Site(place, "", place.client, fifo=fifo)
     # The first letter is the group. Names of their own, for the ledger knows those of the cases before.
     case = next(_cases)
-    names = [f"{group}{n}/{case}" for n in range(6) for group in "abcde"]
+    names = [f"{group}{n}/{case}" for n in range(4) for group in "abcde"]
     others = [f"{name}/{case}" for name in ("f0", "g0", "h0")]
-    found.bury(*names[:12])
-    found.moved(*names[12:20])
+    found.bury(*names[:7])
+    found.moved(*names[7:14])
     found.bury(*others, error="another story")
-    found.bury(*names[20:])
+    found.bury(*names[14:])
     assert len(found.dead_names()) == len(names) + len(others)
     return found, names, others
 

@@ -113,7 +113,7 @@ class Fates:
         """Whether no news must do: nobody could know more of these than that they did not come back."""
         if self._admin is not None:
             return False
-        return self._ledger is None or not any(copy.letter.key for copy in copies)
+        return self._ledger is None or all(not copy.letter.key or self._was_done(copy) for copy in copies)
 
     def before(self, letters: Sequence[tuple[DeadLetter, str]]) -> None:
         """What the ledger knew before they were sent: (letter, target) each."""
@@ -163,13 +163,18 @@ class Fates:
             entry = entries.get(copy.ledger_key)
             if self._rejected(copy, entries):
                 found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
-            elif entry is not None and entry.status is Status.DONE:
+            elif entry is not None and entry.status is Status.DONE and not self._was_done(copy):
                 found.append(Verdict(Fate.SUCCEEDED))
             elif grown:
                 found.append(Verdict(Fate.FAILED, f"{self._queue.name} has grown by {grown} since"))
             else:
                 found.append(Verdict(Fate.PENDING))
         return found
+
+    def _was_done(self, copy: SentBack) -> bool:
+        """Before it was sent: then a worker only deletes it, of which the ledger is told nothing."""
+        before = self._before.get(copy.ledger_key)
+        return before is not None and before.status is Status.DONE
 
     def _rejected(self, copy: SentBack, entries: Mapping[str, Entry | None]) -> bool:
         if entries.get(copy.conflict_key) is not None:
