@@ -168,8 +168,9 @@ def test_what_comes_back_later_ends_the_redrive(either: Site) -> None:
 
 def test_a_canary_is_spread_over_what_the_letters_died_of_and_takes_the_heads_of_groups() -> None:
     with site(BROKER, fifo=True) as fifo:
-        fifo.bury("a1", "a2", "b1", error="timeout")
-        fifo.bury("c1", "a3", error="no such country")
+        for name in ("a1", "a2", "b1"):
+            fifo.bury(name, error="timeout")
+        fifo.bury("c1", error="no such country")
         seen: list[str] = []
         worker = Worker(fifo)
         fifo.redrive(canary=3, sleep=worker.sleep, crash=at("canary_sent", lambda: seen.extend(fifo.names())))

@@ -227,14 +227,24 @@ def test_with_two_sources_it_must_be_said_where_a_stray_letter_goes(standard: Si
 # Once.
 
 
-@pytest.mark.parametrize("key", [None, "message-id", "$.name", "attribute:order", lambda order: order["name"]])
-def test_a_message_that_was_done_and_died_nevertheless_is_not_done_again(either: Site, key: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": None},
+        {"key": "message-id"},
+        {"key": "$.name"},
+        {"key": "attribute:order"},
+        {"key": lambda order: order["name"]},
+        {"key": "$.nothing", "missing_key": "message-id"},
+    ],
+)
+def test_a_message_that_was_done_and_died_nevertheless_is_not_done_again(either: Site, options: dict[str, Any]) -> None:
     """Its deletes were lost, so often that SQS moved it away."""
     either.send("a1", attributes={"order": "o-1"})
     done: list[str] = []
     app = App()
 
-    @app.handler(either.queue, key=key)
+    @app.handler(either.queue, **options)
     def ship(order: dict[str, str]) -> None:
         done.append(order["name"])
 
