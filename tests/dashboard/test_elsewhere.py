@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from dashboard.serving import until
 from semel.dashboard.data import House, HouseError, Settings
@@ -20,8 +21,6 @@ from semel.sqs import Client
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
     server = ThreadedMotoServer(port=0)
     server.start()
     host, port = server.get_host_and_port()

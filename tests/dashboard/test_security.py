@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from dashboard.serving import Answer, Shop, Site, shop
 from semel.dashboard.data import Settings
@@ -349,8 +350,6 @@ def test_too_much_is_refused_though_its_length_was_not_said(open_site: Site) -> 
 
 
 def test_a_look_that_costs_receives_is_not_for_readers_nor_for_foreign_pages(tmp_path: Path) -> None:
-    from moto.server import ThreadedMotoServer
-
     from semel.sqs import Client
 
     server = ThreadedMotoServer(port=0)

@@ -26,13 +26,20 @@ def run(settings: Settings, *, inherited: int | None = None) -> int:
     settings.check()
     listener = listen(settings.host, settings.port) if inherited is None else socket.socket(fileno=inherited)
     try:
-        server = server_for(build(settings))
+        app = build(settings)
+        server = server_for(app)
     except BaseException:
         listener.close()
         raise
     if inherited is not None:
         threading.Thread(target=_end_with_parent, args=(server,), name="semel-parent", daemon=True).start()
-    server.ready = lambda: print(f"semel: dashboard at {address_of(listener)}", flush=True)
+
+    def ready() -> None:
+        print(f"semel: dashboard at {address_of(listener)}", flush=True)
+        # The API's description takes a moment to make: the first who asks for it need not wait.
+        threading.Thread(target=app.openapi, name="semel-openapi", daemon=True).start()
+
+    server.ready = ready
     server.run(sockets=[listener])
     return 0
 

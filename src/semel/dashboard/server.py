@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -48,10 +47,8 @@ def build(
     rendered = Pages.of(services.house)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         services.house.begin()
-        # The API's description takes a moment to make: the first who asks for it need not wait.
-        threading.Thread(target=app.openapi, name="semel-openapi", daemon=True).start()
         try:
             yield
         finally:
