@@ -5,6 +5,7 @@ Thin: planning.py says what comes next, receiving.py receives and seals, settlin
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -128,8 +129,16 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.committed(end)
 
     def stop(self) -> None:
+        if isinstance(sys.exception(), EOFError):
+            # Java has closed the connection, as it does when a query is stopped. Spark's runner takes that for a
+            # failure, cannot report it to anybody, and would show it to the user as two stack traces.
+            sys.excepthook = _silent
         if self._made is not None:
             self._made.stop()
+
+
+def _silent(*_failure: object) -> None:
+    pass
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
