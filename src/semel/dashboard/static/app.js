@@ -66,6 +66,10 @@ const refresh = async () => {
   try {
     const answer = await fetch(url, { headers: { "X-Part": "1" }, signal: AbortSignal.timeout(15000) });
     if (answer.redirected && new URL(answer.url).pathname === "/login") return location.reload();
+    if (answer.status === 404) {  // a message that was worked off meanwhile, for one
+      stop();
+      return show("lost", "no longer there");
+    }
     if (!answer.ok) throw new Error(answer.status);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of parts) {
