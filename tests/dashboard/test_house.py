@@ -382,9 +382,14 @@ def test_a_worker_that_does_not_answer_is_shown_with_the_reason(place: Shop) -> 
 def test_the_doctor_starts_no_spark_without_logs_and_none_unasked_with_them(
     place: Shop, credentials: None, tmp_path: Path
 ) -> None:
+    place.broker.clock.advance(60)
+    place.orders.send("x")
+    place.broker.clock.advance(60)
     house = House(place.settings(), client=place.client)
     house.doctor()
     assert house.practice.wait(60)
+    assert house.practice.diagnosis is not None
+    assert all(case.series is not None for case in house.practice.diagnosis.cases)  # the broker's own past
     page = house.doctor()
     assert page.error is None
     assert page.findings

@@ -36,8 +36,10 @@ def run(settings: Settings, *, inherited: int | None = None) -> int:
 
     def ready() -> None:
         print(f"semel: dashboard at {address_of(listener)}", flush=True)
-        # The API's description takes a moment to make: the first who asks for it need not wait.
-        threading.Thread(target=app.openapi, name="semel-openapi", daemon=True).start()
+        # The API's description takes a moment to make: who asks for it need not wait, nor does who comes first.
+        later = threading.Timer(5.0, app.openapi)
+        later.daemon = True
+        later.start()
 
     server.ready = ready
     server.run(sockets=[listener])

@@ -1,16 +1,20 @@
 """The doctor's last examination, and the next one in the background: a page never waits for it.
 
-Without attempt logs it only asks SQS and the ledger, which takes a second. With logs it starts Spark, so it runs only
-when somebody says so, and one at a time.
+Without attempt logs it only asks SQS, our broker's history and the ledger, which takes a second. With logs it starts
+Spark, so it runs only when somebody says so, and one at a time.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
 from semel.dashboard.data.model import AdviceRow, DoctorPage, FindingRow, Level
 from semel.dashboard.settings import Settings
@@ -23,12 +27,17 @@ log = logging.getLogger("semel.dashboard")
 
 
 class Practice:
-    """`queues` names those to look at. Thread-safe."""
+    """`queues` names those to look at, `history` is what our broker remembers of them. Thread-safe."""
 
     def __init__(
-        self, settings: Settings, queues: Callable[[], Sequence[str]], *, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        queues: Callable[[], Sequence[str]],
+        history: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._settings, self._queues, self._clock = settings, queues, clock
+        self._settings, self._queues, self._history, self._clock = settings, queues, history, clock
         self._lock = threading.Lock()
         self._page = DoctorPage(running=False, with_logs=bool(settings.attempt_logs))
         self._diagnosis: Diagnosis | None = None
@@ -45,8 +54,6 @@ class Practice:
         if self._thread is None and not self._settings.attempt_logs:
             self.start()
         with self._lock:
-            from dataclasses import replace
-
             return replace(self._page, running=self._running, step=self._step)
 
     def start(self) -> bool:
@@ -90,15 +97,26 @@ class Practice:
         from semel.doctor.examine import Request, examine
 
         settings = self._settings
-        request = Request(
-            logs=settings.attempt_logs,
-            queues=names,
-            endpoint_url=settings.endpoint_url,
-            region=settings.region,
-            profile=settings.profile,
-            ledger=settings.ledger,
-        )
-        return examine(request, say=self._say, now=self._clock())
+        with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
+            request = Request(
+                logs=settings.attempt_logs,
+                queues=names,
+                endpoint_url=settings.endpoint_url,
+                region=settings.region,
+                profile=settings.profile,
+                metrics=self._metrics(Path(folder)),
+                ledger=settings.ledger,
+            )
+            return examine(request, say=self._say, now=self._clock())
+
+    def _metrics(self, folder: Path) -> tuple[str, ...]:
+        """The past that our broker remembers, as the doctor reads metrics: a file."""
+        told = self._history()
+        if not told or not told.get("queues"):
+            return ()
+        file = folder / "history.json"
+        file.write_text(json.dumps(told))
+        return (str(file),)
 
     def _say(self, step: str) -> None:
         self._step = step

@@ -76,7 +76,7 @@ class House:
         self.memory = Memory(settings.ledger, ledger, settings.attempt_logs)
         self.crew = Crew(settings.workers, token=settings.control_token, folder=self.state)
         self._once = Once(self.crew, logs=settings.attempt_logs, clock=clock)
-        self._practice = Practice(settings, self._names, clock=clock)
+        self._practice = Practice(settings, self._names, self._history, clock=clock)
         self._searches = Searches(self._read_letters, now=self.now)
         self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)
         self._listed_alone: Kept[list[QueueInfo]] = Kept(_LISTED_ALONE)
@@ -362,6 +362,10 @@ class House:
 
     def _names(self) -> Sequence[str]:
         return [facts.name for facts in self.source.facts()]
+
+    def _history(self) -> Mapping[str, Any] | None:
+        source = self.source
+        return source.admin.history() if isinstance(source, BrokerSource) else None
 
     def _infos(self) -> Sequence[QueueInfo]:
         """All dead-letter queues. Our broker tells their ages, for a look at each; others do not."""
