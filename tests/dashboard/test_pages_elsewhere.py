@@ -60,6 +60,23 @@ def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site
     assert letters.carried_key(message.attributes) == "k-1"
 
 
+def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None:
+    def edit(page: Page) -> None:
+        page.set_default_timeout(PATIENT)
+        page.get_by_text("the receive count of 1 message went up by 1").wait_for()
+        page.locator("section[aria-labelledby=letters-title] tbody th a").click()
+        expect(page.locator("#live")).to_have_text("at rest")
+        page.locator("#edit-body").fill('{"id": 2}')
+        page.get_by_role("button", name="Resend").click()
+        expect(page.get_by_role("status")).to_contain_text("to orders, and deleted here")
+
+    visit = browser.look(f"{site.url}/dead-letters/orders-dlq?look=1", edit)
+    assert visit.complaints == []
+    client = site.services.house.client
+    assert [message.body for message in client.queue("orders").receive(10, 0)] == ['{"id": 2}']
+    assert client.queue("orders-dlq").receive(10, 0) == []
+
+
 def test_every_page_has_something_to_say_there(site: Site, browser: Browser) -> None:
     paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?look=1", "/queues/orders?tab=settings",
              "/dead-letters/orders-dlq/drop", "/once", "/workers", "/doctor", "/audit")  # fmt: skip

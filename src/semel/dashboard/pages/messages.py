@@ -57,7 +57,7 @@ def routes(office: Office) -> APIRouter:
         new_key: Annotated[str, Form()] = "",
     ) -> Any:
         # A form sends every line's end as CR LF; bodies have them as they were, so a body left alone stays the same.
-        found = office.house.message(queue, id)
+        found = office.house.message(queue, id, look=True)
         whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
         try:
             changed = None if whole == found.message.body else whole
@@ -81,7 +81,7 @@ def _answer(
         page=page, message=message, letter=letter, here=f"{here}/{message.id}",
         shown=bodies.body(message.body, message.body_bytes), tone=_tone(page, letter), draft=draft,
         problem=draft.problem, editable=len(message.body) <= bodies.EDITABLE,
-        targets=office.queue_names() if letter else (),
+        targets=office.queue_names() if letter else (), ours=office.house.is_ours,
     )  # fmt: skip
 
 

@@ -48,6 +48,8 @@ NAVIGATION: Final = (
     Place("audit", "Audit", "/audit", "a", "M4 1.8h8v12.4H4zM6 5h4M6 8h4M6 11h2"),
     Place("api", "API", "/api", "i", "M5 4 1.5 8 5 12M11 4l3.5 4L11 12"),
 )
+# What a page is told once, and what does not belong to its address.
+_ONCE: Final = frozenset({"part", "sent", "resent", "to", "did"})
 NOBODY: Final = Viewer(name="", can_act=False)
 
 
@@ -143,7 +145,6 @@ def viewer(request: Request) -> Viewer:
 
 def link(request: Request, **changes: str) -> str:
     """The query of this page with changes, to be shared: an empty value leaves the name out."""
-    kept = [
-        (name, value) for name, value in request.query_params.multi_items() if name not in changes and name != "part"
-    ]
+    left_out = _ONCE | changes.keys()
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in left_out]
     return urlencode([(name, value) for name, value in [*kept, *changes.items()] if value])

@@ -1,0 +1,136 @@
+"""The parts of pages, by themselves: pictures that stay within their frame, rows in their order, words for states."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from semel.dashboard import charts
+from semel.dashboard.charts import Line, Stream
+from semel.dashboard.data.model import AuditRow, Fault, Mark, OncePage, OnceQueue, OnceSeries, QueueRow
+from semel.dashboard.pages import jobs, once, others, queues, words
+from semel.dlq.jobs import Job, State
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def row(name: str, *sources: str, visible: int = 0) -> QueueRow:
+    return QueueRow(name, f"http://x/{name}", fifo=False, visible=visible, in_flight=0, delayed=0, sources=sources)
+
+
+# Pictures.
+
+
+def figures(svg: str) -> list[float]:
+    return [float(one) for d in re.findall(r' d="([^"]*)"', svg) for one in re.findall(r"-?\d+(?:\.\d+)?", d)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [1.0], [0, 0, 0], [1, None, 3], [None, None], [1e300, 1], [math.inf, 1, 2], [math.nan, 1, 2], [-5, 5, 1]],
+)
+def test_any_values_make_a_picture_within_its_frame_or_none(values: list[float | None]) -> None:
+    at = [1_000.0 + 10 * place for place in range(len(values))]
+    spark = charts.sparkline(values, "depth")
+    chart = charts.timeline("Depth", at, [Line("visible", "blue", values, area=True)])
+    assert all(-0.1 <= figure <= 1000.1 for figure in figures(spark) + figures(chart))
+    assert "nan" not in chart
+    assert "inf" not in chart
+
+
+def test_a_chart_says_in_words_what_it_shows_and_marks_are_text() -> None:
+    line = Line("visible", "blue", [1.0, 7.0, 3.0])
+    chart = charts.timeline("Depth", [0.0, 10.0, 20.0], [line], marks=[Mark(10.0, SCRIPT, SCRIPT)])
+    assert "visible: now 3, at most 7, at least 1" in chart
+    assert "<script" not in chart
+    assert "&lt;script&gt;" in chart
+
+
+def test_of_many_points_the_highest_stay() -> None:
+    values = [0.0] * 5_000
+    values[1_234] = 9.0
+    chart = charts.timeline("Depth", [float(place) for place in range(5_000)], [Line("visible", "blue", values)])
+    assert "at most 9" in chart
+    assert len(chart) < 30_000
+
+
+def test_ribbons_are_as_thick_as_their_share_and_never_invisible() -> None:
+    svg = charts.ribbons([Stream("effects", "", "green", 999_999, main=True), Stream("caught", "", "purple", 1)])
+    heights = [float(one) for one in re.findall(r'width="12" height="([\d.]+)"', svg)]
+    assert heights[0] == pytest.approx(heights[1] + heights[2], abs=0.2)
+    assert heights[2] >= 2
+    assert charts.ribbons([Stream("effects", "", "green", 0)]) == ""
+
+
+# Rows.
+
+
+def test_a_dead_letter_queue_stands_below_its_source_unless_another_order_is_asked_for() -> None:
+    rows = [row("b-dead", "a"), row("c", visible=5), row("a", visible=1)]
+    assert [one.name for one in queues.ordered(rows, "")] == ["a", "b-dead", "c"]
+    assert [one.name for one in queues.ordered(rows, "visible")] == ["c", "a", "b-dead"]
+
+
+def test_a_queues_own_fault_comes_before_the_one_for_all() -> None:
+    faults = [Fault("duplicate", "", 0.0), Fault("throttle", "", 0.5), Fault("duplicate", "", 0.2, "orders")]
+    assert [(one.kind, one.rate) for one in queues.in_force(faults, "orders")] == [
+        ("duplicate", 0.2),
+        ("throttle", 0.5),
+    ]
+
+
+def test_what_began_is_left_out_of_the_log_once_it_has_ended_and_stays_if_it_has_not() -> None:
+    def entry(at: float, outcome: str, action: str = "redrive") -> AuditRow:
+        return AuditRow(at, "operator", action, "dlq", "", 1, outcome)
+
+    rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "drop"), entry(1, "begun")]
+    assert [one.at for one in others.ended(rows)] == [5, 4, 2, 1]
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(None, "–"), (0.41, "400 ms"), (9.96, "10 s"), (119, "119 s"), (3_437, "57 min"), (93_600, "1 d 2 h")],
+)
+def test_durations_at_a_glance(seconds: float | None, said: str) -> None:
+    assert words.seconds(seconds) == said
+
+
+def test_times_past_and_to_come() -> None:
+    now = 1_000_000.0
+    assert [words.ago(now - passed, now) for passed in (0, 5, 200, 7_200, 200_000)] == [
+        "now", "5 s ago", "3 min ago", "2 h ago", "2 d ago",
+    ]  # fmt: skip
+    assert words.ago(now + 30, now) == "in 30 s"
+    assert words.ago(None, now) == "–"
+
+
+def test_the_once_page_accounts_for_every_delivery() -> None:
+    queue = OnceQueue("orders", 100, 9, 80, 6, 4, 1, 1, 1, 3, 2, 1, 2, 0)
+    page = OncePage(100, 80, 9, (), 4, 6, 1, 1, (queue,), OnceSeries(), 1)
+    assert sum(stream.count for stream in once.streams(page)) == 100
+    assert "Each key took effect once" in once.verdict(page)
+    assert "1 late record was refused" in once.verdict(page)
+
+
+@pytest.mark.parametrize(
+    ("state", "plan", "says"),
+    [
+        (State.RUNNING, {}, "40 of 100 sent back"),
+        (State.PAUSED, {}, "Paused: 40 of 100 sent back"),
+        (State.CANARY, {}, "40 sent back as a canary"),
+        (State.DONE, {}, "Finished: 40 sent back"),
+        (State.DONE, {"dry_run": True}, "100 would be sent back; nothing was touched"),
+        (State.STOPPED, {}, "Stopped: the canary failed"),
+    ],
+)
+def test_a_job_is_told_in_a_sentence(state: State, plan: dict[str, Any], says: str) -> None:
+    job = Job("redrive", "dlq", plan).to_json()
+    job |= {"state": state.value, "total": 100, "reason": "the canary failed"}
+    job["counts"] |= {"sent": 40, "matched": 100}
+    assert jobs.headline(job).startswith(says)
