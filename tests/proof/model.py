@@ -351,7 +351,8 @@ class Model:
 
     def hide_again(self, message: Message, visibility: int, now: int) -> None:
         """A receive that is answered again is a receive: its twelve hours start again as well [3, 39]."""
-        message.received, message.hidden_until = now, now + visibility
+        # Never at the time of the receive before, so that one can be told from the other.
+        message.received, message.hidden_until = max(now, message.received + 1), now + visibility
 
     def remember_attempt(self, queue: Queue, attempt: str, messages: list[Message], now: int) -> None:
         if messages:
@@ -360,7 +361,7 @@ class Model:
     def give_back(self, handle: str, now: int) -> None:
         """Undoes a receive whose client hung up before it was answered: nobody knows the handle."""
         message = self.receipts[handle].message
-        if self._holds(message, handle, now):
+        if message.received == now and self._holds(message, handle, now):
             del self.receipts[handle]
             message.receives -= 1
             message.hidden_until, message.handle, message.receipt = now, "", 0

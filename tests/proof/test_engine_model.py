@@ -426,7 +426,7 @@ class EngineAndModel(RuleBasedStateMachine):
     def give_back(self, queue: Queue, handles: list[str]) -> None:
         """What the server does if a client is gone before it gets its answer."""
         before = self.receivable()
-        self.engine.give_back(queue.name, handles, self.now)
+        self.engine.give_back(queue.name, handles, self.now, self.now)
         for handle in handles:
             self.model.give_back(handle, self.now)
         self.check_woken(before)

@@ -25,6 +25,7 @@ class Job:
     timer: asyncio.TimerHandle | None = None
     result: dict[str, Any] | None = None
     error: ServiceError | None = None
+    performed: int = 0  # when, by the broker's clock
     answer: bytes = b""
 
     def __init__(self, request: Request, request_id: str, protocol: wire.Protocol) -> None:

@@ -70,7 +70,7 @@ class Broker:
         self._pending: list[Job] = []
         self._held: dict[Job, asyncio.TimerHandle] = {}  # by the latency fault
         self._parked: dict[str, dict[Job, None]] = {}
-        self._lost: list[tuple[str, list[str]]] = []  # received by a client that hung up before its answer
+        self._lost: list[tuple[str, list[str], int]] = []  # received by a client that hung up before its answer
         self._scheduled = self._committing = self._stopping = self._closed = False
         self._sweep_due = self._look_again = True
         self._moves_due: int | None = 0
@@ -216,6 +216,7 @@ class Broker:
             if self._disk_is_low and job.call.operation.name in _GROWING:
                 raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
             job.result = self.engine.perform(job.call.operation.name, job.call.params, caller)
+            job.performed = now
             if not job.result and job.is_receive and not self._stopping and not job.deadline:
                 wait = self.engine.wait_seconds(job.call.params)
                 if wait:
@@ -229,8 +230,8 @@ class Broker:
             self._moves_due = now
 
     def _chores(self, now: int) -> None:
-        for queue, handles in self._lost:
-            self.engine.give_back(queue, handles, now)
+        for queue, handles, received in self._lost:
+            self.engine.give_back(queue, handles, received, now)
         while self._moves_due is not None and self._moves_due <= now:
             self._moves_due = self.engine.step_moves(now)
             if not self.clock.manual:
@@ -342,7 +343,7 @@ class Broker:
                 self.engine.count_empty_receive(job.queue)
             elif job.request.hung_up:
                 handles = [message["ReceiptHandle"] for message in job.result["Messages"]]
-                self._lost.append((job.queue, handles))
+                self._lost.append((job.queue, handles, job.performed))
                 job.request.abort()
                 return
         if self.faults.active and job.call is not None and self.faults.strikes(Fault.LOST_ANSWER, job.queue):

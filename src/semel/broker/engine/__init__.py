@@ -177,12 +177,12 @@ class Engine:
         queue = self.store.queues.get(name)
         return NEVER if queue is None else queue.lane.due_floor
 
-    def give_back(self, name: str, handles: list[str], now: int) -> None:
-        """Makes messages visible again whose receiver hung up before it got them."""
+    def give_back(self, name: str, handles: list[str], received: int, now: int) -> None:
+        """Makes messages visible again whose receiver, at the time `received`, hung up before it got them."""
         self.store.write_out()
         queue = self.store.queues.get(name)
         if queue is not None:
-            deleting.give_back(self.store, queue, handles, now)
+            deleting.give_back(self.store, queue, handles, received, now)
 
     def step_moves(self, now: int) -> int | None:
         self.store.write_out()

@@ -130,12 +130,13 @@ def _change(store: Store, queue: Queue, handle: str, seconds: int, now: int) -> 
         hide_until(queue.lane, due)
 
 
-def give_back(store: Store, queue: Queue, handles: list[str], now: int) -> None:
-    """Undoes a receive that no client got to see: the messages are visible at once."""
+def give_back(store: Store, queue: Queue, handles: list[str], received: int, now: int) -> None:
+    """Undoes a receive that no client got to see: the messages are visible at once. What was handed out again since to
+    the same ReceiveRequestAttemptId, under the same handles, was received later, and stays with whoever has it."""
     for handle in handles:
         receipt = store.receipts.decode(handle, queue.id)
         row = _find(store, queue, receipt)
-        if row is not None and row[1] == IN_FLIGHT and row[4] == receipt.receive:
+        if row is not None and row[1] == IN_FLIGHT and row[4:6] == (receipt.receive, received):
             make_ready(store, queue, [row], now)
             store.db.execute(_UNRECEIVE, (receipt.row,))
 

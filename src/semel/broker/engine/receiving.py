@@ -37,7 +37,7 @@ UPDATE messages SET state = ?, due = ?, pos = ?, receives = receives + 1, first 
 _FIND_ATTEMPT = "SELECT messages FROM attempts WHERE lane = ? AND attempt = ? AND expires > ?"
 _SAVE_ATTEMPT = "INSERT OR REPLACE INTO attempts (lane, attempt, expires, messages) VALUES (?, ?, ?, ?)"
 _BY_ID = f"SELECT {COLUMNS}, state, due FROM messages WHERE id = ?"
-_HIDE_AGAIN = "UPDATE messages SET due = ?, received = ? WHERE id = ?"
+_HIDE_AGAIN = "UPDATE messages SET due = ?, received = MAX(?, received + 1) WHERE id = ?"
 
 # One call gives up looking after so many messages that went to the dead-letter queue or had expired.
 _MAX_SET_ASIDE: Final = 1_000
