@@ -119,7 +119,7 @@ class Searches:
         self, read: Read, *, now: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._read, self._now, self._monotonic = read, now, monotonic
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._known: OrderedDict[tuple[str, str], _Search] = OrderedDict()
         self._closed = False
 
@@ -198,16 +198,19 @@ class Searches:
             search.moved.notify_all()
 
     def _go_through(self, search: _Search, found: Found, start: int) -> None:
-        now = self._now()
-        for page in self._read(search.queue, search.where, start):
-            for place, letter in page.letters:
-                if search.where.matches(letter, now):
-                    found.add(place, letter)
-                if place is not None:
-                    found.end = max(found.end, place)
-            found.looked_at += len(page.letters)
-            found.cost = page.cost or found.cost
+        now, pages = self._now(), self._read(search.queue, search.where, start)
+        while True:
+            # One page of one search at a time: those who only want to see something come between.
+            with self._turn:
+                page = next(pages, None)
+                if page is None or self._closed:
+                    return
+                for place, letter in page.letters:
+                    if search.where.matches(letter, now):
+                        found.add(place, letter)
+                    if place is not None:
+                        found.end = max(found.end, place)
+                found.looked_at += len(page.letters)
+                found.cost = page.cost or found.cost
             with search.moved:
                 search.moved.notify_all()
-            if self._closed:
-                return
