@@ -20,6 +20,14 @@ TESTS: Final = Path(__file__).parent
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test leaves a note of a worker, or a line in the audit log, where this user's own are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEMEL_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Server]:
     from servers import postgres
