@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Browser
-from consumer.running_apps import running_app
 from dashboard.serving import PATIENCE, Shop, Site, shop, until
+from running_apps import running_app
 from semel import App
 from semel.consumer.outcomes import Reject
 from semel.ledger.sqlite import SqliteLedger

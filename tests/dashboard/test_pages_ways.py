@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Browser
-from consumer.running_apps import running_app
 from dashboard.serving import PATIENCE, Shop, Site, free_port, serving, shop
+from running_apps import running_app
 from semel import App
 from semel.dashboard.data import Settings
 from semel.ledger.sqlite import SqliteLedger
