@@ -85,7 +85,7 @@ class DeadLetter:
 
 def in_one_line(reason: str, error: str) -> str:
     if reason or error:
-        return f"{reason}: {error}" if reason and error else reason or error
+        return f"{reason}: {error}" if reason and error and reason != error else reason or error
     return "moved by SQS: received too often"
 
 
