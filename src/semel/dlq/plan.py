@@ -47,7 +47,7 @@ class RedrivePlan:
     canary_wait: float | None = None
     stop_after_failures: int | None = None
     engine: Engine = Engine.AUTO
-    threads: int = 4
+    threads: int = 16
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", tuple(self.ids))

@@ -22,7 +22,7 @@ from semel.ledger.contract import Ledger
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import Admin
 
-CHUNK: Final = 500  # letters of one round
+CHUNK: Final = 1_000  # letters of one round
 _RECEIVED_CHUNK: Final = 100  # the same where they come ten at a time
 FEWEST_FAILURES: Final = 10
 FAILED_SHARE: Final = 0.05
