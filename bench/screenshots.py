@@ -24,7 +24,7 @@ from urllib.parse import urljoin
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from screens.shop import ACCESS, Shop, Trade, open_shop, worker
+from screens.shop import ACCESS, Shop, Trade, open_shop, send_one_that_is_stuck, worker
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
 from semel.dlq import marks
@@ -81,6 +81,7 @@ def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
     stack.enter_context(worker(shop))
     second = stack.enter_context(worker(shop))
     stack.enter_context(Trade(shop))
+    send_one_that_is_stuck(shop)
     time.sleep(live * 0.4)
     second.send_signal(signal.SIGSTOP)
     time.sleep(20)
@@ -149,7 +150,7 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
     "job": ("", ""),
     "queues": ("/", ""),
     "queue": ("/queues/orders", ""),
-    "message": ("/queues/orders?where=receives+%3E+1", "section[aria-labelledby=messages-title] tbody th a"),
+    "message": ("/queues/orders?where=Svalbard", "section[aria-labelledby=messages-title] tbody th a"),
     "dead-letters": ("/dead-letters", ""),
     "letters": ("/dead-letters/orders-dead", ""),
     "letter": ("/dead-letters/orders-dead", LETTERS),

@@ -208,6 +208,12 @@ def _keeping_time(broker: EmbeddedBroker) -> Iterator[None]:
         thread.join()
 
 
+def send_one_that_is_stuck(shop: Shop) -> None:
+    content = order(499_999, random.Random(5))
+    content["customer"]["town"] = "Svalbard"
+    _send(shop.client.queue("orders"), [content])
+
+
 @contextmanager
 def worker(shop: Shop) -> Iterator[subprocess.Popen[bytes]]:
     """`semel run` with the app of the warehouse, in a process of its own."""

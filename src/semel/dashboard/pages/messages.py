@@ -90,4 +90,7 @@ def _tone(page: MessagePage, letter: bool) -> str:
         return "bad"
     if page.retries_left == 0 or page.message.error:
         return "bad"
-    return "warning" if page.message.receives > 1 else "ok"
+    if page.ledger is not None and page.ledger.status == "done":
+        return "ok"
+    failed = any(event.error for event in page.trail)
+    return "warning" if failed or page.message.receives > 1 else "ok"

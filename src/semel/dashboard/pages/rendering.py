@@ -116,7 +116,13 @@ class Pages:
         """A page that says what went wrong, and what to do."""
         title = _TITLES.get(status, "That did not work")
         return self.answer(
-            request, "error.html", status=status, title=title, error=error, what_to_do=what_to_do, command=command
+            request,
+            "error.html",
+            status=status,
+            title=title,
+            error=_sentence(error),
+            what_to_do=_sentence(what_to_do),
+            command=command,
         )
 
     def login(self, request: Request, *, next: str = "/", problem: str = "", status: int = 200) -> HTMLResponse:
@@ -131,6 +137,10 @@ _TITLES: Final = {
     413: "Too much",
     503: "No answer",
 }
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if not text or text.endswith(('.', '!', '?')) else '.'}"
 
 
 def parts(request: Request) -> frozenset[str]:
