@@ -335,10 +335,13 @@ def test_the_trail_of_a_message_is_every_attempt_with_its_error(place: Shop, tmp
     (log / "attempts.jsonl").write_bytes(encode(events, "w")[0])
     house = House(place.settings(attempt_logs=(str(log),)), client=place.client)
     page = house.message("orders", id)
-    house.close()
     assert [(event.step, event.error) for event in page.trail] == [("started", ""), ("retried", "Timeout: bank")]
     assert page.trail_note == ""
     assert any("Timeout: bank" in sentence for sentence in page.stuck)
+    place.orders.receive(wait=0, visibility=600)  # as a retry hides it
+    hidden = house.message("orders", id)
+    house.close()
+    assert "failed and waits for its next attempt" in hidden.stuck[0]
 
 
 def test_what_a_worker_counted_stays_when_it_has_ended() -> None:

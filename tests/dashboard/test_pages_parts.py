@@ -114,7 +114,7 @@ def test_the_once_page_accounts_for_every_delivery() -> None:
     queue = OnceQueue("orders", 100, 9, 80, 6, 4, 1, 1, 1, 3, 2, 1, 2, 0)
     page = OncePage(100, 80, 9, (), 4, 6, 1, 1, (queue,), OnceSeries(), 1)
     assert sum(stream.count for stream in once.streams(page)) == 100
-    assert "Each key took effect once" in once.verdict(page)
+    assert "11 caught before they took effect" in once.verdict(page)
     assert "1 late record was refused" in once.verdict(page)
 
 

@@ -32,7 +32,7 @@ def reasons(
 ) -> tuple[str, ...]:
     """`workers`: known ones that take from its queue. `blocked_by`: an earlier message of its FIFO group."""
     return (
-        *_where(message, facts, now, in_hand, workers, blocked_by),
+        *_where(message, facts, now, in_hand, workers, blocked_by, trail),
         *_remembered(message, ledger, now),
         *_past(message, trail, now),
         *_future(message, facts, now),
@@ -40,10 +40,18 @@ def reasons(
 
 
 def _where(
-    message: Message, facts: QueueFacts, now: float, in_hand: InHand | None, workers: int, blocked_by: str | None
+    message: Message,
+    facts: QueueFacts,
+    now: float,
+    in_hand: InHand | None,
+    workers: int,
+    blocked_by: str | None,
+    trail: tuple[AttemptEvent, ...],
 ) -> Iterator[str]:
     if in_hand is not None:
         yield f"{in_hand.worker} works on it, for {_for(in_hand.since)} now{_pulse(in_hand)}."
+    elif message.state == "in_flight" and trail and trail[-1].step == "retried":
+        yield f"It failed and waits for its next attempt: it comes back in {_for((message.visible_at or now) - now)}."
     elif message.state == "in_flight":
         until = f"for another {_for((message.visible_at or now) - now)}"
         yield (

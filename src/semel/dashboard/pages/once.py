@@ -55,7 +55,7 @@ def streams(page: OncePage) -> list[Stream]:
     rejected = sum(row.rejected for row in page.queues)
     skipped = sum(row.skipped for row in page.queues)
     found = [
-        Stream("effects", "ran, recorded, deleted: once each", "green", page.effects, main=True),
+        Stream("effects", "ran, and their outcome was recorded", "green", page.effects, main=True),
         Stream("done before", "duplicates of finished work: deleted, not run", "purple", page.healed),
         Stream("in other hands", "held by another worker: put back, not run", "blue", page.bounced),
         Stream("failed, to be retried", "released with a pause; no effect counted", "amber", retried),
@@ -71,6 +71,7 @@ def streams(page: OncePage) -> list[Stream]:
 
 
 def verdict(page: OncePage) -> Markup:
+    """What was counted, and no more: that a key is recorded once is the ledger's rule, and the doctor's to check."""
     caught = page.healed + page.bounced + page.fenced
     if not caught:
         return Markup("<strong>✓ No duplicate so far.</strong> <span>Nothing had to be caught.</span>")
@@ -79,7 +80,8 @@ def verdict(page: OncePage) -> Markup:
         words.append(f"{number(page.fenced)} late {_records(page.fenced)} refused, as the lease was lost")
     if page.taken_over:
         words.append(f"{number(page.taken_over)} {_were(page.taken_over)} taken over from workers that fell silent")
-    return Markup("<strong>✓ Each key took effect once.</strong> <span>{}.</span>").format("; ".join(words))
+    title = f"✓ {number(caught)} caught before {'it' if caught == 1 else 'they'} took effect."
+    return Markup("<strong>{}</strong> <span>{}.</span>").format(title, "; ".join(words))
 
 
 def _records(count: int) -> str:
