@@ -343,3 +343,25 @@ def test_letters_need_no_more_than_an_id_and_a_queue() -> None:
     bare = DeadLetter("1", "q", "", 0.0, 0)
     for name in FIELDS:
         parse(f"{name} exists").matches(bare, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", None),
+        ('error ~ "Read timeout" and $.total > 100', "timeout"),
+        ("reason = rejected", "rejected"),
+        ("error ~ /time.*out/", None),
+        ("error ~ timeout or receives > 3", None),
+        ("not error ~ timeout", None),
+        ("error != timeout", None),
+        ("error in (timeout, closed)", None),
+        ("body ~ timeout", None),
+        ("timeout", None),
+        ("error ~ größe", None),
+        ('error ~ "a: b"', None),
+        ("receives > 3 and (error ~ short and error ~ longest)", "longest"),
+    ],
+)
+def test_a_word_that_all_which_match_must_have(text: str, word: str | None) -> None:
+    assert parse(text).word == word

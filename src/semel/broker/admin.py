@@ -24,7 +24,7 @@ from semel.sqs.errors import ServiceError
 PREFIX: Final = "/_semel/"
 _MAX_PEEKED: Final = 1_000
 _FILTERS: Final = frozenset(
-    {"state", "limit", "after", "id", "ids", "bodies", "group", "body", "attribute", "min_receives"}
+    {"state", "limit", "after", "id", "ids", "bodies", "group", "body", "attribute", "min_receives", "word"}
 )
 _NEWEST_PLACE: Final = 1 << 40
 _METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -140,6 +140,7 @@ class Admin:
             _number(query, "min_receives", 0, 1 << 31),
             ids=frozenset(query["ids"].split(",")) if "ids" in query else None,
             bodies=query.get("bodies") != "0",
+            word=_word(query),
         )
         limit = _number(query, "limit", 100, _MAX_PEEKED, least=1)
         after = _number(query, "after", 0, _NEWEST_PLACE)
@@ -249,6 +250,13 @@ def _number(query: dict[str, str], name: str, default: int, most: int, *, least:
     if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
         raise AdminError(400, f"{name} is a whole number from {least} to {most}, not {text!r}")
     return int(text)
+
+
+def _word(query: dict[str, str]) -> str | None:
+    text = query.get("word")
+    if text is not None and not re.fullmatch(r"[A-Za-z0-9_]{1,100}", text):
+        raise AdminError(400, f"word is made of 1 to 100 letters a to z, digits and _, not {text!r}")
+    return None if text is None else text.lower()
 
 
 def _since(query: dict[str, str]) -> float:

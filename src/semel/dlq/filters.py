@@ -8,6 +8,7 @@ Whatever is written, one letter is decided in time that grows with its size only
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_LENGTH: Final = 8_000  # characters
 MAX_DEPTH: Final = 50  # of ( ) and not
+# Within such a word nothing is written otherwise in JSON, and nothing is joined from two attributes.
+_WORD: Final = re.compile(r"[A-Za-z0-9_]{3,100}")
 _SIGNS: Final = ("=", "!=", "<", "<=", ">", ">=", "~")
 
 
@@ -161,8 +164,22 @@ class Filter:
         """Whether a letter's whole body has to be there to decide."""
         return self.condition is not None and self.condition.needs_body
 
+    @property
+    def word(self) -> str | None:
+        """A word that the attributes of every letter which matches have in them, whatever its capitals; if one is
+        known. With it, most of the others need not be looked at."""
+        parts = self.condition.parts if isinstance(self.condition, All) else (self.condition,)
+        found = [word for part in parts if isinstance(part, Compared) for word in _words_of(part)]
+        return max(found, key=len, default=None)
+
     def __str__(self) -> str:
         return "" if self.condition is None else str(self.condition)
+
+
+def _words_of(part: Compared) -> list[str]:
+    if part.of.name not in ("error", "reason") or part.sign not in ("~", "=") or part.values[0].pattern is not None:
+        return []
+    return [word.lower() for word in _WORD.findall(part.values[0].text)]
 
 
 EVERYTHING: Final = Filter()

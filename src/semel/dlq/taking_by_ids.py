@@ -55,27 +55,29 @@ class ByIds(Taker):
 
     # Looking.
 
-    def _messages(self, *, bodies: bool) -> Iterator[list[dict[str, Any]]]:
-        """What lay in the queue at the start, page by page, in the order of the queue."""
+    def _messages(self, *, bodies: bool) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """What lay in the queue at the start and can match, page by page, in the order of the queue; and how many
+        were passed for it."""
         if self.choice.ids:
             wanted = sorted(self.choice.ids)
             found: list[dict[str, Any]] = []
             for begin in range(0, len(wanted), MOST):
                 found += self._admin.messages(self.source.name, ids=wanted[begin : begin + MOST], bodies=bodies)
-            yield sorted(found, key=lambda message: int(message["Place"]))
+            yield len(found), sorted(found, key=lambda message: int(message["Place"]))
             return
         place: int | None = 0
         while place is not None and place < self._end:
-            page = self._admin.peek(self.source.name, after=place, bodies=bodies)
-            yield [message for message in page.messages if message["Place"] <= self._end]
+            page = self._admin.peek(self.source.name, after=place, bodies=bodies, word=self.choice.where.word)
+            met = [message for message in page.messages if message["Place"] <= self._end]
+            yield page.looked_at, met
             place = page.next
 
     def _matching(self) -> Iterator[tuple[int, list[Glance]]]:
         """How many were looked at, and those that match."""
         where, matches = self.choice.where, self.choice.matches
-        for page in self._messages(bodies=where.needs_body):
+        for count, page in self._messages(bodies=where.needs_body):
             seen = [Glance(message, self.source.name) for message in page]
-            yield len(page), seen if where.everything else [one for one in seen if matches(one)]
+            yield count, seen if where.everything else [one for one in seen if matches(one)]
 
     def _scan(self) -> None:
         try:

@@ -22,10 +22,25 @@ _SOME = f"""
 SELECT state, due, {{size}}, {{columns}} FROM messages
 WHERE id > ? AND id < ? AND message_id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT {_PAGE_ROWS}
 """
+# Of many rows, those in whose attributes a word can occur; SQLite looks for it, and the others are not even read out.
+# Only what is written plainly can be told so: what has letters beyond ASCII, or is in base64, is read out as well.
+_LAST = "SELECT max(id), count(*) FROM (SELECT id FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?)"
+_WORDED = """
+SELECT state, due, {size}, {columns} FROM messages WHERE id > ? AND id <= ? AND extra IS NOT NULL AND (
+    instr(lower(CAST(extra AS TEXT)), ?) OR length(CAST(extra AS TEXT)) <> length(extra)
+    OR instr(CAST(extra AS TEXT), 'BinaryValue')
+) ORDER BY id
+"""
+_WORDED_ROWS: Final = 2_000
+_HOW_MANY = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
 _QUERIES: Final = {
     (some, bodies): query.format(size="0" if bodies else _SIZE, columns=COLUMNS if bodies else _SHORT_COLUMNS)
     for some, query in ((False, _ALL), (True, _SOME))
     for bodies in (True, False)
+}
+_WORDED_QUERIES: Final = {
+    True: _WORDED.format(size="0", columns=COLUMNS),
+    False: _WORDED.format(size=_SIZE, columns=_SHORT_COLUMNS),
 }
 _PLACES = """
 SELECT message_id, id FROM messages WHERE id >= ? AND id < ? AND message_id IN (SELECT value FROM json_each(?))
@@ -50,7 +65,10 @@ _NAMES: Final = {number: name for name, number in STATES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages to show; all conditions must hold. Not `bodies`: only their beginnings, and how long they are."""
+    """Which messages to show; all conditions must hold. Not `bodies`: only their beginnings, and how long they are.
+
+    `word`, in lower case: those in whose attributes it may occur, whatever its capitals. It saves the reading of most
+    of those where it does not occur; the asker still has to look at the rest."""
 
     state: str | None = None
     message_id: str | None = None
@@ -60,6 +78,7 @@ class Wanted:
     min_receives: int = 0
     ids: frozenset[str] | None = None
     bodies: bool = True
+    word: str | None = None
 
     @property
     def only_ids(self) -> frozenset[str] | None:
@@ -85,18 +104,35 @@ class Wanted:
 
 def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
     """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end, and
-    `End` for those only that come after this answer."""
+    `End` for those only that come after this answer. With a `word`, `LookedAt` says how many were passed."""
+    found = _peeked(store, queue, wanted, after=after, limit=limit, now=now)
+    if wanted.word is not None:
+        lane = queue.lane
+        span = (lane.low | after, lane.low | found.get("Next", found["End"]))
+        found["LookedAt"] = store.db.execute(_HOW_MANY, span).fetchone()[0]
+    return found
+
+
+def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
     lane, ids = queue.lane, wanted.only_ids
     end = lane.next_n - 1
     # What a body says is looked for in all of it, also where only its beginning is shown.
     whole = wanted.bodies or wanted.body is not None
     query = _QUERIES[ids is not None, whole]
     names = () if ids is None else (orjson.dumps(list(ids)).decode(),)
+    worded = wanted.word is not None and ids is None
     found: list[dict[str, Any]] = []
     place, scanned, size = lane.low | after, 0, 0
     last = lane.high if ids is None else min(lane.high, place + _MAX_SEARCHED)
     while scanned < _MAX_SCANNED:
-        rows = store.db.execute(query, (place, last, *names)).fetchall()
+        if worded:
+            until, looked_at = store.db.execute(_LAST, (place, last, _WORDED_ROWS)).fetchone()
+            most = _WORDED_ROWS
+            given = (place, until or place, wanted.word)
+            rows = store.db.execute(_WORDED_QUERIES[whole], given).fetchall()
+        else:
+            rows = store.db.execute(query, (place, last, *names)).fetchall()
+            until, looked_at, most = None, len(rows), _PAGE_ROWS
         for row in rows:
             place = row[3]
             message = Stored._make(row[3:])
@@ -112,8 +148,9 @@ def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, 
                     return {"Messages": found, "End": end}
                 if len(found) == limit or size >= _MAX_BYTES:
                     return {"Messages": found, "Next": place & _NUMBER_MASK, "End": end}
-        scanned += len(rows)
-        if len(rows) < _PAGE_ROWS:
+        scanned += looked_at
+        place = until or place
+        if looked_at < most:
             if last > lane.low | end:
                 return {"Messages": found, "End": end}
             place = last - 1

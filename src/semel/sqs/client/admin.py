@@ -33,11 +33,12 @@ class Page:
     """Messages as they lie in the queue, oldest first: as SQS shows them, and `State`, `Place`, `ExpiresAt` …
 
     `next` is what to pass as `after` for more, None at the end of the queue. `end` is what to pass as `after` for only
-    those that come later than this answer."""
+    those that come later than this answer. `looked_at` counts also those that a word had passed over."""
 
     messages: list[dict[str, Any]]
     next: int | None
     end: int
+    looked_at: int
 
 
 class Admin:
@@ -81,17 +82,20 @@ class Admin:
         body: str | None = None,
         attributes: Mapping[str, str] | None = None,
         min_receives: int = 0,
+        word: str | None = None,
     ) -> Page:
         """One page. Without `bodies`, each is cut to its first 200 characters, and `BodyBytes` says how long it is.
 
+        `word`: those in whose attributes it may occur, whatever its capitals, and a few others.
         A page may hold fewer than `limit`, even none, and yet have a `next`: one request never looks for long."""
         wanted: dict[str, Any] = {"after": after, "limit": limit, "bodies": bodies}
-        optional = {"state": state, "group": group, "body": body, "attributes": attributes, "ids": ids}
+        optional = {"state": state, "group": group, "body": body, "attributes": attributes, "ids": ids, "word": word}
         wanted |= {name: value for name, value in optional.items() if value is not None}
         if min_receives:
             wanted["min_receives"] = min_receives
         answer = self._ask("POST", f"queues/{quote(queue, safe='')}/messages", wanted)
-        return Page(answer["Messages"], answer.get("Next"), answer["End"])
+        found = answer["Messages"]
+        return Page(found, answer.get("Next"), answer["End"], answer.get("LookedAt", len(found)))
 
     def messages(self, queue: str, *, after: int = 0, limit: int = MOST, **wanted: Any) -> Iterator[dict[str, Any]]:
         """All that match, page by page; `limit` is that of a page."""
