@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_apps import client_of, running_app, send, until
 
+from running_apps import client_of, running_app, send, until
 from semel import App, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Queue

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_apps import PATIENCE, Running, client_of, running_app, send, until
 
+from running_apps import PATIENCE, Running, client_of, running_app, send, until
 from semel import App, Batch, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.control import Action, Command, Identity, Refused, RuntimeControl, carry_out, look

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_apps import PATIENCE, client_of, running_app, send, until
 
+from running_apps import PATIENCE, client_of, running_app, send, until
 from semel import App, Batch, Context, Fixed, Reject, Retry, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.attempts import AttemptLog
