@@ -87,6 +87,15 @@ STORIES: Final[list[tuple[str, list[Event], dict[str, int]]]] = [
         {"crash": 1, "producer": 1},
     ),
     (
+        "the producer sends twice, and the ledger lets the second one run",
+        [
+            *told("a", (0, "received"), (0.1, "bounced"), key="k"),
+            *done("b", 0.05, key="k"),
+            *told("a", (2, "received"), (2.1, "duplicate"), (2.2, "deleted"), count=2, key="k"),
+        ],
+        {"producer": 1},
+    ),
+    (
         "redriven after a failure",
         [
             *told("a", (0, "received"), (0.1, "started"), (1, "rejected"), (1.1, "deleted"), key="k"),
@@ -169,6 +178,18 @@ def test_without_a_receive_count_the_order_tells_deliveries_apart(
     plain_behaviours: dict[str, Behaviour], name: str, expected: dict[str, int]
 ) -> None:
     assert causes(plain_behaviours[name]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ran"),
+    [("the producer sends twice", 1), ("the producer sends twice, and the ledger lets the second one run", 0)],
+)
+def test_a_second_sending_ran_again_only_if_another_had_run(
+    behaviours: dict[str, Behaviour], name: str, ran: int
+) -> None:
+    (producer,) = behaviours[name].causes
+    assert (producer.cause, producer.ran) == (Cause.PRODUCER, ran)
+    assert (producer.wasted > 0) is (ran > 0)
 
 
 def test_work_past_its_visibility_is_measured_and_its_events_are_the_evidence(behaviours: dict[str, Behaviour]) -> None:

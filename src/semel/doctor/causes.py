@@ -140,7 +140,10 @@ def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
     )
     order = Window.partitionBy("queue", "key").orderBy("begun_at", "slot")
     earlier = F.lag(F.struct("slot", "last_at", "effects", "begun_at")).over(order)
-    shared = messages.withColumn("earlier", earlier).where(F.col("earlier").isNotNull())
+    # It ran again only if one before it had run: of two that came at once, the ledger lets either be the one.
+    ran_before = F.coalesce(F.max("ran").over(order.rowsBetween(Window.unboundedPreceding, -1)), F.lit(False))
+    shared = messages.withColumns({"earlier": earlier, "ran": F.col("ran") & ran_before})
+    shared = shared.where(F.col("earlier").isNotNull())
     failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("begun_at") + SLACK)
     cause = F.when(failed, CODES[Cause.REDRIVE]).otherwise(CODES[Cause.PRODUCER])
     return (
