@@ -95,7 +95,9 @@ def serving(shop: Shop) -> Iterator[str]:
         endpoint_url=shop.broker.url, region="eu-west-1", ledger=shop.ledger, attempt_logs=(shop.log,),
         state=shop.state, port=9325,
     )  # fmt: skip
-    server = uvicorn.Server(uvicorn.Config(build(settings, client=shop.client), port=settings.port, log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(build(settings, client=shop.client), port=settings.port, log_level="error", log_config=None)
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

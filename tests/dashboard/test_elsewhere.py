@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from dashboard.serving import until
 from semel.dashboard.data import House, HouseError, Settings
@@ -17,15 +16,13 @@ from semel.dashboard.data.cloudwatch import CloudWatch
 from semel.dashboard.data.model import Level
 from semel.dashboard.data.sampling import SampledSource
 from semel.sqs import Client
+from servers import moto
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto.running() as url:
+        yield url
 
 
 @pytest.fixture

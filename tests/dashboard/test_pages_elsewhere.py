@@ -12,6 +12,7 @@ from browsing import Browser
 from dashboard.serving import PATIENCE, Site, serving
 from semel.dashboard.data import Settings
 from semel.sqs import Client, letters
+from servers import moto
 
 pytest.importorskip("moto.server")
 PATIENT = PATIENCE * 1000
@@ -19,25 +20,16 @@ PATIENT = PATIENCE * 1000
 
 @pytest.fixture
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
     state = tmp_path_factory.mktemp("state")
-    try:
-        with Client(url, "us-east-1", access_key="test", secret_key="test") as client:
-            dead = client.create_queue("orders-dlq")
-            policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5})
-            client.create_queue("orders", {"RedrivePolicy": policy})
-            letter = letters.Letter("k-1", "Timeout", "no answer", 3, "id-1", "orders")
-            dead.send('{"id": 1}', attributes=letters.attributes(letter, {}, 9))
-            settings = Settings(endpoint_url=url, region="us-east-1", port=0, state=state)
-            with serving(settings, client=client) as found:
-                yield found
-    finally:
-        server.stop()
+    with moto.running() as url, Client(url, moto.REGION, access_key="test", secret_key="test") as client:
+        dead = client.create_queue("orders-dlq")
+        policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5})
+        client.create_queue("orders", {"RedrivePolicy": policy})
+        letter = letters.Letter("k-1", "Timeout", "no answer", 3, "id-1", "orders")
+        dead.send('{"id": 1}', attributes=letters.attributes(letter, {}, 9))
+        settings = Settings(endpoint_url=url, region=moto.REGION, port=0, state=state)
+        with serving(settings, client=client) as found:
+            yield found
 
 
 def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site: Site, browser: Browser) -> None:

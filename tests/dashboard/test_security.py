@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from dashboard.serving import Answer, Shop, Site, shop
 from semel.dashboard.data import Settings
 from semel.dashboard.gate import SESSION, TRIES, Gate, Refused
 from semel.dashboard.security import MAX_BODY
 from semel.errors import StartError
+from servers import moto
 
 TOKEN, READER = "operator-token", "reader-token"
 
@@ -352,26 +352,20 @@ def test_too_much_is_refused_though_its_length_was_not_said(open_site: Site) -> 
 def test_a_look_that_costs_receives_is_not_for_readers_nor_for_foreign_pages(tmp_path: Path) -> None:
     from semel.sqs import Client
 
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        with Client(f"http://{host}:{port}", "us-east-1", access_key="test", secret_key="test") as client:
-            client.create_queue("orders").send("body")
-            from dashboard.serving import serving
+    with moto.running() as url, Client(url, moto.REGION, access_key="test", secret_key="test") as client:
+        client.create_queue("orders").send("body")
+        from dashboard.serving import serving
 
-            settings = Settings(endpoint_url=client.endpoint, port=0, state=tmp_path, token=TOKEN, reader_token=READER)
-            with serving(settings, client=client) as site:
-                reader, operator = ({"authorization": f"Bearer {token}"} for token in (READER, TOKEN))
-                path = "/api/v1/queues/orders/messages"
-                assert site.ask("GET", path, headers=operator).status == 409
-                assert site.ask("GET", f"{path}?look=1", headers=reader).status == 403
-                foreign = operator | {"sec-fetch-site": "cross-site"}
-                assert site.ask("GET", f"{path}?look=1", headers=foreign).status == 403
-                for export in ("/api/v1/dead-letters/orders/export", "/dead-letters/orders/export"):
-                    assert site.ask("GET", export, headers=reader).status == 403
-                found = site.ask("GET", f"{path}?look=1", headers=operator).json()
-                assert [row["preview"] for row in found["rows"]] == ["body"]
-                assert "receive" in found["cost"]
-    finally:
-        server.stop()
+        settings = Settings(endpoint_url=client.endpoint, port=0, state=tmp_path, token=TOKEN, reader_token=READER)
+        with serving(settings, client=client) as site:
+            reader, operator = ({"authorization": f"Bearer {token}"} for token in (READER, TOKEN))
+            path = "/api/v1/queues/orders/messages"
+            assert site.ask("GET", path, headers=operator).status == 409
+            assert site.ask("GET", f"{path}?look=1", headers=reader).status == 403
+            foreign = operator | {"sec-fetch-site": "cross-site"}
+            assert site.ask("GET", f"{path}?look=1", headers=foreign).status == 403
+            for export in ("/api/v1/dead-letters/orders/export", "/dead-letters/orders/export"):
+                assert site.ask("GET", export, headers=reader).status == 403
+            found = site.ask("GET", f"{path}?look=1", headers=operator).json()
+            assert [row["preview"] for row in found["rows"]] == ["body"]
+            assert "receive" in found["cost"]

@@ -13,6 +13,7 @@ from semel.dlq.jobs import Job, State
 from semel.dlq.plan import RedrivePlan
 from semel.sqs import Client, Entry, letters
 from semel.sqs.client.messages import Attribute
+from servers import moto
 
 pytest.importorskip("moto.server")
 DLQ = "orders-dlq"
@@ -20,19 +21,11 @@ DLQ = "orders-dlq"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        with Client(f"http://{host}:{port}", "us-east-1", access_key="test", secret_key="test") as made:
-            target = made.create_queue(DLQ)
-            policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 5}
-            made.create_queue("orders", {"RedrivePolicy": json.dumps(policy)})
-            yield made
-    finally:
-        server.stop()
+    with moto.running() as url, Client(url, moto.REGION, access_key="test", secret_key="test") as made:
+        target = made.create_queue(DLQ)
+        policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 5}
+        made.create_queue("orders", {"RedrivePolicy": json.dumps(policy)})
+        yield made
 
 
 def bury(client: Client, count: int) -> None:

@@ -9,22 +9,15 @@ from clients import client_for
 
 from semel.sqs import Client, Entry, Failure, Sent
 from semel.sqs.errors import QueueNotFound
+from servers import moto
 
 pytest.importorskip("moto.server")
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        with client_for(f"http://{host}:{port}") as made:
-            yield made
-    finally:
-        server.stop()
+    with moto.running() as url, client_for(url) as made:
+        yield made
 
 
 def test_the_whole_life_of_messages_works_on_moto(client: Client) -> None:

@@ -200,7 +200,8 @@ def logging_above(display: Display) -> Iterator[None]:
         return
     moved = []
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
+        stream = getattr(handler, "stream", None)  # a file's handler that was closed has none
+        if isinstance(handler, logging.StreamHandler) and stream is not None and stream.isatty():
             moved.append((handler, handler.stream))
             handler.setStream(cast(TextIO, _Above(display, handler.stream)))
     try:

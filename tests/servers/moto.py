@@ -1,0 +1,34 @@
+"""An SQS that is not ours: moto's server on a thread. Its queues are the process's: each begins and ends empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from semel.sqs import Client
+
+REGION: Final = "us-east-1"
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """Its address."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    try:
+        empty(url)
+        yield url
+        empty(url)
+    finally:
+        server.stop()
+
+
+def empty(url: str) -> None:
+    with Client(url, REGION, access_key="test", secret_key="test") as client:
+        for queue in client.queues():
+            queue.drop()
