@@ -73,6 +73,7 @@ class Server(uvicorn.Server):
 def server_for(app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
+        log_config=None,  # its own would close the handlers of whoever runs this
         log_level="warning",
         access_log=False,
         server_header=False,
