@@ -131,6 +131,16 @@ def test_sigterm_drains_and_exits_with_0(shop: Shop, orders: Queue) -> None:
     assert set(counts.values()) == {"0"}
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_signals_that_come_all_at_once_end_it_too(shop: Shop, orders: Queue, processes: str) -> None:
+    orders.send(json.dumps({"n": 1}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", processes)
+    wait_for(lambda: shop.effects == [1], process)
+    for _ in range(200):
+        process.send_signal(signal.SIGTERM)
+    stop(process)
+
+
 def test_handlers_that_outlast_the_drain_make_it_3(shop: Shop, orders: Queue) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 60}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--drain", "500ms")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -24,6 +23,7 @@ from semel.consumer.handlers import Handler, inspect_handler
 from semel.consumer.keys import KeySpec, PayloadSpec
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.runtime import Report, Runtime
+from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client
@@ -122,7 +122,7 @@ class App:
             runtime = self.prepare(stack, **how)
             gc.freeze()  # what is here now stays: nobody need look at it again
             if threading.current_thread() is threading.main_thread():
-                stack.enter_context(_signals(runtime))
+                stack.enter_context(OnSignals(runtime.stop))
             return runtime.run()
 
     def start(self, stack: ExitStack, **how: Any) -> Runtime:
@@ -279,19 +279,3 @@ def _create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
     queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
     logger.warning("created the dead-letter queue %s for %s", name, queue.name)
     return queue.attributes()
-
-
-class _signals:
-    """SIGTERM and SIGINT stop the runtime; a second one hurries it."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, lambda _number, _frame: self._runtime.stop())
-
-    def __exit__(self, *_exception: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)

@@ -28,6 +28,7 @@ from semel.consumer.control import Action, Command, Identity, Refused
 from semel.consumer.health import Health
 from semel.consumer.metrics import merge_texts, without_gauges
 from semel.consumer.runtime import Report, Runtime
+from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 
 LONGEST_PAUSE: Final = 30.0  # between two starts of a worker that keeps dying
@@ -352,8 +353,7 @@ def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None
             runtime = app.prepare(
                 stack, burst=wanted.burst, drain=wanted.drain, queues=chosen(wanted), **wanted.options
             )
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: runtime.stop())
+            OnSignals(runtime.stop).listen()  # until this process has ended
             for command in wishes:
                 control.carry_out(runtime, command)
             threading.Thread(target=_answer, args=(runtime, pipe, sending), daemon=True).start()

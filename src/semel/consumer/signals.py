@@ -1,0 +1,42 @@
+"""SIGTERM and SIGINT, heard without a lock.
+
+A signal's handler runs in the middle of whatever the main thread is at, also of the handler of the signal before. If it
+took a lock that is held there, as an event's `set` does, the process would hang and no signal would end it any more. So
+it only leaves word in a queue made for that, and a thread of its own does what is to be done.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+HEARD: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class OnSignals:
+    """While it is entered, each of these signals calls `act`. In the main thread only."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._heard: SimpleQueue[bool] = SimpleQueue()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        self.listen()
+
+    def listen(self) -> None:
+        threading.Thread(target=self._wait, name="semel-signals", daemon=True).start()
+        for number in HEARD:
+            self._before[number] = signal.signal(number, lambda _number, _frame: self._heard.put(True))
+
+    def __exit__(self, *_exception: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._heard.put(False)
+
+    def _wait(self) -> None:
+        while self._heard.get():
+            self._act()
