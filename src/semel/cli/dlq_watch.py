@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command
+from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -157,11 +157,7 @@ def _tell(alarm: Alarm, given: argparse.Namespace) -> None:
 def _signals() -> Iterator[threading.Event]:
     """Set by SIGINT and SIGTERM: they end the watch in order."""
     stop = threading.Event()
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            stack.enter_context(OnSignals(stop.set))
         yield stop
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
