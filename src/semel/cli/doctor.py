@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import doctor_options as options
 from semel.cli.progress import Progress
+from semel.consumer.signals import Herald
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ class _Signals:
     """SIGINT and SIGTERM end the watch after the look in hand; a second SIGINT ends it at once."""
 
     def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
+        self._herald = Herald(stop.set)
+        self._told = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> _Signals:
@@ -206,13 +208,15 @@ class _Signals:
                 self._before.setdefault(one, before)
 
     def _on(self, number: int, _frame: object) -> None:
-        if self._stop.is_set() and number == signal.SIGINT:
+        if self._told and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self._stop.set()
+        self._told = True
+        self._herald.tell()
 
     def __exit__(self, *error: object) -> None:
         for one, handler in self._before.items():
             signal.signal(one, handler)
+        self._herald.close()
 
 
 def _check_output(given: argparse.Namespace) -> None:

@@ -16,27 +16,43 @@ from typing import Any, Final
 HEARD: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+class Herald:
+    """Carries word to a thread of its own, which does `act` for each. `tell` is for a signal's handler."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._word: SimpleQueue[bool] = SimpleQueue()
+        threading.Thread(target=self._wait, name="semel-signals", daemon=True).start()
+
+    def tell(self) -> None:
+        self._word.put(True)
+
+    def close(self) -> None:
+        self._word.put(False)
+
+    def _wait(self) -> None:
+        while self._word.get():
+            self._act()
+
+
 class OnSignals:
     """While it is entered, each of these signals calls `act`. In the main thread only."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
-        self._heard: SimpleQueue[bool] = SimpleQueue()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
-        self.listen()
+        self._herald = self.listen()
 
-    def listen(self) -> None:
-        threading.Thread(target=self._wait, name="semel-signals", daemon=True).start()
+    def listen(self) -> Herald:
+        """To the end of the process."""
+        herald = Herald(self._act)
         for number in HEARD:
-            self._before[number] = signal.signal(number, lambda _number, _frame: self._heard.put(True))
+            self._before[number] = signal.signal(number, lambda _number, _frame: herald.tell())
+        return herald
 
     def __exit__(self, *_exception: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        self._heard.put(False)
-
-    def _wait(self) -> None:
-        while self._heard.get():
-            self._act()
+        self._herald.close()

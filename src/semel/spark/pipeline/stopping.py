@@ -13,17 +13,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from semel.consumer.signals import Herald
+
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """The wish to stop. Thread-safe; `ask` is what a signal does."""
+    """The wish to stop. Thread-safe; a signal's handler has it asked by a herald."""
 
     def __init__(self) -> None:
         self._asked = 0
         self._wake = threading.Event()
         self._at_once = threading.Event()
-        self._lock = threading.RLock()  # a signal may arrive while the same thread is in `ask`
+        self._lock = threading.Lock()
 
     @property
     def asked(self) -> bool:
@@ -57,8 +59,13 @@ def on_signals(stop: Stop) -> Iterator[None]:
         return
     former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
 
+    herald, signals = Herald(stop.ask), 0
+
     def heard(_number: int, _frame: FrameType | None) -> None:
-        if stop.ask() > 1:
+        nonlocal signals
+        signals += 1
+        herald.tell()
+        if signals > 1:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
 
@@ -69,3 +76,4 @@ def on_signals(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+        herald.close()

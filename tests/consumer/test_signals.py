@@ -1,0 +1,43 @@
+"""A signal that arrives while the main thread holds the very lock that waking others up takes: nothing hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+# Each has an event that signals set, and something to enter that makes them.
+WORKER: Final = """
+from semel.consumer.signals import OnSignals
+event = threading.Event()
+entered = OnSignals(event.set)
+"""
+PIPELINE: Final = """
+from semel.spark.pipeline.stopping import Stop, on_signals
+stop = Stop()
+event, entered = stop._wake, on_signals(stop)
+"""
+DOCTOR: Final = """
+from semel.cli.doctor import _Signals
+event = threading.Event()
+entered = _Signals(event)
+"""
+PROGRAM: Final = """
+import os, signal, threading
+{made}
+with entered:
+    with event._cond:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert event.wait(60)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("made", [WORKER, PIPELINE, DOCTOR], ids=["worker", "pipeline", "doctor"])
+def test_a_signal_in_the_middle_of_a_wait_is_heard_and_nothing_hangs(made: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(made=made)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
