@@ -126,6 +126,25 @@ def test_queues_are_shown_filtered_and_opened(there: Shop) -> None:
     drive(there, story)
 
 
+def test_a_filter_that_is_being_written_keeps_the_keys(there: Shop) -> None:
+    there.client.create_queue("emails")
+
+    async def story(screen: Screen) -> None:
+        await screen.until(lambda: len(screen.rows("queues")) == 3)
+        await screen.press("slash", "e")
+        screen.top.on_tabbed_content_tab_activated()  # as on a slow machine: the first board's, after the key
+        await screen.press("m", "a", "enter")
+        await screen.until(lambda: [row[0] for row in screen.rows("queues")] == ["emails"])
+        await screen.press("slash", "x")
+        screen.top.action_board("jobs")  # a job that began just now brings its board: that ends the filter
+        await screen.until(lambda: isinstance(screen.top.focused, LiveTable))
+        await screen.press("1")
+        await screen.until(lambda: screen.top.shown == "queues")
+        assert screen.top.board.filter == "ema"
+
+    drive(there, story)
+
+
 def test_a_change_is_seen_without_a_key_and_the_cursor_stays_where_it_is(there: Shop) -> None:
     async def story(screen: Screen) -> None:
         await screen.until(lambda: len(screen.rows("queues")) == 2)

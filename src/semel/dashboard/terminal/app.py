@@ -110,6 +110,7 @@ class Top(App[None]):
         self._again = False
         self._held = False
         self._away = False
+        self._filtering = ""  # the board whose filter is being written
         self._begun: list[Job] = []
 
     def compose(self) -> ComposeResult:
@@ -200,15 +201,18 @@ class Top(App[None]):
         self._tabs.active = f"tab-{name}"
 
     def on_tabbed_content_tab_activated(self) -> None:
+        if self._filtering != self.shown:  # the word of the first board may come after its filter was opened
+            self._close_filter()
         self._focus_table()
         self.call_after_refresh(self._focus_table)  # a dialog that closes just now gives the focus back to another
-        self._close_filter()
         self.refresh_bindings()
         self.update_now()
 
     def _focus_table(self) -> None:
+        """Unless somebody is writing a filter."""
         tables = self.board.query(LiveTable)
-        if len(self.screen_stack) == 1 and not any(table.has_focus for table in tables):
+        free = len(self.screen_stack) == 1 and not self._filtering
+        if free and not any(table.has_focus for table in tables):
             tables.first().focus()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
@@ -221,6 +225,7 @@ class Top(App[None]):
         field.value = self.board.filter
         field.add_class("open")
         field.focus()
+        self._filtering = self.shown
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id == "filter":
@@ -230,11 +235,11 @@ class Top(App[None]):
             self.update_now()
 
     def _close_filter(self) -> None:
+        self._filtering = ""
         self.screen_stack[0].query_one("#filter", Input).remove_class("open")
 
     def key_escape(self) -> None:
-        field = self.screen_stack[0].query_one("#filter", Input)
-        if field.has_class("open"):
+        if self._filtering:
             self._close_filter()
             self._focus_table()
 
