@@ -33,8 +33,8 @@ browser:  ## the tests look at pages in a Chromium: the system's, else one from 
 		$$sudo apt-get update -qq >/dev/null && $$sudo apt-get install -y -qq chromium >/dev/null && exit 0; fi; \
 	echo "NO BROWSER: the tests need Chromium or Chrome on the PATH; install it (Debian: apt-get install chromium)" >&2; exit 1
 
-test: check browser  ## all of `check`, then every test
-	$(BIN)/python -m pytest
+test: check browser  ## all of `check`, then every test, on two processes
+	$(BIN)/python -m pytest -n 2
 
 format: $(READY)
 	$(BIN)/ruff format .

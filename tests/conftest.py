@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import browsing
     from servers import dynamodb, postgres, redis
 
+pytest_plugins = ("sharing_out",)
 TESTS: Final = Path(__file__).parent
 # Every Spark that a test starts lives for seconds: Java's second compiler would take more of them than it gives back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")

@@ -1,0 +1,59 @@
+"""The tests on several processes at once (`pytest -n 2`). A file's tests stay in one process; so do all files that use
+the one Spark. What takes longest comes first, so that no process is left alone with it at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+SPARK: Final = "spark"
+LONG: Final = (
+    "test_spark_crashes.py",
+    "test_spark_cluster.py",
+    "test_demo.py",
+    "test_once.py",
+    "test_redrive_crashes.py",
+)
+
+
+class Shares(LoadFileScheduling):  # type: ignore[misc]
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # the order is that of the tests, see below
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return SPARK if uses_spark(self.config.rootpath / file) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
+    return Shares(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes
+        items.sort(key=lambda item: (not uses_spark(item.path), place(item.path)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Halves of surrogate pairs, which some tests log on purpose, do not get from one process to the other."""
+    report = yield
+    report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
+    return report
+
+
+@cache
+def uses_spark(path: Path) -> bool:
+    return "spark: SparkSession" in path.read_text(encoding="utf-8")
+
+
+def place(path: Path) -> int:
+    return LONG.index(path.name) if path.name in LONG else len(LONG)
