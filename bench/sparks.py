@@ -1,8 +1,10 @@
 """SQS through Spark: `make bench-spark`.
 
 One broker in a process of its own, on this machine; one Spark at a time, with two cores, started anew for each work and
-stopped after it. A queue is filled before; rates are taken from the end of the first batches, which warm Spark up, to
-the end of the last. The broker, Spark and its Python workers share the two cores.
+stopped after it. A queue is filled before; rates are taken from the end of the first batches, in which Java compiles
+what it is to run, to the end of the last. The source alone has four batches, the first of which does not count; a
+pipeline has three times as many messages in six batches of the default size, the first two of which do not. The broker,
+Spark and its Python workers share the two cores.
 """
 
 from __future__ import annotations
@@ -35,12 +37,11 @@ from spark_bench.worker import body
 
 EXAMPLE = """\
 example:
-  python bench/sparks.py                          everything, some 20 minutes
+  python bench/sparks.py                          everything, some 25 minutes
   python bench/sparks.py --works noop,parquet --messages 100000
   python bench/sparks.py --durable                the broker syncs every change to disk
 """
 WARM = 1  # batches that do not count
-PER_BATCH = 50_000
 PATIENCE = 900.0
 SCHEMA = 'ddl = "id STRING NOT NULL, cents BIGINT NOT NULL, country STRING, note STRING"'
 
@@ -54,9 +55,20 @@ class Measured:
     batches: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Amount:
+    """Messages, and how many of them are in a batch; the first `warm` batches do not count."""
+
+    messages: int
+    per_batch: int
+    warm: int = WARM
+
+
 class Site:
     def __init__(self, endpoint: str, postgres: str, messages: int, progress: Progress) -> None:
-        self.endpoint, self.postgres, self.messages, self.progress = endpoint, postgres, messages, progress
+        self.endpoint, self.postgres, self.progress = endpoint, postgres, progress
+        self.source = Amount(messages, messages // 4)
+        self.through = Amount(3 * messages, messages // 2, 2)
         self.client = Client(endpoint, "us-east-1", access_key="test", secret_key="test")
         self._numbers = itertools.count(1)
 
@@ -69,37 +81,41 @@ class Site:
             queue.send_many([Entry(body(start + place)) for place in range(min(1_000, messages - start))])
         folder = Path(tempfile.mkdtemp(prefix="spark-", dir=DATA))
         try:
-            yield {"endpoint": self.endpoint, "queue": name, "folder": str(folder), "per_batch": PER_BATCH}
+            yield {"endpoint": self.endpoint, "queue": name, "folder": str(folder)}
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             queue.drop()
 
-    def noop(self, **more: Any) -> Measured:
-        with self.place(more.pop("messages", self.messages)) as given:
-            return steady(self.work("noop", given, **more))
+    def noop(self, amount: Amount | None = None, **more: Any) -> Measured:
+        amount = amount or self.source
+        with self.place(amount.messages) as given:
+            return steady(self.work("noop", given, per_batch=amount.per_batch, **more), amount.warm)
 
-    def pipeline(self, sink: str, source: str = "", **more: Any) -> Measured:
-        with self.place(more.pop("messages", self.messages)) as given:
-            given |= {"toml": self.toml(given, sink, source, more.pop("per_batch", PER_BATCH))}
-            return steady(self.work("pipeline", given, **more))
+    def pipeline(self, sink: str, source: str = "", amount: Amount | None = None) -> Measured:
+        amount = amount or self.through
+        with self.place(amount.messages) as given:
+            given |= {"toml": self.toml(given, sink, source, amount.per_batch)}
+            return steady(self.work("pipeline", given), amount.warm)
 
     def ceiling(self, files: Path, sink: str, source: str = "") -> Measured:
         with self.place(0) as given:
-            given |= {"toml": self.toml(given, sink, source), "files": str(files)}
-            return steady(self.work("pipeline", given))
+            given |= {"toml": self.toml(given, sink, source, self.through.per_batch), "files": str(files)}
+            return steady(self.work("pipeline", given), self.through.warm)
 
     def latency(self, seconds: float, rate: float) -> list[float]:
         with self.place(0) as given:
-            given |= {"toml": self.toml(given, PARQUET), "seconds": seconds, "rate": rate}
+            given |= {"toml": self.toml(given, PARQUET, "", self.through.per_batch), "seconds": seconds, "rate": rate}
             found: list[float] = self.work("latency", given)["latencies"]
             return found
 
     def state(self, sizes: list[int], amount: int) -> list[dict[str, Any]]:
         with self.place(0) as given:
-            phases: list[dict[str, Any]] = self.work("state", given, sizes=sizes, amount=amount)["phases"]
+            phases: list[dict[str, Any]] = self.work(
+                "state", given, per_batch=self.through.per_batch, sizes=sizes, amount=amount
+            )["phases"]
             return phases
 
-    def toml(self, given: dict[str, Any], sink: str, source: str = "", per_batch: int = PER_BATCH) -> str:
+    def toml(self, given: dict[str, Any], sink: str, source: str, per_batch: int) -> str:
         text = f"""
             name = "bench"
             checkpoint = "{given["folder"]}/checkpoint"
@@ -129,9 +145,8 @@ DELTA = 'type = "delta"\npath = "{folder}/out"'
 POSTGRES = 'type = "postgres"\ndsn = "{postgres}"\ntable = "bench_rows"\nmode = "upsert"\nkey = ["id"]'
 
 
-def steady(result: dict[str, Any]) -> Measured:
+def steady(result: dict[str, Any], warm: int) -> Measured:
     batches = [batch for batch in result["batches"] if batch["rows"]]
-    warm = min(WARM, len(batches) - 2)
     counted = batches[warm:]
     rows = sum(batch["rows"] for batch in counted)
     seconds = counted[-1]["at"] - batches[warm - 1]["at"]
@@ -159,13 +174,13 @@ def written_files(site: Site, folder: Path) -> Path:
 
     target = folder / "files"
     target.mkdir()
-    half = PER_BATCH // 2
-    for start in range(0, site.messages, half):
+    half = site.through.per_batch // 2
+    for start in range(0, site.through.messages, half):
         taken = [
             Taken(
                 Received(f"{n:032x}", "receipt", body(n), {"SentTimestamp": "1700000000000"}), 1.7e9, 0.0, f"{n:012d}"
             )
-            for n in range(start, min(start + half, site.messages))
+            for n in range(start, start + half)
         ]
         table: pa.Table = building.table(taken, "bench", None).drop_columns(["receipt", "fence"])
         pq.write_table(table, target / f"{start:09d}.parquet")
@@ -190,7 +205,7 @@ def measure(site: Site, works: list[str]) -> dict[str, Any]:
             site.progress.step(f"{name}: {text}")
 
     take("noop", site.noop)
-    take("boto3", lambda: site.noop(boto3=True, messages=60_000, per_batch=15_000))
+    take("boto3", lambda: site.noop(Amount(60_000, 15_000), boto3=True))
     take("parquet", lambda: site.pipeline(PARQUET))
     take("key", lambda: site.pipeline(PARQUET, 'dedup = "key"'))
     take("postgres", lambda: site.pipeline(POSTGRES))
@@ -200,11 +215,11 @@ def measure(site: Site, works: list[str]) -> dict[str, Any]:
             files = written_files(site, Path(folder))
             take("ceiling parquet", lambda: site.ceiling(files, PARQUET))
             take("ceiling key", lambda: site.ceiling(files, PARQUET, 'dedup = "key"'))
-    take("fixed", lambda: site.pipeline(PARQUET, per_batch=1_000, messages=20_000))
+    take("fixed", lambda: site.pipeline(PARQUET, amount=Amount(20_000, 1_000)))
     take("latency", lambda: site.latency(30.0, 100.0))
     take("receivers 1", lambda: site.noop(options={"receivers": 1}))
     take("receivers 4", lambda: site.noop(options={"receivers": 4}))
-    take("state", lambda: site.state([1_000_000, 10_000_000], 40_000))
+    take("state", lambda: site.state([1_000_000, 10_000_000], 100_000))
     return found
 
 
@@ -273,7 +288,13 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"some of {','.join(WORKS)}")
-    parser.add_argument("--messages", type=int, default=200_000, metavar="N", help="in each queue (200,000)")
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=200_000,
+        metavar="N",
+        help="for the source alone; pipelines get three times as many (200,000)",
+    )
     parser.add_argument("--durable", action="store_true", help="let the broker sync every change to disk")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
@@ -293,7 +314,9 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         progress.finish()
     head = [f"{name}: {value}" for name, value in machine.description().items()]
-    head.append(f"broker: semel serve, {'durable' if options.durable else 'in memory'}; {options.messages:,} messages")
+    durable = "durable" if options.durable else "in memory"
+    head.append(f"broker: semel serve, {durable}")
+    head.append(f"messages: {options.messages:,} for the source, {3 * options.messages:,} for each pipeline")
     parts = [("Figures", figures(found)), ("Bars", bars_table(bars(found)))]
     print("\n".join(head), *(f"{title}\n\n{laid_out(table)}" for title, table in parts), sep="\n\n")
     if options.markdown:

@@ -12,6 +12,7 @@ from semel.ledger.contract import Ask, Finish, Ledger, Won
 from semel.spark.log import BatchIsOver, Over, Place
 from semel.spark.receiving import Assignment
 from semel.spark.segments import SegmentDamaged
+from semel.sqs import letters
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, bodies, intake
 
@@ -201,3 +202,18 @@ def test_a_ledger_keeps_out_what_a_handler_has_done(tmp_path: Path) -> None:
             assert [body[:8] for body in place.run(GIVEN)] == ['{"id": 3']
             assert place.waiting() == (0, 1)  # the one that the handler holds comes back when its lease ends
             assert [entry.status if entry else None for entry in ledger.look(["orders/3"])] == ["done"]
+
+
+def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_had(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address)
+        with Ledger.connect(address) as ledger:
+            (won,) = ledger.claim([Ask("orders/its-first-id")], claimant="handler", lease=600)
+            assert isinstance(won, Won)
+            ledger.record([Finish(won.claim)])
+            place.queue.send("sent back", attributes={letters.MESSAGE_ID: "its-first-id"})
+            place.queue.send("never seen", attributes={letters.MESSAGE_ID: "another-id"})
+            assert place.run(GIVEN) == ["never seen"]
+            assert place.waiting() == (0, 0)
+            assert [entry.status if entry else None for entry in ledger.look(["orders/another-id"])] == ["done"]

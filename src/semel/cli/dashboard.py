@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from semel.cli import looking
 from semel.errors import SemelError
 
 _EXAMPLES = """\
@@ -32,30 +33,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_argument_group("what to look at")
-    what.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
-    what.add_argument("--region", help="region of the queues")
-    what.add_argument("--profile", help="profile of ~/.aws to use")
-    what.add_argument("--ledger", metavar="URL", help="the ledger that the workers use")
-    what.add_argument(
-        "--worker",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="health endpoint of a worker; may be repeated. Workers of this user on this machine are found without it",
-    )
-    what.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
-        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
-    )
-    what.add_argument(
-        "--attempt-log",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="the workers' attempt log: every attempt of a message, and the doctor's evidence; may be repeated",
-    )
+    looking.add_to(what)
     what.add_argument("--cloudwatch", action="store_true", help="ask CloudWatch for rates and ages (costs a little)")
     where = parser.add_argument_group("where to listen, and who may come in")
     where.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
@@ -84,19 +62,12 @@ def run(given: argparse.Namespace) -> int:
     from semel.dashboard.settings import Settings
 
     settings = Settings(
-        endpoint_url=given.endpoint_url,
-        region=given.region,
-        profile=given.profile,
-        ledger=given.ledger,
-        workers=tuple(given.worker),
-        control_token=given.control_token,
-        attempt_logs=tuple(given.attempt_log),
+        **looking.settings(given),
         cloudwatch=given.cloudwatch,
         host=given.host,
         port=given.port,
         token=given.token,
         reader_token=given.read_only_token,
-        read_only=given.read_only,
         names=tuple(given.name),
         proxy=given.proxy,
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 from typing import Any
 
+from semel.cli import looking
 from semel.errors import SemelError
 
 _EXAMPLES = """\
@@ -34,30 +34,7 @@ def add_to(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
-    parser.add_argument("--region", help="region of the queues")
-    parser.add_argument("--profile", help="profile of ~/.aws to use")
-    parser.add_argument("--ledger", metavar="URL", help="the ledger that the workers use")
-    parser.add_argument(
-        "--worker",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="health endpoint of a worker; may be repeated. Workers of this user on this machine are found without it",
-    )
-    parser.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
-        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
-    )
-    parser.add_argument(
-        "--attempt-log",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="the workers' attempt log: every attempt of a message; may be repeated",
-    )
+    looking.add_to(parser)
     parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (default 2)")
     parser.add_argument("--read-only", action="store_true", help="look, and change nothing")
     parser.set_defaults(run=run)
@@ -80,17 +57,7 @@ def run(given: argparse.Namespace) -> int:
     from semel.dashboard.settings import Settings
     from semel.dlq.audit import somebody
 
-    settings = Settings(
-        endpoint_url=given.endpoint_url,
-        region=given.region,
-        profile=given.profile,
-        ledger=given.ledger,
-        workers=tuple(given.worker),
-        control_token=given.control_token,
-        attempt_logs=tuple(given.attempt_log),
-        read_only=given.read_only,
-    )
-    services = Services.of(settings)
+    services = Services.of(Settings(**looking.settings(given)))
     services = replace(services, desk=services.desk.by(somebody()))
     try:
         top = Top(services, can_act=not given.read_only, every=given.every)

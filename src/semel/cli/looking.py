@@ -1,0 +1,49 @@
+"""Options of the commands that look at everything: queues, ledger, workers and attempt logs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+
+def add_to(parser: Any) -> None:
+    """To a parser, or to a group of its options."""
+    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
+    parser.add_argument("--region", help="region of the queues")
+    parser.add_argument("--profile", help="profile of ~/.aws to use")
+    parser.add_argument("--ledger", metavar="URL", help="the ledger that the workers use")
+    parser.add_argument(
+        "--worker",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="health endpoint of a worker; may be repeated. Workers of this user on this machine are found without it",
+    )
+    parser.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
+        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
+    )
+    parser.add_argument(
+        "--attempt-log",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="the workers' attempt log: every attempt of a message, and evidence for the doctor; may be repeated",
+    )
+
+
+def settings(given: argparse.Namespace) -> dict[str, Any]:
+    """What was said, by the names that the dashboard's settings have."""
+    return {
+        "endpoint_url": given.endpoint_url,
+        "region": given.region,
+        "profile": given.profile,
+        "ledger": given.ledger,
+        "workers": tuple(given.worker),
+        "control_token": given.control_token,
+        "attempt_logs": tuple(given.attempt_log),
+        "read_only": given.read_only,
+    }
