@@ -147,6 +147,8 @@ POSTGRES = 'type = "postgres"\ndsn = "{postgres}"\ntable = "bench_rows"\nmode = 
 
 def steady(result: dict[str, Any], warm: int) -> Measured:
     batches = [batch for batch in result["batches"] if batch["rows"]]
+    if len(batches) <= warm:
+        raise Unavailable(f"{len(batches)} batches, of which {warm} do not count: give it more --messages")
     counted = batches[warm:]
     rows = sum(batch["rows"] for batch in counted)
     seconds = counted[-1]["at"] - batches[warm - 1]["at"]

@@ -20,18 +20,22 @@ def add_to(parser: Any) -> None:
         metavar="HOST:PORT",
         help="health endpoint of a worker; may be repeated. Workers of this user on this machine are found without it",
     )
-    parser.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
-        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
-    )
+    add_control_token(parser)
     parser.add_argument(
         "--attempt-log",
         action="append",
         default=[],
         metavar="PATH",
         help="the workers' attempt log: every attempt of a message, and evidence for the doctor; may be repeated",
+    )
+
+
+def add_control_token(parser: Any) -> None:
+    parser.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
+        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from semel.cli.looking import add_control_token
 from semel.errors import SemelError
 
 _EXAMPLES = """\
@@ -49,12 +49,7 @@ def add_to(commands: Any) -> None:
         metavar="ID|HOST:PORT",
         help="only this one: its id, or where its health endpoint is; may be repeated",
     )
-    parser.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        default=os.environ.get("SEMEL_CONTROL_TOKEN"),
-        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
-    )
+    add_control_token(parser)
     parser.add_argument("--all", action="store_true", help="with stop: all of them")
     parser.add_argument("--json", action="store_true", help="print all that they say")
     parser.set_defaults(run=run)
