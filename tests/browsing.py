@@ -76,9 +76,14 @@ class Browser:
         return visit
 
 
+def installed() -> str | None:
+    """The path of the browser that the tests use."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
 @contextmanager
 def running() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, NAMES)), None)
+    path = installed()
     if path is None:
         raise RuntimeError(f"no browser for the tests: install one of {', '.join(NAMES)}, or run `make browser`")
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="browser") as thread:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import browsing
     from servers import dynamodb, postgres, redis
 
-pytest_plugins = ("sharing_out",)
+pytest_plugins = ("suite",)
 TESTS: Final = Path(__file__).parent
 # Every Spark that a test starts lives for seconds: Java's second compiler would take more of them than it gives back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -56,7 +56,10 @@ def dynamodb_server() -> Iterator[dynamodb.Server]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[browsing.Browser]:
     import browsing
+    import suite
 
+    if browsing.installed() is None:
+        pytest.skip(suite.NO_BROWSER)
     with browsing.running() as browser:
         yield browser
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
+NO_BROWSER: Final = "no Chromium or Chrome on the PATH"
+ADVICE: Final = "Install one to run them (Debian: apt-get install chromium)."
 SPARK: Final = "spark"
 LONG: Final = (
     "test_spark_crashes.py",
@@ -48,6 +50,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A green run that left out the pages says so where nobody misses it: on the last lines."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    pages = [report for report in skipped if isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]]
+    if pages:
+        terminalreporter.write_line(
+            f"NO BROWSER: {len(pages)} tests of pages were skipped. {ADVICE}", red=True, bold=True
+        )
 
 
 @cache
