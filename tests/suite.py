@@ -45,15 +45,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Halves of surrogate pairs, which some tests log on purpose, do not get from one process to the other."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and folder is not None:
+        report.sections.append(("folder of the test", str(folder)))
+        report.sections += [(f"end of {log.relative_to(folder)}", end_of(log)) for log in sorted(folder.rglob("*.log"))]
+    # Halves of surrogate pairs, which some tests log on purpose, do not get from one process to the other.
     report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
     return report
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """A green run that left out the pages says so where nobody misses it: on the last lines."""
+def end_of(log: Path, size: int = 4_000) -> str:
+    """What a process of the test has written last."""
+    return log.read_bytes()[-size:].decode(errors="replace")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None]:
+    """A green run that left out the pages says so where nobody misses it: at the very end."""
+    yield
     skipped = terminalreporter.stats.get("skipped", [])
     pages = [report for report in skipped if isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]]
     if pages:
