@@ -7,7 +7,7 @@ DEV    := $(VENV)/.dev
 WORKERS ?= 2
 
 .PHONY: help demo test test-all check browser format lock \
-	bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor bench-dashboard \
+	bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor bench-dashboard bench-tests \
 	screenshots prove-spark clean
 .DEFAULT_GOAL := help
 
@@ -87,6 +87,9 @@ bench-doctor: $(DEV)  ## the doctor next to hand-written DuckDB queries, and nex
 
 bench-dashboard: $(DEV) browser  ## pages over a million messages, redrive, and what the dashboard costs
 	$(BIN)/python bench/dashboards.py
+
+bench-tests: $(DEV) browser  ## how long both tiers of the tests take, and where the time goes
+	$(BIN)/python bench/tiers.py --workers $(WORKERS)
 
 screenshots: $(DEV) browser  ## every page of the dashboard, light and dark, into docs/images
 	$(BIN)/python bench/screenshots.py
