@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,16 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """No test leaves a note of a worker, or a line in the audit log, where this user's own are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEMEL_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_service_model() -> Iterator[None]:
+    """Each botocore session parses megabytes of JSON for itself: half of the time of most tests that make a client."""
+    import botocore.session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", cache(botocore.session.create_loader))
         yield
 
 
