@@ -24,6 +24,19 @@ LONG: Final = (
 )
 
 
+_thorough = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _thorough
+    _thorough = config.getoption("markexpr") != "not slow"
+
+
+def effort(*, fast: int, full: int) -> int:
+    """How often a test that looks for trouble tries: `full` where the slow tier runs as well."""
+    return full if _thorough else fast
+
+
 class Shares(LoadFileScheduling):  # type: ignore[misc]
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False  # the order is that of the tests, see below

@@ -71,6 +71,7 @@ def test_a_full_disk_refuses_sends_and_still_serves_receives_and_deletes(small_d
     assert {message["MessageId"] for message in serve("--data", str(small_disk / "data")).peek("orders")} == ids
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_and_takes_sends_again_once_there_is_room(small_disk: Path, serve: Starter) -> None:
     broker = serve("--data", str(small_disk / "data"))
     broker.create("orders")

@@ -110,6 +110,7 @@ def test_the_aws_cli_sends_receives_and_deletes_a_message_with_attributes(broker
     assert broker.peek("cli") == []
 
 
+@pytest.mark.slow
 def test_the_aws_cli_sends_and_deletes_batches(broker: Serve, aws: Cli) -> None:
     broker.create("cli-batch")
     at = ("--queue-url", f"{broker.url}/{ACCOUNT}/cli-batch")
@@ -121,6 +122,7 @@ def test_the_aws_cli_sends_and_deletes_batches(broker: Serve, aws: Cli) -> None:
     assert broker.peek("cli-batch") == []
 
 
+@pytest.mark.slow
 def test_the_aws_cli_redrives_a_dead_letter_queue(broker: Serve, aws: Cli) -> None:
     broker.create("cli-dead")
     arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:cli-dead"
@@ -136,6 +138,7 @@ def test_the_aws_cli_redrives_a_dead_letter_queue(broker: Serve, aws: Cli) -> No
     assert len(broker.peek("cli-work")) == 1
 
 
+@pytest.mark.slow
 def test_the_aws_cli_pages_through_queues(broker: Serve, aws: Cli) -> None:
     names = [f"cli-page-{number}" for number in range(5)]
     for name in names:
@@ -147,6 +150,7 @@ def test_the_aws_cli_pages_through_queues(broker: Serve, aws: Cli) -> None:
     assert [url.rpartition("/")[2] for url in first["QueueUrls"] + rest["QueueUrls"]] == names
 
 
+@pytest.mark.slow
 def test_the_aws_cli_tags_a_queue(broker: Serve, aws: Cli) -> None:
     broker.create("cli-tags")
     at = ("--queue-url", f"{broker.url}/{ACCOUNT}/cli-tags")
@@ -155,6 +159,7 @@ def test_the_aws_cli_tags_a_queue(broker: Serve, aws: Cli) -> None:
     assert aws("list-queue-tags", *at)["Tags"] == {"team": "blue"}
 
 
+@pytest.mark.slow
 def test_the_aws_cli_fails_with_the_code_and_text_of_a_refusal(broker: Serve, aws: Cli) -> None:
     """Version 1, which PyPI has, ends with 255 where version 2 ends with 254."""
     refused = aws.run("get-queue-url", "--queue-name", "cli-nowhere")
@@ -240,6 +245,7 @@ def old_boto3() -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [scenario.__name__ for scenario in query_client.SCENARIOS])
 def test_a_boto3_that_speaks_query_gets_what_it_expects(broker: Serve, old_boto3: Path, scenario: str) -> None:
     done = subprocess.run(
@@ -275,6 +281,7 @@ def node(broker: Serve) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_sqs_consumer_handles_100_messages_exactly_once_each(broker: Serve, node: dict[str, Any]) -> None:
     """The SDK checks the MD5 of every body that it sends and receives, and throws if one is wrong."""
     seen = node["standard"]
@@ -284,6 +291,7 @@ def test_sqs_consumer_handles_100_messages_exactly_once_each(broker: Serve, node
     assert broker.peek("js-standard") == []
 
 
+@pytest.mark.slow
 def test_sqs_consumer_gets_a_fifo_queue_in_order_and_without_duplicates(node: dict[str, Any]) -> None:
     seen = node["fifo"]
     assert sorted(body for body in seen["bodies"] if body[0] == "b") == ["b1", "b2"], seen
@@ -293,6 +301,7 @@ def test_sqs_consumer_gets_a_fifo_queue_in_order_and_without_duplicates(node: di
     assert seen["sequence"][3] == seen["sequence"][0]
 
 
+@pytest.mark.slow
 def test_a_message_that_an_sqs_consumer_fails_on_ends_in_the_dead_letter_queue(node: dict[str, Any]) -> None:
     assert node["deadLetters"] == {
         "tries": ["1", "2", "3"],
@@ -302,10 +311,12 @@ def test_a_message_that_an_sqs_consumer_fails_on_ends_in_the_dead_letter_queue(n
     }
 
 
+@pytest.mark.slow
 def test_the_aws_sdk_for_javascript_reaches_a_queue_by_its_url_alone(node: dict[str, Any]) -> None:
     assert node["queueUrlAsEndpoint"] == 1
 
 
+@pytest.mark.slow
 def test_the_aws_sdk_for_javascript_raises_the_right_errors(node: dict[str, Any]) -> None:
     missing, invalid = node["errors"]["missing"], node["errors"]["invalid"]
     assert (missing["known"], missing["status"]) == (True, 400)

@@ -78,6 +78,7 @@ def test_nothing_is_received_unless_somebody_says_so(client: Client, house: Hous
     assert house.message("orders", id, look=True).message.body == '{"n": 1}'
 
 
+@pytest.mark.slow
 def test_a_page_that_refreshes_itself_does_not_look_again_and_again(client: Client, house: House) -> None:
     queue = client.create_queue("orders-dlq")
     id = queue.send("x").message_id
@@ -89,6 +90,7 @@ def test_a_page_that_refreshes_itself_does_not_look_again_and_again(client: Clie
     assert received.receive_count == 4  # once for each of the three, and now
 
 
+@pytest.mark.slow
 def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, house: House) -> None:
     dead = client.create_queue("orders-dlq")
     for number in range(12):

@@ -32,6 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield found
 
 
+@pytest.mark.slow
 def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site: Site, browser: Browser) -> None:
     def operate(page: Page) -> None:
         page.set_default_timeout(PATIENT)
@@ -52,6 +53,7 @@ def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site
     assert letters.carried_key(message.attributes) == "k-1"
 
 
+@pytest.mark.slow
 def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None:
     def edit(page: Page) -> None:
         page.set_default_timeout(PATIENT)
@@ -69,6 +71,7 @@ def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None
     assert client.queue("orders-dlq").receive(10, 0) == []
 
 
+@pytest.mark.slow
 def test_every_page_has_something_to_say_there(site: Site, browser: Browser) -> None:
     paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?look=1", "/queues/orders?tab=settings",
              "/dead-letters/orders-dlq/drop", "/once", "/workers", "/doctor", "/audit")  # fmt: skip

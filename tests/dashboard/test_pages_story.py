@@ -119,6 +119,7 @@ def operate(page: Page, site: Site) -> None:
     expect(rows.filter(has_text="resend").filter(has_text="done")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_letters_are_dropped_only_with_the_queues_name_typed_and_come_back_from_the_snapshot(
     place: Shop, browser: Browser, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_letters_are_dropped_only_with_the_queues_name_typed_and_come_back_from_
     assert keys == {*(f"order-{number}" for number in range(4)), "order-10", "order-11"}
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled_on_its_page(place: Shop, browser: Browser) -> None:
     place.bury(80)
 
@@ -180,6 +182,7 @@ def test_a_job_is_paused_resumed_and_cancelled_on_its_page(place: Shop, browser:
     assert depth(place, "orders-dlq") + depth(place, "orders") == 80, "nothing is lost, nothing doubled"
 
 
+@pytest.mark.slow
 def test_a_dry_run_counts_and_touches_nothing(place: Shop, browser: Browser) -> None:
     place.bury(5)
 
@@ -194,6 +197,7 @@ def test_a_dry_run_counts_and_touches_nothing(place: Shop, browser: Browser) -> 
     assert depth(place, "orders-dlq") == 5
 
 
+@pytest.mark.slow
 def test_a_test_message_is_sent_and_a_fault_is_set(place: Shop, browser: Browser) -> None:
     def send(page: Page) -> None:
         page.get_by_label("Body").fill('{"id": "o-1"}')

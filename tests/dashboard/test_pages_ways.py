@@ -142,6 +142,7 @@ def test_every_page_can_be_named_read_in_light_and_dark_and_held_in_a_hand(site:
     assert [one for one in visit.complaints if "404" not in one] == []
 
 
+@pytest.mark.slow
 def test_everything_can_be_reached_by_keys(site: Site, browser: Browser) -> None:
     def type_it(page: Page) -> None:
         page.set_default_timeout(PATIENT)
@@ -192,6 +193,7 @@ HIDE: Final = """hidden => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_page_stays_fresh_and_rests_while_nobody_looks(place: Shop, site: Site, browser: Browser) -> None:
     asked: list[str] = []
 
@@ -220,6 +222,7 @@ def test_a_page_stays_fresh_and_rests_while_nobody_looks(place: Shop, site: Site
     assert browser.look(site.url, watch).complaints == []
 
 
+@pytest.mark.slow
 def test_what_somebody_types_is_not_taken_away(
     place: Shop, site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +272,7 @@ def test_a_wrong_token_is_refused_the_right_one_lets_in_and_log_out_ends_it(
     assert [one for one in visit.complaints if "401" not in one] == []
 
 
+@pytest.mark.slow
 def test_a_reader_sees_everything_and_no_button_that_acts(closed_site: Site, browser: Browser) -> None:
     def look(page: Page) -> dict[str, list[str]]:
         page.get_by_label("Token").fill(READER)
@@ -295,6 +299,7 @@ def test_pages_work_without_a_script(site: Site) -> None:
     assert '<form class="filter" role="search" action="/dead-letters/orders-dlq" method="get">' in page
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_does_not_answer_is_a_page_that_says_what_to_do(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, credentials: None
 ) -> None:
@@ -310,6 +315,7 @@ def test_an_endpoint_that_does_not_answer_is_a_page_that_says_what_to_do(
     assert "semel serve" in visit.result
 
 
+@pytest.mark.slow
 def test_an_empty_house_says_what_to_do(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
     with shop(tmp_path_factory.mktemp("empty")) as found, found.dashboard() as site:
         found.orders.drop()

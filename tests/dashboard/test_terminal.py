@@ -126,6 +126,7 @@ def test_queues_are_shown_filtered_and_opened(there: Shop) -> None:
     drive(there, story)
 
 
+@pytest.mark.slow
 def test_a_filter_that_is_being_written_keeps_the_keys(there: Shop) -> None:
     there.client.create_queue("emails")
 
@@ -185,6 +186,7 @@ def test_all_keys_are_listed(there: Shop) -> None:
     drive(there, story)
 
 
+@pytest.mark.slow
 def test_what_a_message_says_cannot_touch_the_terminal(there: Shop) -> None:
     there.bury(1, HOSTILE, note=HOSTILE)
 
@@ -305,6 +307,7 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
     assert '"redrive"' in audit
 
 
+@pytest.mark.slow
 def test_the_filter_is_the_filter_language_and_a_mistake_in_it_is_explained(there: Shop) -> None:
     there.bury(3, "Timeout: no answer")
     there.bury(2, "KeyError: 'total'", start=10)
@@ -337,6 +340,7 @@ def test_the_filter_is_the_filter_language_and_a_mistake_in_it_is_explained(ther
     assert len(there.broker.peek("orders-dlq")) == 5
 
 
+@pytest.mark.slow
 def test_a_redrive_that_is_left_does_nothing_and_counting_touches_nothing(there: Shop) -> None:
     there.bury(3)
 
@@ -358,6 +362,7 @@ def test_a_redrive_that_is_left_does_nothing_and_counting_touches_nothing(there:
     assert len(there.broker.peek("orders-dlq")) == 3
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_cancelled_and_not_forgotten_when_leaving(there: Shop) -> None:
     there.bury(50)
 
@@ -440,6 +445,7 @@ def test_workers_are_seen_with_what_they_hold_paused_resumed_and_resized(there: 
     ]
 
 
+@pytest.mark.slow
 def test_without_workers_it_says_how_one_is_found(there: Shop) -> None:
     async def story(screen: Screen) -> None:
         await screen.go("3")
@@ -450,6 +456,7 @@ def test_without_workers_it_says_how_one_is_found(there: Shop) -> None:
     drive(there, story)
 
 
+@pytest.mark.slow
 def test_who_may_only_look_is_offered_no_action(there: Shop) -> None:
     there.bury(2)
 

@@ -90,6 +90,7 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tm
     assert remote.control(job.id, "cancel").state is State.DONE
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_as_the_desk_tells_them(place: Shop, site: Site, remote: RemoteDesk, tmp_path: Path) -> None:
     place.bury(1)
     with pytest.raises(RemoteError, match="there is no field 'eror'"):
@@ -112,6 +113,7 @@ def test_mistakes_are_told_as_the_desk_tells_them(place: Shop, site: Site, remot
             RemoteDesk(url)
 
 
+@pytest.mark.slow
 def test_the_command_line_goes_through_a_dashboard(
     place: Shop, site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

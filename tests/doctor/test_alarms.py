@@ -78,6 +78,7 @@ def test_without_sqs_the_dead_letter_queue_is_the_usual_one_or_the_one_given() -
 # CloudFormation.
 
 
+@pytest.mark.slow
 def test_cloudformation_is_accepted_by_its_linter(tmp_path: Path) -> None:
     path = tmp_path / "alarms.yaml"
     path.write_text(alarm_formats.render(usual(), "cloudformation", sns=TOPIC))
@@ -189,6 +190,7 @@ def shell(server: dynamodb.Server, text: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_commands_make_the_alarms_and_the_doctor_finds_them_there(
     cloudwatch: dynamodb.Server, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def told(spark: SparkSession, broker: EmbeddedBroker, url: str, log: Path) -> Di
     return examine(Request(logs=(str(log),), mapping=MAP, queues=(url,), endpoint_url=broker.url, region="us-east-1"))
 
 
+@pytest.mark.slow
 def test_the_doctor_names_the_cause_and_the_cure_and_with_the_cure_there_is_nothing_left(
     spark: SparkSession, broker: EmbeddedBroker, sqs: SQSClient, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_the_doctor_names_the_cause_and_the_cure_and_with_the_cure_there_is_noth
     assert not [one.rule for one in well.findings if one.rule.startswith(("duplicates", "doubled", "visibility-short"))]
 
 
+@pytest.mark.slow
 def test_semels_own_consumer_with_the_same_timeout_and_work_has_no_duplicates(
     spark: SparkSession, broker: EmbeddedBroker, sqs: SQSClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

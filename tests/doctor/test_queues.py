@@ -205,6 +205,7 @@ def cured(client: Client, rule: str, name: str = "orders") -> QueueState:
     return state
 
 
+@pytest.mark.slow
 def test_the_cure_of_a_short_timeout_works(client: Client) -> None:
     client.create_queue("orders")
     assert cured(client, "visibility-short").visibility == 62.0
@@ -218,6 +219,7 @@ def test_the_cure_of_a_missing_dead_letter_queue_works(client: Client) -> None:
     assert state.dead_letters.retention == 14 * DAY
 
 
+@pytest.mark.slow
 def test_the_cure_of_a_missing_dead_letter_queue_works_for_fifo_queues(client: Client) -> None:
     client.create_queue("orders.fifo")
     state = cured(client, "no-dead-letter-queue", "orders.fifo")
@@ -225,6 +227,7 @@ def test_the_cure_of_a_missing_dead_letter_queue_works_for_fifo_queues(client: C
     assert state.dead_letters.fifo
 
 
+@pytest.mark.slow
 def test_the_cures_of_a_queue_with_many_faults_work_one_after_the_other(client: Client) -> None:
     dead = client.create_queue("orders-dlq", {"MessageRetentionPeriod": 3_600})
     policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 1}

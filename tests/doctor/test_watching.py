@@ -122,6 +122,7 @@ def app_line(id_: str, event: str, **fields: Any) -> bytes:
     return json.dumps({"id": id_, "t": NOON - 20, "e": event} | fields).encode() + b"\n"
 
 
+@pytest.mark.slow
 def test_an_applications_log_is_followed_as_it_is_appended_to_and_rotated(spark: SparkSession, tmp_path: Path) -> None:
     with watched(spark, tmp_path, parse("id=.id,time=.t,event=.e,seconds=.s")) as here:
         log = here.folder / "app.log"

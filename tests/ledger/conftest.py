@@ -22,7 +22,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("stores")
-        metafunc.parametrize("store", marker.args if marker else tuple(STORES), indirect=True)
+        wanted = marker.args if marker else tuple(STORES)
+        # moto answers a few hundred requests a second; test_dynamodb*.py are in the fast tier all the same.
+        slow = {"dynamodb": [pytest.mark.slow]}
+        metafunc.parametrize("store", [pytest.param(name, marks=slow.get(name, [])) for name in wanted], indirect=True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -55,11 +55,13 @@ DAY: Final = 86_400
 TRANSACTIONS: Final = [case for case in CASES if case[1] == TRANSACTION_MODE]
 
 
-def name_of(case: tuple[str, str]) -> str:
-    return "-".join(case)
+def tiered(cases: Iterable[tuple[str, str]]) -> list[Any]:
+    """moto, which stands in for DynamoDB, takes as long as all others together."""
+    slow = {"dynamodb": [pytest.mark.slow]}
+    return [pytest.param(case, id="-".join(case), marks=slow.get(case[0], [])) for case in cases]
 
 
-@pytest.fixture(params=CASES, ids=name_of)
+@pytest.fixture(params=tiered(CASES))
 def case(request: pytest.FixtureRequest, sqs_broker: EmbeddedBroker) -> Iterator[Case]:
     """A queue `orders` with one message, whose key is 7."""
     name, mode = request.param
@@ -460,7 +462,7 @@ def test_row_13_an_unheard_commit_is_looked_up_and_not_made_again(case: Case) ->
     case.assert_done_once(fence=1)
 
 
-@pytest.mark.parametrize("case", TRANSACTIONS, indirect=True, ids=name_of)
+@pytest.mark.parametrize("case", tiered(TRANSACTIONS), indirect=True)
 def test_row_13_a_commit_that_did_not_happen_after_all_is_made_by_the_next_attempt(case: Case) -> None:
     ledger = case.ledger()
     lose_the_answer_to_a_commit(ledger, carried_out=False)
@@ -480,7 +482,7 @@ WRITES: Final = {
 }
 
 
-@pytest.mark.parametrize("case", WRITES, indirect=True, ids=name_of)
+@pytest.mark.parametrize("case", tiered(WRITES), indirect=True)
 def test_row_13_a_connection_that_breaks_over_the_answer_leaves_one_effect(case: Case) -> None:
     pattern = WRITES[case.store.name, case.mode]
     assert case.store.port is not None

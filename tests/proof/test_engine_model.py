@@ -46,6 +46,7 @@ from model import (
     Task,
 )
 
+import suite
 from semel.broker.engine import Caller, Engine, Wanted, dedup, fair, housekeeping, moves, settling
 from semel.broker.engine.schema import LANE_BITS, open_database
 from semel.sqs import limits
@@ -903,7 +904,7 @@ def dead_letter_queue(name: str, other: int) -> str:
 def effort(examples: int, steps: int) -> settings:
     wanted = os.environ.get("SEMEL_PROOF_EXAMPLES")
     return settings(
-        max_examples=int(wanted) if wanted else examples,
+        max_examples=int(wanted) if wanted else suite.effort(fast=examples // 5, full=examples),
         stateful_step_count=steps,
         derandomize=not wanted,
         database=None,

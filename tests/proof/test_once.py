@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import once_worker
+import pytest
 
+import suite
 from semel import Client, Ledger
 from semel.ledger.contract import Status
 from semel.sqs import Entry, Queue
@@ -28,9 +30,9 @@ from semel.sqs import Entry, Queue
 if TYPE_CHECKING:
     from servers import postgres, redis
 
-MESSAGES: Final = 5_000
+MESSAGES: Final = suite.effort(fast=1_500, full=5_000)
 WORKERS: Final = 4
-LEAST_KILLS: Final = 5
+LEAST_KILLS: Final = suite.effort(fast=2, full=5)
 PATIENCE: Final = 240.0
 # Workers are forked from a process that has loaded all they need: one that lives for a few seconds should spend them
 # at work. Each opens its own ledger and its own connections.
@@ -167,6 +169,7 @@ def test_in_postgresql_transactions_every_effect_is_there_exactly_once(
             assert all_recorded(ledger)
 
 
+@pytest.mark.slow
 def test_in_sqlite_transactions_every_effect_is_there_exactly_once(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with sqlite3.connect(path) as connection:
@@ -189,6 +192,7 @@ def test_in_sqlite_transactions_every_effect_is_there_exactly_once(tmp_path: Pat
         assert all_recorded(ledger)
 
 
+@pytest.mark.slow
 def test_with_leases_no_key_has_two_holders_at_once_and_none_is_lost(
     tmp_path: Path, redis_server: redis.Server
 ) -> None:

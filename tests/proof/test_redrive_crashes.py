@@ -93,7 +93,9 @@ def filled(place: Place, *, fifo: bool) -> tuple[Site, list[str], list[str]]:
     return found, names, others
 
 
-@pytest.mark.parametrize("admitted", [True, False], ids=["broker", "sqs"])
+@pytest.mark.parametrize(
+    "admitted", [pytest.param(True, id="broker"), pytest.param(False, id="sqs", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 @pytest.mark.parametrize("death", range(len(DEATHS)), ids=[f"{p}-{n}-{'-'.join(o)}" for p, n, o in DEATHS])
 def test_whenever_it_dies_a_second_run_completes_it_once(

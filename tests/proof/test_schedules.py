@@ -15,6 +15,7 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import suite
 from driven import LEASE, Place, new_place
 from semel import App, Context, Transaction
 from semel.ledger.contract import Status
@@ -221,13 +222,13 @@ def run(schedule: list[Move], *, transactional: bool) -> World:
         return world
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=suite.effort(fast=25, full=100), deadline=None)
 @given(schedules)
 def test_in_transactions_each_key_has_one_effect_and_none_is_lost(schedule: list[Move]) -> None:
     run(schedule, transactional=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=suite.effort(fast=25, full=100), deadline=None)
 @given(schedules)
 def test_with_leases_no_key_has_two_holders_by_fence_order_and_none_is_lost(schedule: list[Move]) -> None:
     run(schedule, transactional=False)

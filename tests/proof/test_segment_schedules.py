@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pytest
 
+import suite
 from semel.spark import planning
 from semel.spark.log import BatchIsOver
 from semel.spark.planning import Offset
@@ -151,7 +152,7 @@ class World:
 
 
 @pytest.mark.parametrize("ack", ["sealed", "committed"])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(suite.effort(fast=8, full=30)))
 def test_each_message_is_in_exactly_one_committed_batch(
     tmp_path: Path, seed: int, ack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def trial_on(started: Cluster, orders: Orders, folder: Path, **how: Any) -> Tria
     return Trial(orders, sink, folder, arguments=arguments, variables=started.environment, **how)
 
 
+@pytest.mark.slow
 def test_killed_executors_and_a_task_that_fails_half_way_lose_and_double_nothing(
     spark_cluster: Cluster, orders: Orders, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_killed_executors_and_a_task_that_fails_half_way_lose_and_double_nothing
     assert len(set(killed)) == 2
 
 
+@pytest.mark.slow
 def test_twins_that_race_for_a_seal_lose_and_double_nothing(
     spark_cluster: Cluster, orders: Orders, tmp_path: Path
 ) -> None:

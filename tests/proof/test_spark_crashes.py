@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+import suite
 from semel.broker import running
 from spark import crashing
 from spark.crashing import Audit, DeltaFolder, FifoQueue, HandlerEffects, Orders, ParquetFolder, PostgresTable, Trial
@@ -32,7 +33,8 @@ MakeTrial = Callable[..., Trial]
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return crashing.with_archive(tmp_path_factory.mktemp("archive"))
+    """Options of every driver's Java. What makes it start faster takes a driver to make: not worth it for one test."""
+    return crashing.with_archive(tmp_path_factory.mktemp("archive")) if suite.effort(fast=0, full=1) else crashing.JAVA
 
 
 @pytest.fixture
@@ -71,6 +73,7 @@ def assert_once(audit: Audit, *, came_again: bool = True) -> None:
     assert audit.delivered > audit.sent or not came_again
 
 
+@pytest.mark.slow
 def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_producer_sends_twice(
     orders: MakeOrders, trial: MakeTrial, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_produce
     assert all(injected[kind] for kind in crashing.FAULTS), injected
 
 
+@pytest.mark.slow
 def test_delta_has_every_order_once_though_zombies_go_on_and_a_sealed_segment_is_damaged(
     orders: MakeOrders, trial: MakeTrial, tmp_path: Path
 ) -> None:
@@ -103,6 +107,7 @@ def test_delta_has_every_order_once_though_zombies_go_on_and_a_sealed_segment_is
     assert_once(pipeline.finish(), came_again=False)
 
 
+@pytest.mark.slow
 def test_postgres_append_has_every_order_once(
     orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
 ) -> None:
@@ -117,16 +122,19 @@ def test_postgres_upsert_has_every_order_once(
     assert_once(killed(trial(orders(again=TWICE), table), "during-commit"), came_again=False)
 
 
+@pytest.mark.slow
 def test_a_fifo_queue_has_every_order_once(orders: MakeOrders, trial: MakeTrial) -> None:
     sent = orders()
     assert_once(killed(trial(sent, FifoQueue(sent)), "during-commit"), came_again=False)
 
 
+@pytest.mark.slow
 def test_a_handler_has_done_every_order_once(orders: MakeOrders, trial: MakeTrial, tmp_path: Path) -> None:
     sent = orders(again=TWICE)
     assert_once(killed(trial(sent, HandlerEffects(tmp_path, sent)), "before-seal", "during-commit"))
 
 
+@pytest.mark.slow
 def test_two_pipelines_on_one_queue_have_every_order_once_between_them(
     orders: MakeOrders, trial: MakeTrial, tmp_path: Path, postgres_server: postgres.Server
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+import suite
 from ledger.model import Model
 from ledger.stores import FENCES_OUTLIVE_PURGE, PURGED, Shift, StoreUnderTest
 from semel.ledger.contract import Ask, Claim, Finish, Held, Status, Verdict, Won
@@ -152,7 +153,7 @@ class Machine(RuleBasedStateMachine):
 
 def test_any_sequence_of_calls_is_answered_as_by_the_model(store: StoreUnderTest) -> None:
     how = settings(
-        max_examples=EXAMPLES[store.name],
+        max_examples=suite.effort(fast=EXAMPLES[store.name] // 5, full=EXAMPLES[store.name]),
         stateful_step_count=30,
         deadline=None,
         database=None,
