@@ -19,7 +19,7 @@ from semel.consumer.lane import Lane
 from semel.ledger.contract import Entry, Ledger
 from semel.ledger.sqlite import SqliteLedger
 from semel.sqs import Client, Queue
-from semel.testing.driving import Driver
+from semel.testing.driver import Driver
 
 LEASE = 30
 ACCESS = {"access_key": "test", "secret_key": "test"}
