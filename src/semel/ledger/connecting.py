@@ -26,7 +26,7 @@ _EXAMPLES: Final = (
 def connect(url: str, **options: Any) -> Ledger:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
-        shown = re.sub(r"(//[^/@]*):[^/@]*@", r"\1:***@", url)  # an address may hold a password
+        shown = re.sub(r":(?!//).*@", ":***@", url)  # an address may hold a password
         raise LedgerError(f"{shown!r} is no address of a ledger; examples: {_EXAMPLES}")
     module, name, extra = _STORES[scheme]
     try:
