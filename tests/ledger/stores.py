@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Shift:
-    """The clock of a ledger in a test: the store's own, until it is moved. Time passes by `advance`, never by waiting."""
+    """A ledger's clock in a test: the store's own, until it is moved. Time passes by `advance`, never by waiting."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -198,6 +199,23 @@ class TestAnOpenTransaction:
             with pytest.raises(LedgerUnavailable, match="all 1 connections"), ledger.transaction():
                 pass
             assert win(ledger, "key")  # the ledger's own work goes on
+
+
+class TestAServerThatIsNotThere:
+    def test_is_named_with_the_reason_in_one_line_and_without_the_password(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with pytest.raises(LedgerUnavailable) as raised:
+            PostgresLedger(f"postgresql://anna:secret@127.0.0.1:{port}/shop")
+        text = str(raised.value)
+        assert text.startswith(f"PostgreSQL at 127.0.0.1:{port}/shop cannot be reached: ")
+        assert "refused" in text
+        assert "\n" not in text
+        assert "secret" not in text
+
+    def test_an_address_that_is_none_is_shown_without_its_password(self) -> None:
+        with pytest.raises(LedgerError, match=r"'postgrse://anna:\*\*\*@db/shop' is no address of a ledger"):
+            Ledger.connect("postgrse://anna:se:c/ret@db/shop")
 
 
 class TestTheUsersOwnErrors:
