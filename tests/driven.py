@@ -19,14 +19,14 @@ from semel.consumer.lane import Lane
 from semel.ledger.contract import Entry, Ledger
 from semel.ledger.sqlite import SqliteLedger
 from semel.sqs import Client, Queue
-from semel.testing.driving import Driver
+from semel.testing.driver import Driver
 
 LEASE = 30
 ACCESS = {"access_key": "test", "secret_key": "test"}
 
 
 class Clock(Shift):
-    """The broker's clock, without a request for each look at it. A ledger that gets it as `ahead` goes by it too."""
+    """The broker's clock, without a request for each look at it. A ledger that gets it goes by it too."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Clock(Shift):
         self._now = broker.clock.now()
 
     def __call__(self) -> float:
-        return self._now - time.time()
+        return self._now
 
     def now(self) -> float:
         return self._now
@@ -141,7 +141,7 @@ def place_of(
 ) -> Iterator[Place]:
     with contextlib.ExitStack() as stack:
         clock = Clock(broker)
-        ledger = open_ledger(clock) if open_ledger else SqliteLedger(":memory:", ahead=clock)
+        ledger = open_ledger(clock) if open_ledger else SqliteLedger(":memory:", clock=clock)
         stack.enter_context(ledger)
         options: dict[str, Any] = {"sleep": lambda _seconds: None} | ACCESS | client
         found = Client(broker.url, broker.region, **options)

@@ -6,16 +6,15 @@ import importlib
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from semel import PostgresLedger, SqliteLedger
+from semel import PostgresLedger
 from semel.broker import EmbeddedBroker
-from semel.testing.driving import driving
+from semel.testing.driver import driving
 
 if TYPE_CHECKING:
     from servers import postgres
@@ -99,9 +98,7 @@ def test_the_payment_booker_books_and_sends_a_receipt_exactly_once(
     payments = example("payments")
     url = make_queue(sqs_broker, "payments")
     sqs_broker.client().create_queue(QueueName="receipts")
-    now = sqs_broker.clock.now
-    ahead = lambda: now() - time.time()  # noqa: E731
-    with PostgresLedger(postgres_server.url, schema="example_payments", ahead=ahead) as ledger:
+    with PostgresLedger(postgres_server.url, schema="example_payments") as ledger:
         with ledger.transaction() as tx:
             tx.execute("DROP TABLE IF EXISTS entries")
             tx.execute(payments.TABLES)
@@ -129,34 +126,31 @@ def test_the_payment_booker_books_and_sends_a_receipt_exactly_once(
     assert sqs_broker.peek("payments") == []
 
 
-def test_the_account_ledger_keeps_each_account_in_order(
-    sqs_broker: EmbeddedBroker, example: Any, tmp_path: Path
-) -> None:
+def test_the_account_ledger_keeps_each_account_in_order(sqs_broker: EmbeddedBroker, example: Any) -> None:
     accounts = example("accounts")
     url = make_queue(sqs_broker, "accounts.fifo")
-    ledger = SqliteLedger(str(tmp_path / "accounts.db"), ahead=lambda: sqs_broker.clock.now() - time.time())
-    with ledger:
-        with ledger.transaction() as tx:
-            tx.execute(accounts.TABLES)
 
-        def happens(number: int, account: str, kind: str, cents: int) -> None:
-            body = {"id": f"e{number}", "account": account, "kind": kind, "cents": cents}
-            send(sqs_broker, url, body, MessageGroupId=account, MessageDeduplicationId=str(number))
+    def happens(number: int, account: str, kind: str, cents: int) -> None:
+        body = {"id": f"e{number}", "account": account, "kind": kind, "cents": cents}
+        send(sqs_broker, url, body, MessageGroupId=account, MessageDeduplicationId=str(number))
+
+    happens(1, "anna", "deposit", 100)
+    happens(2, "bert", "withdrawal", 50)  # has nothing yet: waits, and so does all of bert's
+    happens(3, "bert", "deposit", 80)
+    happens(4, "anna", "withdrawal", 30)
+    with driving(accounts.app, sqs_broker) as driver:
 
         def balances() -> dict[str, int]:
-            with ledger.transaction() as tx:
+            with driver.ledger.transaction() as tx:
                 return dict(tx.execute("SELECT account, cents FROM balances").fetchall())
 
-        happens(1, "anna", "deposit", 100)
-        happens(2, "bert", "withdrawal", 50)  # has nothing yet: waits, and so does all of bert's
-        happens(3, "bert", "deposit", 80)
-        happens(4, "anna", "withdrawal", 30)
-        with driving(accounts.app, sqs_broker, ledger=ledger):
-            accounts.app.drain()
-            assert balances() == {"anna": 70}
-            with ledger.transaction() as tx:
-                tx.execute("INSERT INTO balances VALUES ('bert', 50)")
-            sqs_broker.clock.advance(61)
-            accounts.app.drain()
-            assert balances() == {"anna": 70, "bert": 80}
+        with driver.ledger.transaction() as tx:
+            tx.execute(accounts.TABLES)
+        accounts.app.drain()
+        assert balances() == {"anna": 70}
+        with driver.ledger.transaction() as tx:
+            tx.execute("INSERT INTO balances VALUES ('bert', 50)")
+        sqs_broker.clock.advance(61)
+        accounts.app.drain()
+        assert balances() == {"anna": 70, "bert": 80}
     assert sqs_broker.peek("accounts.fifo") == []

@@ -15,7 +15,7 @@ from running_apps import client_of, running_app, send, until
 from semel import App, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Queue
-from semel.testing.driving import driving
+from semel.testing.driver import driving
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from semel.consumer.attempts import Attempt, Step
 from semel.consumer.life import State
 from semel.ledger.contract import Claim, LedgerUnavailable
 from semel.ledger.sqlite import SqliteLedger
-from semel.testing.driving import Driver, driving
+from semel.testing.driver import Driver, driving
 
 LEASE = 30
 

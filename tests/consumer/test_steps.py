@@ -9,7 +9,7 @@ import pytest
 
 from driven import LEASE, Place, new_place, take
 from semel import App, Context, Fixed, Reject
-from semel.testing.driving import Crash
+from semel.testing.driver import Crash
 
 
 @pytest.fixture

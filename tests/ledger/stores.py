@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Shift:
-    """How far a store's clock is ahead of the real one. Time in a test passes by `advance`, never by waiting."""
+    """A ledger's clock in a test: the store's own, until it is moved. Time passes by `advance`, never by waiting."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def __call__(self) -> float:
-        return self.seconds
+    def __call__(self) -> float | None:
+        return time.time() + self.seconds if self.seconds else None
 
     def advance(self, seconds: float) -> None:
         self.seconds += seconds
@@ -83,7 +84,7 @@ class Sqlite:
     def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
         from semel.ledger.sqlite import SqliteLedger
 
-        return SqliteLedger(str(self.path), ahead=ahead, timeout=0.05 if impatient else 60.0, **options)
+        return SqliteLedger(str(self.path), clock=ahead, timeout=0.05 if impatient else 60.0, **options)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -111,7 +112,7 @@ class Postgres:
         from semel.ledger.postgres import PostgresLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
-        return PostgresLedger(_through(self.server.url, via), schema=self.schema, ahead=ahead, **options)
+        return PostgresLedger(_through(self.server.url, via), schema=self.schema, clock=ahead, **options)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -142,7 +143,7 @@ class Redis:
         from semel.ledger.redis import RedisLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
-        return RedisLedger(_through(self.server.url, via), prefix=self.prefix, ahead=ahead, **options)
+        return RedisLedger(_through(self.server.url, via), prefix=self.prefix, clock=ahead, **options)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -175,7 +176,7 @@ class Dynamo:
             endpoint_url=_through(self.server.url, via),
             session=self.server.session(),
             create=True,
-            ahead=ahead,
+            clock=ahead,
             **options,
         )
 

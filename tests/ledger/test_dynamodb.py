@@ -41,7 +41,7 @@ def table() -> str:
 
 @pytest.fixture
 def ledger(dynamodb_server: Server, table: str, ahead: Shift) -> Iterator[DynamoLedger]:
-    with DynamoLedger(table, **dynamodb_server.options(), create=True, ahead=ahead) as ledger:
+    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=ahead) as ledger:
         yield ledger
 
 
@@ -186,7 +186,7 @@ class TestClocks:
         self, dynamodb_server: Server, table: str, ahead: Shift
     ) -> None:
         options = dynamodb_server.options()
-        with DynamoLedger(table, **options, create=True, ahead=ahead, clock_margin=60) as ledger:
+        with DynamoLedger(table, **options, create=True, clock=ahead, clock_margin=60) as ledger:
             win(ledger, "a", lease=30)
             ahead.advance(31)
             held = ask(ledger, "a")

@@ -33,7 +33,7 @@ def table() -> str:
 
 @pytest.fixture
 def ledger(dynamodb_server: Server, table: str, ahead: Shift) -> Iterator[DynamoLedger]:
-    with DynamoLedger(table, **dynamodb_server.options(), create=True, ahead=ahead) as ledger:
+    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=ahead) as ledger:
         yield ledger
 
 

@@ -27,7 +27,7 @@ def clock() -> Shift:
 
 @pytest.fixture
 def ledger(clock: Shift) -> Iterator[SqliteLedger]:
-    with SqliteLedger(":memory:", ahead=clock) as ledger:
+    with SqliteLedger(":memory:", clock=clock) as ledger:
         yield ledger
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -134,8 +135,8 @@ class TestSchema:
     def test_a_record_soon_after_its_claim_touches_no_index(
         self, make: Make, database: psycopg.Connection[Any]
     ) -> None:
-        shift = 30 - time.time() % 60  # away from the end of the minute, at which it would
-        with make(ahead=lambda: shift) as ledger:
+        middle = time.time() // 60 * 60 + 30  # away from the end of the minute, at which it would
+        with make(clock=lambda: middle) as ledger:
             verdicts = ledger.claim([Ask(f"key-{n}", "d" * 64, "orders/1") for n in range(500)], claimant="me", lease=9)
             assert all(ledger.record([Finish(won.claim) for won in verdicts if isinstance(won, Won)]))
         statement = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'ledger'::regclass"
@@ -152,7 +153,7 @@ def options_as(role: str, database: psycopg.Connection[Any]) -> str:
 class TestAnOpenTransaction:
     def test_keeps_no_claim_waiting_for_long_and_only_its_own_keys(self, make: Make, ledger: Ledger) -> None:
         shift = Shift()
-        impatient = make(lock_timeout=0.05, ahead=shift)
+        impatient = make(lock_timeout=0.05, clock=shift)
         mine = win(ledger, "mine").claim
         shift.advance(LEASE + 1)
         with ledger.transaction() as tx:
@@ -182,7 +183,7 @@ class TestAnOpenTransaction:
 
     def test_is_passed_by_when_the_ledger_is_purged(self, make: Make, ledger: Ledger) -> None:
         shift = Shift()
-        later = make(ahead=shift, keep=60)
+        later = make(clock=shift, keep=60)
         claims = [win(ledger, f"key-{n}").claim for n in range(5)]
         with ledger.transaction() as tx:
             tx.record([Finish(claims[2], keep=10)])
@@ -198,6 +199,23 @@ class TestAnOpenTransaction:
             with pytest.raises(LedgerUnavailable, match="all 1 connections"), ledger.transaction():
                 pass
             assert win(ledger, "key")  # the ledger's own work goes on
+
+
+class TestAServerThatIsNotThere:
+    def test_is_named_with_the_reason_in_one_line_and_without_the_password(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with pytest.raises(LedgerUnavailable) as raised:
+            PostgresLedger(f"postgresql://anna:secret@127.0.0.1:{port}/shop")
+        text = str(raised.value)
+        assert text.startswith(f"PostgreSQL at 127.0.0.1:{port}/shop cannot be reached: ")
+        assert "refused" in text
+        assert "\n" not in text
+        assert "secret" not in text
+
+    def test_an_address_that_is_none_is_shown_without_its_password(self) -> None:
+        with pytest.raises(LedgerError, match=r"'postgrse://anna:\*\*\*@db/shop' is no address of a ledger"):
+            Ledger.connect("postgrse://anna:se:c/ret@db/shop")
 
 
 class TestTheUsersOwnErrors:
@@ -449,7 +467,7 @@ class TestDurability:
 
     def test_a_key_that_was_purged_and_comes_back_goes_on_with_a_higher_fence(self, make: Make) -> None:
         shift = Shift()
-        ledger = make(keep=60, ahead=shift)
+        ledger = make(keep=60, clock=shift)
         for fence in (1, 2, 3):
             claim = win(ledger, "key").claim
             assert claim.fence == fence
@@ -490,7 +508,7 @@ def test_a_forked_child_has_connections_of_its_own(ledger: Ledger) -> None:
 class TestOutgoing:
     def test_a_message_of_a_group_waits_for_those_before_it(self, make: Make, ledger: Ledger) -> None:
         shift = Shift()
-        ledger = make(ahead=shift)
+        ledger = make(clock=shift)
         with ledger.transaction() as tx:
             for body in ("a1", "a2", "b1", "none"):
                 tx.send("queue.fifo", body, group=None if body == "none" else body[0])

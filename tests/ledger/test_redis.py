@@ -208,7 +208,7 @@ class TestTheData:
     def test_a_new_life_after_a_key_has_expired_knows_no_notes(
         self, redis_server: Server, prefix: str, ahead: Shift
     ) -> None:
-        with RedisLedger(redis_server.url, prefix=prefix, keep=600, ahead=ahead) as ledger:
+        with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=ahead) as ledger:
             assert ledger.note(win(ledger, "a", payload="p").claim, "step", b"1")
             ahead.advance(601)
             assert win(ledger, "a", payload="q").notes == {}
@@ -329,7 +329,7 @@ class TestThreads:
 
 def test_a_cluster_keeps_a_ledger_whose_keys_are_on_all_its_nodes() -> None:
     shift = Shift()
-    with running_cluster() as nodes, RedisLedger(nodes[1].url, ahead=shift) as ledger:
+    with running_cluster() as nodes, RedisLedger(nodes[1].url, clock=shift) as ledger:
         asks = [Ask(f"key-{n}", payload="p", source="s") for n in range(64)]
         won = [it for it in ledger.claim([*asks, asks[0]], claimant="me", lease=30) if isinstance(it, Won)]
         assert [it.claim.key for it in won] == [it.key for it in asks]

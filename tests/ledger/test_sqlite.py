@@ -48,7 +48,7 @@ def ahead() -> Shift:
 
 @pytest.fixture
 def ledger(path: str, ahead: Shift) -> Iterator[SqliteLedger]:
-    with SqliteLedger(path, ahead=ahead) as ledger:
+    with SqliteLedger(path, clock=ahead) as ledger:
         yield ledger
 
 
@@ -417,7 +417,7 @@ class TestTransactions:
 
 class TestPurge:
     def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(self, path: str, ahead: Shift) -> None:
-        with SqliteLedger(path, keep=60, ahead=ahead) as ledger:
+        with SqliteLedger(path, keep=60, clock=ahead) as ledger:
             for start in range(0, 1_200, 400):
                 ledger.claim([Ask(str(start + n)) for n in range(400)], claimant="me", lease=LEASE)
             ahead.advance(61)

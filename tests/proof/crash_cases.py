@@ -14,7 +14,7 @@ from semel.consumer.context import Context
 from semel.ledger.contract import Ledger, LedgerUnavailable, OutcomeUnknown, Status, Transaction
 from semel.ledger.dynamodb_transaction import DynamoTransaction
 from semel.sqs import Client, Queue
-from semel.testing.driving import Driver
+from semel.testing.driver import Driver
 
 LEASE_MODE: Final = "lease"  # the effect is somewhere else; the ledger is written before and after it
 TRANSACTION_MODE: Final = "transaction"  # the effect and the record are one commit

@@ -31,7 +31,7 @@ from semel.consumer.context import Context
 from semel.consumer.outcomes import Reject
 from semel.ledger.contract import Status
 from semel.sqs.errors import SqsError
-from semel.testing.driving import Crash, Driver
+from semel.testing.driver import Crash, Driver
 
 ROWS: Final = {
     "0": "the answer to a receive is lost",

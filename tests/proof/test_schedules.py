@@ -19,7 +19,7 @@ import suite
 from driven import LEASE, Place, new_place
 from semel import App, Context, Transaction
 from semel.ledger.contract import Status
-from semel.testing.driving import CRASH_POINTS, Crash, Driver
+from semel.testing.driver import CRASH_POINTS, Crash, Driver
 
 WORKERS: Final = 3
 KEYS: Final = 4

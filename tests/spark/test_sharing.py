@@ -31,7 +31,7 @@ class Died(BaseException):
 
 @pytest.fixture
 def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Intake]:
-    with intake(tmp_path / "one") as place, SqliteLedger(":memory:", ahead=place.clock) as ledger:
+    with intake(tmp_path / "one") as place, SqliteLedger(":memory:", clock=place.clock) as ledger:
         monkeypatch.setitem(ledgers._ledgers, ADDRESS, ledger)
         yield place.with_options(dedup="ledger", ledger=ADDRESS, key="$.id", visibility=VISIBILITY)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -126,13 +125,37 @@ def test_the_broker_needs_no_boto3_but_its_client_says_that_it_does(
         sqs_broker.client()
 
 
-def test_two_runs_at_once_do_not_get_in_each_others_way(pytester: pytest.Pytester) -> None:
-    """As pytest-xdist does it: several processes run the same tests."""
+def test_a_test_without_boto3_can_drive_an_app(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import sys; sys.modules['boto3'] = None")
+    pytester.makepyfile(
+        """
+        from semel import App
+        from semel.testing import driving
+
+        def test_a_crash_is_survived(sqs_broker):
+            app = App()
+
+            @app.handler("orders", key="$.id")
+            def ship(order: dict) -> None: ...
+
+            with driving(app, sqs_broker, crash_at="after_work") as driver:
+                driver.client.create_queue("orders").send('{"id": 7}')
+                assert app.drain() == 0
+                sqs_broker.clock.advance(31)
+                assert app.drain() == 1
+        """
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_tests_in_several_processes_do_not_get_in_each_others_way(pytester: pytest.Pytester) -> None:
+    """By pytest-xdist."""
     pytester.makepyfile(
         """
         import pytest
 
-        @pytest.mark.parametrize("number", range(3))
+        @pytest.mark.parametrize("number", range(4))
         def test_alone(sqs_broker, number):
             assert sqs_broker.admin("GET", "queues") == {"queues": []}
             client = sqs_broker.client()
@@ -141,20 +164,7 @@ def test_two_runs_at_once_do_not_get_in_each_others_way(pytester: pytest.Pyteste
             assert len(sqs_broker.admin("GET", "queues")["queues"]) == 1
         """
     )
-    command = [sys.executable, "-m", "pytest", "-q", *QUICK]
-    started = [
-        subprocess.Popen(
-            [*command, f"--basetemp={pytester.path / str(number)}"],
-            cwd=pytester.path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    for process in started:
-        output, _ = process.communicate(timeout=60)
-        assert (process.returncode, "3 passed" in output) == (0, True), output
+    run(pytester, "-n", "2").assert_outcomes(passed=4)
 
 
 # Brokers in this process.

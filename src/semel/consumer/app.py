@@ -194,10 +194,16 @@ class App:
             self._client = Client(*self._address)
         return self._client
 
+    @property
+    def configured_ledger(self) -> Ledger | str:
+        """The ledger, or the address of the one that is opened when the app runs."""
+        return self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
+
     def ledger(self, stack: ExitStack) -> Ledger:
-        if isinstance(self._ledger, Ledger):
-            return self._ledger
-        ledger = Ledger.connect(self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER)
+        configured = self.configured_ledger
+        if isinstance(configured, Ledger):
+            return configured
+        ledger = Ledger.connect(configured)
         stack.callback(ledger.close)
         return ledger
 

@@ -70,6 +70,7 @@ async def work_async(lane: Lane, delivery: Delivery) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
     delivery.cancel = cancel
+    lane.tools.crash("before_work")
     CURRENT.set(delivery.context)
     handler = lane.handler
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any, Final
 
@@ -25,7 +26,8 @@ _EXAMPLES: Final = (
 def connect(url: str, **options: Any) -> Ledger:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
-        raise LedgerError(f"{url!r} is no address of a ledger; examples: {_EXAMPLES}")
+        shown = re.sub(r":(?!//).*@", ":***@", url)  # an address may hold a password
+        raise LedgerError(f"{shown!r} is no address of a ledger; examples: {_EXAMPLES}")
     module, name, extra = _STORES[scheme]
     try:
         store = getattr(import_module(module), name)

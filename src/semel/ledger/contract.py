@@ -194,14 +194,24 @@ class Transaction(ABC):
         """As `Ledger.record`, inside this transaction. The caller raises if one is refused, so that all is undone."""
 
 
+# Seconds since 1970; None: the store's own clock decides.
+Clock = Callable[[], float | None]
+
+
+def own_clock() -> None:
+    return None
+
+
 class Ledger(ABC):
     """Who has done what. Thread-safe. Calls are batch first: one round trip for many keys; answers in their order.
 
-    Every call raises LedgerUnavailable when the store cannot be reached.
+    Every call raises LedgerUnavailable when the store cannot be reached. `clock` is for tests: the time to go by in
+    the place of the store's own. It can be set at any time.
     """
 
     transactional: bool = False  # whether `transaction` works
     keep: float = KEEP
+    clock: Clock = staticmethod(own_clock)
 
     @staticmethod
     def connect(url: str, **options: Any) -> Ledger:
@@ -267,14 +277,6 @@ class Ledger(ABC):
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
-
-
-# For tests: how far the store's clock is to be taken ahead of what it says, in seconds.
-Ahead = Callable[[], float]
-
-
-def no_shift() -> float:
-    return 0.0
 
 
 def check_asks(asks: Sequence[Ask], lease: float) -> None:

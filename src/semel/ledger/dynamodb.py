@@ -15,9 +15,9 @@ from semel.ledger import dynamodb_items as items
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
-    Ahead,
     Ask,
     Claim,
+    Clock,
     Conflict,
     Entry,
     Finish,
@@ -30,7 +30,7 @@ from semel.ledger.contract import (
     Won,
     check_asks,
     check_result,
-    no_shift,
+    own_clock,
 )
 from semel.ledger.dynamodb_items import Item, Moment, Update, milliseconds
 from semel.ledger.dynamodb_link import Link, create_table, warn_without_ttl
@@ -73,7 +73,7 @@ class DynamoLedger(Ledger):
         session: Any = None,
         create: bool = False,
         keep: float = KEEP,
-        ahead: Ahead = no_shift,
+        clock: Clock = own_clock,
         clock_margin: float = 0.5,
         timeout: float = 5.0,
         workers: int = 16,
@@ -81,7 +81,7 @@ class DynamoLedger(Ledger):
         if not table:
             raise LedgerError("a DynamoDB ledger needs the name of its table: dynamodb://table?region=eu-west-1")
         self.keep = keep
-        self._ahead, self._margin = ahead, milliseconds(clock_margin)
+        self.clock, self._margin = clock, milliseconds(clock_margin)
         self._link = Link(
             table, region=region, endpoint_url=endpoint_url, session=session, timeout=timeout, workers=workers
         )
@@ -235,7 +235,8 @@ class DynamoLedger(Ledger):
         self._link.close()
 
     def _now(self) -> int:
-        return int((time.time() + self._ahead()) * 1000)
+        now = self.clock()
+        return int((time.time() if now is None else now) * 1000)
 
     def _moment(self, claimant: str, lease: float) -> Moment:
         return Moment(self._now(), milliseconds(lease), milliseconds(self.keep), self._margin, claimant)

@@ -23,9 +23,9 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from semel.ledger.contract import (
     KEEP,
-    Ahead,
     Ask,
     Claim,
+    Clock,
     Entry,
     Finish,
     Ledger,
@@ -36,7 +36,7 @@ from semel.ledger.contract import (
     Verdict,
     check_asks,
     check_result,
-    no_shift,
+    own_clock,
 )
 from semel.ledger.postgres_carriers import Carriers, translated
 from semel.ledger.postgres_rounds import Asking, Rounds
@@ -82,18 +82,18 @@ class PostgresLedger(Ledger):
         pool_size: int = 16,
         carriers: int = 3,
         keep: float = KEEP,
-        ahead: Ahead = no_shift,
+        clock: Clock = own_clock,
         timeout: float = 5.0,
         lock_timeout: float = 0.5,
     ) -> None:
         if keep <= 0:
             raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
-        self.keep = keep
+        self.keep, self.clock = keep, clock
         self._timeout = timeout
         self._dsn, self._where = _address(dsn, timeout)
         self._session = {"lock": f"{math.ceil(lock_timeout * 1000)}ms", "statement": f"{math.ceil(timeout * 1000)}ms"}
         named = self._migrated(schema)
-        self._rounds = Rounds(Statements.within(schema), identity=named, keep=keep, ahead=ahead)
+        self._rounds = Rounds(Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock())
         self._sizes = (carriers, pool_size)
         self._closed = False
         self._start()
@@ -285,5 +285,5 @@ def _address(dsn: str, timeout: float) -> tuple[str, str]:
         "application_name": "semel",
         "client_encoding": "UTF8",
     }
-    where = f"PostgreSQL {given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+    where = f"PostgreSQL at {given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
     return conninfo.make_conninfo(**(defaults | given)), where

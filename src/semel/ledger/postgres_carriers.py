@@ -35,7 +35,7 @@ REPEATABLE: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
 def translated(error: psycopg.Error, where: str) -> LedgerError:
     """What a driver's error means to somebody who only knows the ledger."""
-    text = str(error).strip() or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.LockNotAvailable):
         return LedgerUnavailable(
             f"the ledger in {where} waited in vain for a row that an open transaction has locked: {text}"
@@ -46,7 +46,7 @@ def translated(error: psycopg.Error, where: str) -> LedgerError:
             "target_session_attrs=read-write to it"
         )
     if isinstance(error, PASSING):
-        return LedgerUnavailable(f"the ledger in {where} cannot be reached; it is tried again at the next call: {text}")
+        return LedgerUnavailable(f"{where} cannot be reached: {text}")
     return LedgerError(f"{where} refused a statement of the ledger: {text}")
 
 

@@ -18,9 +18,9 @@ from psycopg.rows import tuple_row
 from semel.ledger.contract import (
     DAY,
     MAX_RESULT,
-    Ahead,
     Ask,
     Claim,
+    Clock,
     Conflict,
     Done,
     Entry,
@@ -56,14 +56,14 @@ Extra = TypeVar("Extra")
 
 
 class Rounds:
-    def __init__(self, sql: Statements, *, identity: str, keep: float, ahead: Ahead) -> None:
+    def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock) -> None:
         self.sql = sql
         self._identity = identity
         self._keep = min(keep, LONGEST)
-        self._ahead = ahead
+        self._clock = clock
 
     def _rows(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
-        parameters |= {"ahead": self._ahead(), "keep": self._keep}
+        parameters |= {"now": self._clock(), "keep": self._keep}
         # The connection may be the user's, with a row factory of the user's.
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters).fetchall()

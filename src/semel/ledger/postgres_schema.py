@@ -75,7 +75,9 @@ SELECT FROM pg_class AS r JOIN pg_namespace AS n ON n.oid = r.relnamespace
 WHERE n.nspname = %s AND r.relname = 'semel_meta'
 """
 
-NOW: Final = "now_ AS MATERIALIZED (SELECT extract(epoch FROM clock_timestamp())::float8 + %(ahead)s::float8 AS at)"
+NOW: Final = """
+now_ AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS at)
+"""
 
 # What is wanted of a row is read off the row itself (r); `excluded` is the claim that would be new, and its `changed`
 # is now. A row that is refused comes back from this statement as nothing: SEEN then tells why. No key starts below the

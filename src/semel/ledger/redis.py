@@ -17,9 +17,9 @@ from semel.ledger import redis_scripts as scripts
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
-    Ahead,
     Ask,
     Claim,
+    Clock,
     Conflict,
     Done,
     Entry,
@@ -32,7 +32,7 @@ from semel.ledger.contract import (
     Won,
     check_asks,
     check_result,
-    no_shift,
+    own_clock,
 )
 from semel.ledger.redis_link import Link
 from semel.ledger.redis_server import check_server, open_schema
@@ -67,7 +67,7 @@ class RedisLedger(Ledger):
         *,
         prefix: str = "semel",
         keep: float = KEEP,
-        ahead: Ahead = no_shift,
+        clock: Clock = own_clock,
         allow_eviction: bool = False,
         timeout: float = 5.0,
         connections: int = 64,
@@ -78,7 +78,7 @@ class RedisLedger(Ledger):
         if not prefix or "{" in prefix or "}" in prefix:
             raise LedgerError(f"the prefix {prefix!r} cannot be used: it must not be empty, nor contain a brace")
         self.keep = keep
-        self._ahead, self._prefix = ahead, prefix
+        self.clock, self._prefix = clock, prefix
         address = url.replace("valkey://", "redis://", 1) if url.startswith("valkey://") else url
         self._link = Link(
             address, timeout=timeout, connections=connections, wait_replicas=wait_replicas, cluster=cluster
@@ -182,7 +182,7 @@ class RedisLedger(Ledger):
         shards = [zlib.crc32(key.encode()) % len(tags) for key in keys]
         for places in self._groups(keys, shards):
             names = [tags[shards[n]] + keys[n] for n in places]
-            text = [round(self._ahead() * 1000), *head]
+            text = [round((self.clock() or 0) * 1000), *head]
             for n in places:
                 text += words[n]
             extra = [blobs[n] for n in places] if blobs else ()

@@ -1,8 +1,8 @@
 """The ledger's rules as Lua, for Redis and Valkey: each operation is one script over any number of keys.
 
 The rule here: a script reads the clock once, decides each key from one HMGET and changes it with one HSET. All keys
-of a call come in KEYS; ARGV[1] is a JSON list whose first item is how far the clock is to be taken ahead, in
-milliseconds; bytes come after it, as they are.
+of a call come in KEYS; ARGV[1] is a JSON list whose first item is the time in milliseconds since 1970, in
+tests, or 0: the server's own clock; bytes come after it, as they are.
 
 A key is a hash: h head, c claimant, p payload, o source, r result, n notes (MessagePack: name, value, name, value, …).
 The head is one line, as reading and writing few fields is what makes a script quick: status (F free, C claimed, D done,
@@ -34,7 +34,7 @@ _START: Final = """
 local said = {}
 local words = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000) + words[1]
+local now = words[1] > 0 and words[1] or clock[1] * 1000 + math.floor(clock[2] / 1000)
 local FREE, CLAIMED, DONE, REJECTED = 'F', 'C', 'D', 'R'
 local format, match = string.format, string.match
 local function text(number) return format('%.0f', number) end
@@ -54,7 +54,7 @@ local function stay(key, keep)
 end
 """
 
-# Words: ahead, keep, lease, claimant, then for each key: payload, source.
+# Words: time, keep, lease, claimant, then for each key: payload, source.
 # Answer: four numbers for each key in one string (what, and three more), then the results and notes they speak of.
 #   1 fence attempt notes: won    2 fence attempt notes: taken over    3 0 0 0: done    4 0 0 0: rejected
 #   5 milliseconds 0 0: held      6 0 0 0: conflict                    7 0 0 0: conflict with a recorded one
@@ -117,7 +117,7 @@ table.insert(blobs, 1, table.concat(said, ' '))
 return blobs
 """
 
-# Words: ahead, keep, lease, then for each key: fence. Answer: a 1 or 0 for each key, in one string; so below.
+# Words: time, keep, lease, then for each key: fence. Answer: a 1 or 0 for each key, in one string; so below.
 _EXTEND: Final = """
 local lease = words[3]
 local stays = math.max(words[2], lease)
@@ -133,7 +133,7 @@ end
 return table.concat(said)
 """
 
-# Words: ahead, then for each key: fence, status, keep. Bytes: for each key its result.
+# Words: time, then for each key: fence, status, keep. Bytes: for each key its result.
 _RECORD: Final = """
 for i, key in ipairs(KEYS) do
   local asked, outcome, keep = words[3 * i - 1], words[3 * i], words[3 * i + 1]
@@ -154,7 +154,7 @@ end
 return table.concat(said)
 """
 
-# Words: ahead, keep, 1 to take the attempt back or 0, then for each key: fence.
+# Words: time, keep, 1 to take the attempt back or 0, then for each key: fence.
 _RELEASE: Final = """
 local keep = words[2]
 for i, key in ipairs(KEYS) do
@@ -169,7 +169,7 @@ end
 return table.concat(said)
 """
 
-# Words: ahead, keep, the most bytes that all notes may have, fence, name. Bytes: the value.
+# Words: time, keep, the most bytes that all notes may have, fence, name. Bytes: the value.
 # Answer: 1 made, 0 refused, 2 too much.
 _NOTE: Final = """
 local key, name, value = KEYS[1], words[5], ARGV[2]
@@ -197,7 +197,7 @@ stay(key, stays)
 return '1'
 """
 
-# Words: ahead, keep.
+# Words: time, keep.
 _FORGET: Final = """
 local keep = words[2]
 for i, key in ipairs(KEYS) do
@@ -212,7 +212,7 @@ end
 return table.concat(said)
 """
 
-# Words: ahead. Answer: for each key nil, or head, claimant, payload, source, result, list of notes.
+# Words: time. Answer: for each key nil, or head, claimant, payload, source, result, list of notes.
 _LOOK: Final = """
 for i, key in ipairs(KEYS) do
   local row = redis.call('HMGET', key, 'h', 'c', 'p', 'o', 'r', 'n')

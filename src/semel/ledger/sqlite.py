@@ -18,9 +18,9 @@ from semel.ledger import sqlite_rows as rows
 from semel.ledger import sqlite_transaction as outbox
 from semel.ledger.contract import (
     KEEP,
-    Ahead,
     Ask,
     Claim,
+    Clock,
     Entry,
     Finish,
     Ledger,
@@ -30,7 +30,7 @@ from semel.ledger.contract import (
     Verdict,
     check_asks,
     check_result,
-    no_shift,
+    own_clock,
 )
 from semel.ledger.sqlite_schema import Connection, explained, identity, opened, patiently
 from semel.ledger.sqlite_transaction import SqliteTransaction
@@ -57,7 +57,7 @@ class SqliteLedger(Ledger):
         path: str,
         *,
         keep: float = KEEP,
-        ahead: Ahead = no_shift,
+        clock: Clock = own_clock,
         synchronous: str = "FULL",
         timeout: float = 30.0,
     ) -> None:
@@ -67,7 +67,7 @@ class SqliteLedger(Ledger):
             raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
         self.path = str(path)
         self.keep = keep
-        self._ahead, self._timeout = ahead, timeout
+        self.clock, self._timeout = clock, timeout
         connection = opened(self.path, synchronous.upper(), timeout)
         self._identity = identity(connection)
         self._writer = Writer(connection, self.path, timeout)
@@ -171,7 +171,8 @@ class SqliteLedger(Ledger):
                 self._reader.close()
 
     def _now(self) -> float:
-        return time.time() + self._ahead()
+        now = self.clock()
+        return time.time() if now is None else now
 
     def _read(self, work: Callable[[sqlite3.Cursor], Returned]) -> Returned:
         if self._reader is None:

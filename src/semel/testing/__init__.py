@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from semel.broker import EmbeddedBroker as EmbeddedBroker
     from semel.broker import running as running
-    from semel.testing.driving import CRASH_POINTS as CRASH_POINTS
-    from semel.testing.driving import Driver as Driver
-    from semel.testing.driving import driving as driving
+    from semel.testing.driver import CRASH_POINTS as CRASH_POINTS
+    from semel.testing.driver import Driver as Driver
+    from semel.testing.driver import driving as driving
 
 # pytest loads this package in every run that has Semel installed; the rest only where it is used.
 _WHERE: Final = {
-    "CRASH_POINTS": "semel.testing.driving",
-    "Driver": "semel.testing.driving",
+    "CRASH_POINTS": "semel.testing.driver",
+    "Driver": "semel.testing.driver",
     "EmbeddedBroker": "semel.broker",
-    "driving": "semel.testing.driving",
+    "driving": "semel.testing.driver",
     "running": "semel.broker",
 }
 __all__ = ["CRASH_POINTS", "Driver", "EmbeddedBroker", "driving", "running"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,23 +15,24 @@ from semel.consumer.inline import Inline
 from semel.consumer.lane import Lane, Tools
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
-from semel.ledger.sqlite import SqliteLedger
 from semel.sqs import Client
+from semel.testing.ledgers import ledger_for
 
-# In the order in which a message passes them.
-CRASH_POINTS: Final = (
-    "after_receive",
-    "after_claim",
-    "before_work",
-    "after_work",
-    "before_commit",
-    "after_record",
-    "after_release",
-    "after_bury",
-    "before_delete",
-    "after_delete",
-    "after_outbox_send",
-)
+# Where a worker can die, in the order in which a message passes, and which messages pass there.
+_PASSED_BY: Final = {
+    "after_receive": "every message that is received",
+    "after_claim": "every message that is received, duplicates too",
+    "before_work": "every message that a handler is called with",
+    "after_work": "every message that a handler was called with, also if it failed; with `tx`, after the commit",
+    "before_commit": "messages whose handler takes `tx` and has returned",
+    "after_record": "messages that were handled or rejected",
+    "after_release": "messages whose handler failed and that are tried again",
+    "after_bury": "messages that are sent to the dead-letter queue",
+    "before_delete": "messages that were handled, rejected, or found to be done",
+    "after_delete": "messages that were handled, rejected, or found to be done",
+    "after_outbox_send": "messages that a handler has sent with `tx.send`",
+}
+CRASH_POINTS: Final = tuple(_PASSED_BY)
 
 
 class Crash(BaseException):
@@ -73,6 +73,13 @@ class Driver:
             raise SemelError(f"there is no crash point {point!r}; there are {', '.join(CRASH_POINTS)}")
         self._crash_at = point
 
+    def check_crashed(self) -> None:
+        """A test whose crash never came has shown nothing."""
+        if self._crash_at is not None:
+            raise SemelError(
+                f"no worker came to the crash point {self._crash_at!r}, which is passed by {_PASSED_BY[self._crash_at]}"
+            )
+
     def _crash(self, point: str) -> None:
         if point == self._crash_at:
             self._crash_at, self.crashed_at = None, point
@@ -108,26 +115,49 @@ class Driver:
         return sum(lane.metrics.completed.count for lane in worker.lanes)
 
     def kill(self) -> None:
-        """The worker dies now, with all that it has in hand."""
+        """The worker dies now, with all messages that it has in progress."""
         self._inline = None
 
 
 @contextmanager
 def driving(
-    app: App, broker: EmbeddedBroker, *, crash_at: str | None = None, ledger: Ledger | None = None, **options: Any
+    app: App, broker: EmbeddedBroker, *, crash_at: str | None = None, ledger: Ledger | str | None = None, **options: Any
 ) -> Iterator[Driver]:
-    """Inside this block `app.drain()` works on `broker`'s queues, by `broker`'s clock.
+    """Inside this block `app.drain()` works on `broker`'s queues, on the caller's thread, by `broker`'s clock.
 
-    Without a `ledger`, one in memory is used, by the same clock. `crash_at` names the place where the first worker
-    dies: see CRASH_POINTS. `options` are those of a handler, and `chance`: what back-offs draw their jitter from.
+    >>> from semel import App, Context
+    >>> from semel.testing import driving, running
+    >>> app, shipped = App(), []
+    >>> @app.handler("orders", key="$.id")
+    ... def ship(order: dict, ctx: Context) -> None:
+    ...     shipped.append(ctx.key)
+    >>> with running(clock="manual") as broker, driving(app, broker, crash_at="before_work") as driver:
+    ...     message = driver.client.create_queue("orders").send('{"id": 7}')
+    ...     app.drain()               # the worker dies
+    ...     broker.clock.advance(31)  # its lease and the message's visibility end
+    ...     app.drain()               # its successor
+    0
+    1
+    >>> shipped
+    ['7']
+
+    `crash_at`: where the first worker dies, one of CRASH_POINTS. The block fails if no worker came there.
+
+    `ledger`, which always goes by the broker's clock: by default an empty SQLite ledger in memory. The app's own is
+    never opened, as a test must not write to production; so if a handler takes `tx` from another store than SQLite,
+    name one. An address, "postgresql://localhost/test", means an empty ledger there, under a name of its own (a
+    schema, a prefix, a table) which is removed with the block. A Ledger is used as it is, and stays open.
+    `driver.ledger.transaction()` is the way to create tables before the first `drain`, and to look into them after it.
+
+    `options` are those of a handler, and count most; `chance`: what back-offs draw their jitter from.
     """
     with ExitStack() as stack:
-        if ledger is None:
-            ledger = stack.enter_context(SqliteLedger(":memory:", ahead=lambda: broker.clock.now() - time.time()))
+        opened = stack.enter_context(ledger_for(app, ledger, broker.clock.now))
         # Retries wait by the real clock, which has nothing to do with this test.
         client = Client(broker.url, "us-east-1", access_key="test", secret_key="test", sleep=lambda _seconds: None)
         stack.callback(client.close)
-        driver = Driver(app, broker, client, ledger, **options)
+        driver = Driver(app, broker, client, opened, **options)
         driver.crash_at(crash_at)
         stack.enter_context(app.driven_by(driver.drain))
         yield driver
+        driver.check_crashed()
