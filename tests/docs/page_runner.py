@@ -28,6 +28,7 @@ import psutil
 from pages import Block, Command, Page
 from uv import find_uv_bin
 
+UV: Final = find_uv_bin()
 PATIENCE: Final = 180.0  # seconds for a command, on a loaded machine
 SHUTDOWN: Final = 40.0  # seconds from Ctrl-C to the end of a process
 GRACE = 10.0  # seconds for the processes that a command started to follow it
@@ -136,14 +137,15 @@ class PageRunner:
             "VIRTUAL_ENV": str(environment),
             "AWS_EC2_METADATA_DISABLED": "true",  # this machine may have a role in AWS; a page must not use it
             "UV_CONSTRAINT": str(constraints),
-            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR") or _uv("cache", "dir"),
+            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR") or uv("cache", "dir"),
             "UV_NO_PROGRESS": "1",
         }
         quoted = (f"export {name}='{value}'" for name, value in variables.items())
         self._exports.write_text("\n".join(quoted), encoding="utf-8")
-        _uv("venv", "--quiet", "--no-config", "--python", sys.executable, str(environment))
+        uv("venv", "--quiet", "--no-config", "--python", sys.executable, str(environment))
         pip = environment / "bin" / "pip"
-        pip.write_text(f'#!/bin/sh\nexec {find_uv_bin()} pip "$@"\n', encoding="utf-8")
+        # What is in uv's cache needs no network, even where the package index forbids caching.
+        pip.write_text(f'#!/bin/sh\n{UV} --offline pip "$@" 2>/dev/null || exec {UV} pip "$@"\n', encoding="utf-8")
         pip.chmod(0o755)
         if "pip install" not in "".join(block.text for block in self.page.blocks if block.not_executed is None):
             self._command(Command(0, "pip install semel", ()))
@@ -281,5 +283,5 @@ def _free_ports(text: str) -> dict[str, str]:
     return dict(zip(ports, free, strict=True))
 
 
-def _uv(*arguments: str) -> str:
-    return subprocess.run([find_uv_bin(), *arguments], check=True, capture_output=True, text=True).stdout.strip()
+def uv(*arguments: str) -> str:
+    return subprocess.run([UV, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()

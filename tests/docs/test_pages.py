@@ -5,16 +5,14 @@ from __future__ import annotations
 import fcntl
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import psycopg
 import pytest
-from page_runner import PageRunner
+from page_runner import PageRunner, uv
 from pages import Page, name_problems
-from uv import find_uv_bin
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [
@@ -100,7 +98,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         if not (folder / "wheel").exists():
             unwanted = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "semel-data", "tests")
             shutil.copytree(ROOT, folder / "source", ignore=unwanted)
-            command = [find_uv_bin(), "build", "--wheel", "--quiet", "--out-dir", "wheel", "source"]
-            subprocess.run(command, cwd=folder, check=True)
+            uv("build", "--wheel", "--quiet", "--out-dir", str(folder / "wheel"), str(folder / "source"))
     (built,) = (folder / "wheel").glob("*.whl")
     return built
