@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import difflib
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,18 +110,22 @@ class PageRunner:
         # Each command has a shell of its own, which begins where the last one left off.
         script = f'. {self._exports}; cd "$PWD"; (exit {self._code})\n{text}\ncode=$?; '
         script += f"export -p >{self._exports}; exit $code" if not command.in_background else "exit $code"
+        terminal, end = pty.openpty()  # as a reader has it: programs write other things into files
+        termios.tcsetwinsize(end, (24, 80))
+        started = subprocess.Popen(
+            ["bash", "--norc", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=end,
+            stderr=end,
+            cwd=self.here,
+            env={},
+            start_new_session=True,
+        )
+        os.close(end)
         log = self.logs / f"line-{command.line}.log"
-        with log.open("wb") as output:
-            started = subprocess.Popen(
-                ["bash", "--norc", "-c", script],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.here,
-                env={},
-                start_new_session=True,
-            )
-        return _Process(command.line, command.text, log, started, self.folder)
+        copier = threading.Thread(target=_copy, args=(terminal, log), daemon=True)
+        copier.start()
+        return _Process(command.line, command.text, log, started, copier, self.folder)
 
     def _set_up(self) -> None:
         home, environment = self.folder / "home", self.folder / "environment"
@@ -133,7 +140,8 @@ class PageRunner:
             "PATH": f"{environment / 'bin'}:{PATH}",
             "PWD": str(self.here),
             "LANG": "C.UTF-8",
-            "COLUMNS": "80",
+            "TERM": "dumb",
+            "NO_COLOR": "1",
             "VIRTUAL_ENV": str(environment),
             "AWS_EC2_METADATA_DISABLED": "true",  # this machine may have a role in AWS; a page must not use it
             "UV_CONSTRAINT": str(constraints),
@@ -161,6 +169,7 @@ class _Process:
     text: str
     log: Path
     started: subprocess.Popen[bytes]
+    copier: threading.Thread  # of its output into the log
     folder: Path
 
     @property
@@ -168,7 +177,8 @@ class _Process:
         return self.started.returncode
 
     def output(self) -> str:
-        text = self.log.read_text(encoding="utf-8", errors="replace")
+        text = self.log.read_bytes().decode(errors="replace").replace("\r\n", "\n") if self.log.exists() else ""
+        text = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))  # a line that was written again
         return text.replace(str(self.folder / "here"), ".").replace(str(self.folder), "")
 
     def finish(self, patience: float = PATIENCE) -> str | None:
@@ -185,6 +195,7 @@ class _Process:
                 self._kill()
                 return f"it left a process behind: {left}"
             time.sleep(0.05)
+        self.copier.join(GRACE)
         return None
 
     def wait_for(self, shown: tuple[str, ...]) -> str | None:
@@ -266,6 +277,18 @@ def normalised(line: str) -> str:
     for pattern, replacement in _NORMAL:
         line = pattern.sub(replacement, line)
     return line.strip()
+
+
+def _copy(terminal: int, log: Path) -> None:
+    with log.open("wb", buffering=0) as file, open(terminal, "rb", buffering=0) as output:
+        while True:
+            try:
+                data = output.read(65536)
+            except OSError:  # Linux's way to say that nobody has the other end open
+                return
+            if not data:
+                return
+            file.write(data)
 
 
 def _with_default_ports(text: str) -> str:
