@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from semel import __version__
 from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
+from semel.cli.errors import UsageError
 from semel.errors import SemelError
 
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
     except SemelError as error:
         print(f"semel: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
     return code

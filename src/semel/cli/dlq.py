@@ -13,6 +13,7 @@ from semel.cli import dlq_acting, dlq_watch
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
+from semel.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from semel.cli.dlq_options import AnyDesk
@@ -223,7 +224,7 @@ def _add_export(actions: Any, where: Any, which: Any) -> None:
 def _export(given: argparse.Namespace) -> int:
     path = None if given.file == "-" else Path(given.file)
     if path is not None and path.exists() and not given.force:
-        raise options.UsageError(f"{path} is there already; --force replaces it")
+        raise UsageError(f"{path} is there already; --force replaces it")
     with options.desk(given) as desk:
         done = desk.export(given.queue, given.where, path or sys.stdout.buffer, options.many(given))
     sys.stdout.flush()
@@ -254,7 +255,7 @@ def _add_jobs(actions: Any, where: Any) -> None:
 
 def _jobs(given: argparse.Namespace) -> int:
     if given.action and not (given.job and given.via):
-        raise options.UsageError(
+        raise UsageError(
             f"--{given.action} is for one job of a dashboard: semel dlq jobs ID --{given.action} --via URL; a job on a "
             "terminal is steered there with p and c"
         )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
+from semel.cli.errors import UsageError
 from semel.cli.following import follow, summary
 from semel.errors import SemelError
 
@@ -167,7 +168,7 @@ def _add_drop(actions: Any, where: Any, which: Any) -> None:
 def _drop(given: argparse.Namespace) -> int:
     asks = sys.stdin.isatty()
     if not given.yes and not asks:
-        raise options.UsageError("there is no terminal to confirm at: add --yes to drop without being asked")
+        raise UsageError("there is no terminal to confirm at: add --yes to drop without being asked")
     with options.desk(given) as desk:
         name = desk.queue(given.queue).name
         expected = None
@@ -230,7 +231,7 @@ def _add_restore(actions: Any, where: Any) -> None:
 def _restore(given: argparse.Namespace) -> int:
     path = Path(given.file)
     if not path.is_file():
-        raise options.UsageError(f"there is no file {path}")
+        raise UsageError(f"there is no file {path}")
     with options.desk(given) as desk:
         return finished(desk, desk.restore(path, given.to), given)
 
@@ -314,9 +315,9 @@ def _body(file: str) -> str:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return content.decode()
     except OSError as error:
-        raise options.UsageError(f"--body {file}: {error.strerror or error}") from None
+        raise UsageError(f"--body {file}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise options.UsageError(f"--body {file}: it is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise UsageError(f"--body {file}: it is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace) -> Wanted | None:

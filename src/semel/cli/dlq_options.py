@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.cli.errors import UsageError
 from semel.consumer.backoff import seconds
 from semel.errors import SemelError
 
@@ -43,10 +44,6 @@ exit codes:
   1  failed, or stopped on the way (the reason is on standard error)
   2  wrong usage
 """
-
-
-class UsageError(SemelError):
-    """What was typed makes no sense; exit code 2."""
 
 
 def places() -> argparse.ArgumentParser:

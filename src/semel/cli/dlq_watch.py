@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command
+from semel.cli.errors import UsageError
 from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 
@@ -80,7 +81,7 @@ def _watch(given: argparse.Namespace) -> int:
         try:
             watching.check_webhook(given.webhook)
         except SemelError as error:
-            raise options.UsageError(str(error)) from None
+            raise UsageError(str(error)) from None
     folder = state_folder()
     with _signals() as stop, options.desk(given) as desk:
         endpoint = desk.endpoint
