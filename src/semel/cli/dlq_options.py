@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.cli import options
 from semel.cli.errors import UsageError
 from semel.consumer.backoff import seconds
 from semel.errors import SemelError
@@ -50,9 +51,7 @@ def places() -> argparse.ArgumentParser:
     """A parent for parsers: where the queues are."""
     parent = argparse.ArgumentParser(add_help=False)
     group = parent.add_argument_group("where")
-    group.add_argument("--endpoint-url", metavar="URL", help="SQS's address, for the broker in the box and others")
-    group.add_argument("--region", help="the region of queues that are given by name")
-    group.add_argument("--profile", help="the profile of your AWS configuration")
+    options.add_aws(group)
     group.add_argument(
         "--via",
         metavar="URL",
@@ -114,7 +113,6 @@ def desk(given: argparse.Namespace, *, accept_risk: bool = False) -> Iterator[An
         yield RemoteDesk(given.via, given.token or "")
         return
     from semel.dlq.desk import Desk
-    from semel.sqs import Client
 
     with contextlib.ExitStack() as stack:
         ledger = None
@@ -122,7 +120,7 @@ def desk(given: argparse.Namespace, *, accept_risk: bool = False) -> Iterator[An
             from semel.ledger.connecting import connect
 
             ledger = stack.enter_context(contextlib.closing(connect(given.ledger)))
-        client = stack.enter_context(Client(given.endpoint_url, given.region, given.profile))
+        client = stack.enter_context(options.client(given))
         risk = accept_risk or bool(getattr(given, "yes", False))
         yield Desk(client, ledger=ledger, accept_risk=risk, most=getattr(given, "most", 1_000))
 

@@ -6,12 +6,12 @@ import argparse
 import os
 from typing import Any
 
+from semel.cli import options
+
 
 def add_to(parser: Any) -> None:
     """To a parser, or to a group of its options."""
-    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
-    parser.add_argument("--region", help="region of the queues")
-    parser.add_argument("--profile", help="profile of ~/.aws to use")
+    options.add_aws(parser)
     parser.add_argument("--ledger", metavar="URL", help="the ledger that the workers use")
     parser.add_argument(
         "--worker",
