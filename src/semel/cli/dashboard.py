@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from semel.cli import looking
-from semel.errors import SemelError
+from semel.extras import require
 
 _EXAMPLES = """\
 examples:
@@ -79,11 +79,4 @@ def run(given: argparse.Namespace) -> int:
 
 
 def check_installed() -> None:
-    """Raises SemelError with the way out if the extra is not there."""
-    for name in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
-        try:
-            __import__(name)
-        except ImportError:
-            raise SemelError(
-                f"the dashboard needs {name}, which is not installed: pip install 'semel[dashboard]'"
-            ) from None
+    require("the dashboard", "fastapi", "uvicorn", "jinja2", "python_multipart", extra="dashboard")

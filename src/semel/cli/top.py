@@ -9,6 +9,7 @@ from typing import Any
 
 from semel.cli import looking
 from semel.errors import SemelError
+from semel.extras import importing
 
 _EXAMPLES = """\
 examples:
@@ -47,12 +48,8 @@ def run(given: argparse.Namespace) -> int:
         raise SemelError(
             "semel top needs a terminal; for scripts there are semel dlq ls --json and semel workers --json"
         )
-    try:
+    with importing("semel top", extra="dashboard"):
         from semel.dashboard.terminal.app import Top
-    except ImportError as error:
-        raise SemelError(
-            f"semel top needs {error.name}, which is not installed: pip install 'semel[dashboard]'"
-        ) from None
     from semel.dashboard.services import Services
     from semel.dashboard.settings import Settings
     from semel.dlq.audit import somebody

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
+from semel.extras import importing
 from semel.ledger.contract import Ledger, LedgerError
 
 # scheme: (module, class, the extra that brings the driver)
@@ -27,11 +28,7 @@ def connect(url: str, **options: Any) -> Ledger:
     if not separator or scheme not in _STORES:
         raise LedgerError(f"{url!r} is no address of a ledger; examples: {_EXAMPLES}")
     module, name, extra = _STORES[scheme]
-    try:
+    with importing(f"a ledger at {scheme}://", extra=extra):
         store = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if not extra or (error.name or "").startswith("semel"):
-            raise
-        raise LedgerError(f"a {scheme} ledger needs the package {error.name}: pip install 'semel[{extra}]'") from None
     ledger: Ledger = store.from_url(url, **options)
     return ledger
