@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from semel.cli import looking
+from semel.cli.errors import wrong_usage
 from semel.extras import require
 
 _EXAMPLES = """\
@@ -71,7 +72,8 @@ def run(given: argparse.Namespace) -> int:
         names=tuple(given.name),
         proxy=given.proxy,
     )
-    settings.check()
+    with wrong_usage():
+        settings.check()
     check_installed()
     from semel.dashboard.running import run as serve
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from semel.cli import looking
-from semel.errors import SemelError
+from semel.cli.errors import UsageError
 from semel.extras import importing
 
 _EXAMPLES = """\
@@ -43,9 +43,9 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     if not 0.2 <= given.every <= 3_600:
-        raise SemelError(f"--every {given.every:g} is not possible: from 0.2 to 3600 seconds")
+        raise UsageError(f"--every {given.every:g} is not possible: from 0.2 to 3600 seconds")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise SemelError(
+        raise UsageError(
             "semel top needs a terminal; for scripts there are semel dlq ls --json and semel workers --json"
         )
     with importing("semel top", extra="dashboard"):
