@@ -158,7 +158,9 @@ def _list(given: argparse.Namespace) -> int:
 
 
 def _none(given: argparse.Namespace, looked_at: int) -> str:
-    return f"none of the {looked_at:,} letters match" if looked_at else f"{given.queue} has no letters to show"
+    if looked_at:
+        return f"none of the {looked_at:,} messages in {given.queue} match"
+    return f"the queue {given.queue} has no messages to show"
 
 
 # show

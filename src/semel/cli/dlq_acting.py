@@ -17,6 +17,7 @@ from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
 from semel.cli.errors import UsageError
 from semel.cli.following import follow, summary
+from semel.cli.options import ledger_url
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ def _add_redrive(actions: Any, where: Any) -> None:
     group.add_argument(
         "--stop-after", type=options.at_least(0), metavar="N", help="end when so many came back (10 or 5 %%; 0: never)"
     )
-    group.add_argument("--ledger", metavar="URL", help="the workers' ledger: knows the canary's fate also on SQS")
+    group.add_argument(
+        "--ledger", type=ledger_url, metavar="URL", help="the workers' ledger: knows the canary's fate also on SQS"
+    )
     group.add_argument("--engine", choices=("auto", "stream", "move"), default="auto", help="move: SQS's own task")
     group.add_argument("--threads", type=options.at_least(1), default=4, metavar="N", help="for sending (4)")
     _outputs(parser)
@@ -260,7 +263,9 @@ def _add_edit(actions: Any, where: Any) -> None:
         "--body", metavar="FILE", help="take the body from here and open no editor; - is standard input"
     )
     parser.add_argument("--group", metavar="GROUP", help="another message group")
-    parser.add_argument("--ledger", metavar="URL", help="the workers' ledger: says whether the copy would run")
+    parser.add_argument(
+        "--ledger", type=ledger_url, metavar="URL", help="the workers' ledger: says whether the copy would run"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask before sending")
     parser.add_argument("--json", action="store_true", help="what was sent, as JSON")
 

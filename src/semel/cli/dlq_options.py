@@ -54,6 +54,7 @@ def places() -> argparse.ArgumentParser:
     options.add_aws(group)
     group.add_argument(
         "--via",
+        type=options.http_url,
         metavar="URL",
         default=os.environ.get("SEMEL_DASHBOARD"),
         help="through a running dashboard instead ($SEMEL_DASHBOARD)",

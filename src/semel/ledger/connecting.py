@@ -23,10 +23,16 @@ _EXAMPLES: Final = (
 )
 
 
-def connect(url: str, **options: Any) -> Ledger:
+def check(url: str) -> str:
+    """The scheme of a ledger's address. Raises LedgerError if there is no such store."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
-        raise LedgerError(f"{url!r} is no address of a ledger; examples: {_EXAMPLES}")
+        raise LedgerError(f"{url!r} is not the address of a ledger; examples: {_EXAMPLES}")
+    return scheme
+
+
+def connect(url: str, **options: Any) -> Ledger:
+    scheme = check(url)
     module, name, extra = _STORES[scheme]
     with importing(f"a ledger at {scheme}://", extra=extra):
         store = getattr(import_module(module), name)
