@@ -10,12 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
 from semel.cli.errors import UsageError
 from semel.errors import SemelError
 
 
 def build_parser() -> argparse.ArgumentParser:
+    # Only here, where `main` is ready for a Ctrl-C: loading the commands takes a moment.
+    from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
+
     parser = argparse.ArgumentParser(
         prog="semel",
         description="Process every SQS message exactly once, in effect.",
@@ -40,8 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(arguments)
     try:
+        options = build_parser().parse_args(arguments)
         code: int = options.run(options)
     except SemelError as error:
         print(f"semel: {error}", file=sys.stderr)

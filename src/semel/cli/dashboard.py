@@ -12,11 +12,14 @@ from semel.extras import require
 
 _EXAMPLES = """\
 examples:
-  semel dashboard --endpoint-url http://127.0.0.1:9324          then open http://127.0.0.1:9325
+  semel dashboard --endpoint-url http://127.0.0.1:9324
+                                then open http://127.0.0.1:9325
   semel dashboard --ledger postgresql://localhost/shop --attempt-log attempts/
   semel dashboard --worker 10.0.0.5:8080 --worker 10.0.0.6:8080
-  semel dashboard --region eu-west-1 --cloudwatch --read-only   on AWS, for looking only
-  SEMEL_TOKEN=$(openssl rand -hex 16) semel dashboard --host 0.0.0.0 --name ops.example.com
+  semel dashboard --region eu-west-1 --cloudwatch --read-only
+                                on AWS, for looking only
+  export SEMEL_TOKEN=$(openssl rand -hex 16)
+  semel dashboard --host 0.0.0.0 --name ops.example.com
 
 exit codes:
   0  stopped by SIGTERM or SIGINT
@@ -29,7 +32,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "dashboard",
         help="look at queues, dead letters and workers in a browser",
-        description="Serve pages and a JSON API: queues, messages, dead letters, once, workers, doctor, audit.",
+        description="Serve pages and a JSON API: queues, messages, dead letters, workers, doctor.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

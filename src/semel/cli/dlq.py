@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  semel dlq ls                                              the dead-letter queues, and when the first letter is lost
-  semel dlq list orders-dlq --group-by error                what they died of
+  semel dlq ls                                   all dead-letter queues
+  semel dlq list orders-dlq --group-by error     messages, grouped by error
   semel dlq list orders-dlq --where 'error ~ timeout and $.total > 100'
-  semel dlq show orders-dlq 6d2f0c1a-…                      one letter, whole
+  semel dlq show orders-dlq 6d2f0c1a-…           one message, in full
   semel dlq redrive orders-dlq --where 'error ~ timeout' --canary --rate 50
-                                                            three first; the rest only if those succeed
-  semel dlq edit orders-dlq 6d2f0c1a-…                      change a copy in $EDITOR and send it
-  semel dlq drop orders-dlq --where 'age > 7d'              asks first, and keeps a snapshot
-  semel dlq restore snapshot.jsonl                          takes it back
-  semel dlq watch --before 6h --webhook https://…           tells when letters come, and before they are lost
+                                                 three first; the rest only
+                                                 if those succeed
+  semel dlq edit orders-dlq 6d2f0c1a-…           edit a copy and send it
+  semel dlq drop orders-dlq --where 'age > 7d'   asks first, keeps a snapshot
+  semel dlq restore snapshot.jsonl               restore from the snapshot
+  semel dlq watch --before 6h --webhook https://…
+                                                 alert when messages arrive,
+                                                 and before they expire
 """
 
 
@@ -38,7 +41,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "dlq",
         help="look at dead letters and send them back",
-        description="Dead letters: look at them, understand them, send them back once, or let them go.",
+        description="Dead letters: look at them, understand them, redrive them once, or drop them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

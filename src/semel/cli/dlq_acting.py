@@ -32,8 +32,11 @@ exit codes:
   0    done
   1    failed, or stopped because too much came back
   2    wrong usage
-  4    stopped by the canary: those that went first failed again, the rest is where it was
-  130  cancelled with Ctrl-C; what was in hand is back
+{canary}  130  cancelled with Ctrl-C; what was in progress is back in the queue
+"""
+_CANARY: Final = """\
+  4    stopped by the canary: the first messages failed again, the rest is
+       where it was
 """
 _SHOWN: Final = 5  # groups
 
@@ -79,7 +82,7 @@ def _add_redrive(actions: Any, where: Any) -> None:
         "  semel dlq redrive orders-dlq --where 'error ~ timeout' --canary 5 --rate 50\n"
         "  semel dlq redrive orders-dlq --id 6d2f0c1a-… --to orders-slow\n"
         "  semel dlq redrive orders-dlq --limit 100 --stop-after 1",
-        codes=_CODES,
+        codes=_CODES.format(canary=_CANARY),
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
@@ -155,10 +158,8 @@ def _add_drop(actions: Any, where: Any, which: Any) -> None:
         description="Delete letters. What would go is shown first, and the queue's name must be typed. Each letter is "
         "in a snapshot on disk before it is deleted: semel dlq restore brings it back.",
         examples="  semel dlq drop orders-dlq --where 'age > 7d'\n"
-        "  semel dlq drop orders-dlq --where 'fingerprint = 5c1fd0a9e2' --yes --snapshot gone.jsonl",
-        codes=_CODES.replace(
-            "  4    stopped by the canary: those that went first failed again, the rest is where it was\n", ""
-        ),
+        "  semel dlq drop orders-dlq --where 'age > 7d' --yes --snapshot gone.jsonl",
+        codes=_CODES.format(canary=""),
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
@@ -223,8 +224,7 @@ def _add_restore(actions: Any, where: Any) -> None:
         help="bring dropped letters back",
         description="Send the letters of a snapshot or an export back into their dead-letter queue, with their keys "
         "and attributes. A second run sends only what the first did not.",
-        examples="  semel dlq restore ~/.local/state/semel/snapshots/orders-dlq-20261116-120000.jsonl\n"
-        "  semel dlq restore letters.jsonl --to orders-dlq",
+        examples="  semel dlq restore gone.jsonl\n  semel dlq restore letters.jsonl --to orders-dlq",
     )
     parser.add_argument("file", metavar="FILE", help="as `drop` or `export` wrote it")
     parser.add_argument("--to", default="", metavar="QUEUE", help="into this queue (the one that they were in)")

@@ -30,12 +30,14 @@ CANARY: Final = 4
 INTERRUPTED: Final = 130
 FILTERS: Final = """\
 filters (--where):
-  error ~ timeout                  contains, whatever its capitals; also ~ /time(d )?out/i
+  error ~ timeout               contains, in any case; also ~ /time(d )?out/i
   error ~ "timed out" and age > 2h and not (receives >= 5 or attr.tenant = acme)
-  $.order.total > 100              a field of a JSON body
-  sent >= 2026-11-01T10:00Z        also -2h; expires < +6h
-  fields: error reason fingerprint key id queue group body state age receives attempts redrives size sent
-          first_received expires attr.NAME $.json.path; signs: = != < <= > >= ~ in (a, b) exists; and or not ( )
+  $.order.total > 100           a field of a JSON body
+  sent >= 2026-11-01T10:00Z     also -2h; expires < +6h
+  fields:     error reason fingerprint key id queue group body state age
+              receives attempts redrives size sent first_received expires
+              attr.NAME $.json.path
+  operators:  = != < <= > >= ~ in (a, b) exists; and or not ( )
 """
 
 
@@ -134,7 +136,7 @@ def command(
     parser: argparse.ArgumentParser = actions.add_parser(
         name,
         help=words["help"],
-        description=textwrap.fill(description, 100),
+        description=textwrap.fill(description, 78),
         epilog="\n".join((f"examples:\n{examples}\n", words.get("codes", _CODES), words.get("more", ""))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=list(parents),

@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "top",
         help="look at queues, dead letters and workers in this terminal",
-        description="Queues, dead letters, workers and jobs, live: filter, open, redrive, pause, resume, resize.",
+        description="Queues, dead letters, workers and jobs in this terminal, live.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
