@@ -36,5 +36,6 @@ def importing(what: str, *, extra: str) -> Iterator[None]:
 
 def _missing(what: str, packages: list[str], extra: str) -> MissingExtra:
     verb = "is" if len(packages) == 1 else "are"
-    names = " and ".join(packages)
+    *others, last = packages
+    names = f"{', '.join(others)} and {last}" if others else last
     return MissingExtra(f"{what} needs {names}, which {verb} not installed: pip install 'semel[{extra}]'", name=names)
