@@ -94,6 +94,22 @@ def test_the_example_with_the_aws_command_names_the_port_that_serve_listens_on(
     assert (defaults.host, defaults.port) == ("127.0.0.1", 9324)
 
 
+def test_the_aws_command_of_the_help_works_without_any_aws_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (command,) = re.findall(r"^  (aws (?:.*\\\n)*.*)$", semel_says(capsys, "serve", "--help").out, re.MULTILINE)
+    with semel.broker.running() as broker:
+        ran = subprocess.run(
+            ["/bin/sh", "-c", command.replace("http://127.0.0.1:9324", broker.url)],
+            env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.stderr == ""
+        assert f"{broker.url}/000000000000/orders" in ran.stdout
+
+
 def test_every_option_says_what_it_does() -> None:
     for action in serve_parser()._actions:
         assert action.help, action
