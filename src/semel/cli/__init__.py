@@ -15,7 +15,7 @@ from semel.errors import SemelError
 
 
 def build_parser() -> argparse.ArgumentParser:
-    # Only here, where `main` is ready for a Ctrl-C: loading the commands takes a moment.
+    # Not before `main` is there to hear of a Ctrl-C.
     from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
 
     parser = argparse.ArgumentParser(

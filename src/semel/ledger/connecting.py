@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ def check(url: str) -> str:
     """The scheme of a ledger's address. Raises LedgerError if there is no such store."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
-        raise LedgerError(f"{url!r} is not the address of a ledger; examples: {_EXAMPLES}")
+        shown = re.sub(r":(?!//).*@", ":***@", url)  # an address may hold a password
+        raise LedgerError(f"{shown!r} is no address of a ledger; examples: {_EXAMPLES}")
     return scheme
 
 
