@@ -30,13 +30,15 @@ FLOORS: Final = (
     ("ledger",),
     ("sqs",),
 )
-# At the very bottom, for everybody: the package's own file ("") and the errors.
-GROUND: Final = frozenset({"", "errors"})
+# At the very bottom, for everybody: the package's own file (""), the errors, and the optional packages.
+GROUND: Final = frozenset({"", "errors", "extras"})
 
 
 def _floors() -> dict[str, frozenset[str]]:
     # The package's own file hands the public names out, and loads their rooms when they are asked for.
-    allowed, below = {"": frozenset({"errors", "consumer", "ledger", "sqs"}), "errors": frozenset[str]()}, GROUND
+    allowed = {"": frozenset({"errors", "extras", "consumer", "ledger", "sqs"}), "errors": frozenset[str]()}
+    allowed |= {"extras": frozenset({"errors"})}
+    below = GROUND
     for floor in reversed(FLOORS):
         allowed |= dict.fromkeys(floor, below)
         below |= frozenset(floor)
@@ -103,6 +105,8 @@ def wrong_directions(package: Path) -> list[str]:
     for source in sorted(package.rglob("*.py")):
         inside = source.relative_to(package)
         room = "" if inside.name == "__init__.py" and len(inside.parts) == 1 else inside.parts[0].removesuffix(".py")
+        if inside.parts == ("__main__.py",):
+            room = "cli"
         if room not in MAY_IMPORT:
             wrong.append(f"{inside}: the plan of the house has no room {room!r}")
             continue

@@ -1,6 +1,6 @@
 """Semel: process every SQS message exactly once, in effect.
 
-The public names, each loaded when it is first asked for.
+The public names and packages, each loaded when it is first asked for.
 """
 
 from __future__ import annotations
@@ -56,10 +56,24 @@ _WHERE: Final = {
     "Transaction": "ledger.contract",
     "idempotent": "ledger.idempotent",
 }
-__all__ = ["__version__", *_WHERE]
+_EXTRAS: Final = {"DynamoLedger": "dynamodb", "PostgresLedger": "postgres", "RedisLedger": "redis"}
+_PACKAGES: Final = frozenset({"broker", "consumer", "dlq", "doctor", "errors", "ledger", "spark", "sqs", "testing"})
+# `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
+__all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"semel.{name}")
+    if name in _EXTRAS:
+        from semel.extras import importing
+
+        with importing(name, extra=_EXTRAS[name]):
+            return getattr(import_module(f"semel.{_WHERE[name]}"), name)
     if name in _WHERE:
         return getattr(import_module(f"semel.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE, *_PACKAGES})

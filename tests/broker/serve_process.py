@@ -55,6 +55,7 @@ class Serve:
         if not self.ready_line.startswith("semel: SQS listening on http://"):
             ended = self.stop(signal.SIGKILL)
             raise AssertionError(f"not ready: {self.ready_line!r} {ended}")
+        self.data_line = self._process.stdout.readline()
         self.pid = self._process.pid
         self.url = self.ready_line.split()[-1]
         self.host, _, port = self.url.removeprefix("http://").rpartition(":")

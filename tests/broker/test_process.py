@@ -20,10 +20,10 @@ from serve_process import SEMEL, Serve, Starter, assert_clean, request, run_to_e
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def refusal(folder: Path, *options: str, **how: Any) -> str:
+def refusal(folder: Path, *options: str, code: int = 1, **how: Any) -> str:
     """The one line with which a broker refuses to start."""
     ended = run_to_end(folder, *(() if "--port" in options else ("--port", "0")), *options, **how)
-    assert (ended.code, ended.output) == (1, ""), ended
+    assert (ended.code, ended.output) == (code, ""), ended
     assert ended.errors.startswith("semel: "), ended.errors
     assert ended.errors.count("\n") == 1, ended.errors
     return ended.errors
@@ -32,9 +32,10 @@ def refusal(folder: Path, *options: str, **how: Any) -> str:
 # The start.
 
 
-def test_it_prints_one_line_when_ready_and_answers_from_then_on(serve: Starter) -> None:
+def test_it_says_when_it_is_ready_and_where_its_queues_are_and_answers_from_then_on(serve: Starter) -> None:
     broker = serve("--ephemeral")
     assert broker.ready_line == f"semel: SQS listening on http://127.0.0.1:{broker.port}\n"
+    assert broker.data_line == "semel: queues are kept in memory only\n"
     assert broker.call("ListQueues").status == 200
     assert_clean(broker.stop())
 
@@ -56,6 +57,7 @@ def test_a_chosen_port_can_be_used_again_right_after_a_broker_left_it(serve: Sta
 def test_queues_are_kept_in_semel_data_unless_another_folder_is_named(serve: Starter, tmp_path: Path) -> None:
     broker = serve()
     broker.create("orders")
+    assert broker.data_line == f"semel: queues are kept in {tmp_path / 'semel-data'}\n"
     assert_clean(broker.stop())
     assert (tmp_path / "semel-data" / "broker.db").is_file()
     assert "orders" in serve().call("ListQueues").json["QueueUrls"][0]
@@ -328,7 +330,7 @@ def _database(folder: Path) -> Path:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 def test_other_machines_are_not_let_in_without_credentials(tmp_path: Path, host: str) -> None:
-    line = refusal(tmp_path, "--ephemeral", "--host", host)
+    line = refusal(tmp_path, "--ephemeral", "--host", host, code=2)
     assert "--credentials" in line
     assert "--insecure" in line
 
@@ -360,7 +362,9 @@ def test_other_machines_are_let_in_if_asked_for(serve: Starter) -> None:
 )
 def test_a_bad_option_is_named_with_its_value(tmp_path: Path, options: tuple[str, str]) -> None:
     extra = ("--insecure",) if options[0] == "--host" else ()
-    line = refusal(tmp_path, "--ephemeral", *options, *extra)
+    line = refusal(
+        tmp_path, "--ephemeral", *options, *extra, code=1 if options[0] in ("--host", "--credentials") else 2
+    )
     assert options[1] in line
 
 

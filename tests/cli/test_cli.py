@@ -94,6 +94,22 @@ def test_the_example_with_the_aws_command_names_the_port_that_serve_listens_on(
     assert (defaults.host, defaults.port) == ("127.0.0.1", 9324)
 
 
+def test_the_aws_command_of_the_help_works_without_any_aws_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (command,) = re.findall(r"^  (aws (?:.*\\\n)*.*)$", semel_says(capsys, "serve", "--help").out, re.MULTILINE)
+    with semel.broker.running() as broker:
+        ran = subprocess.run(
+            ["/bin/sh", "-c", command.replace("http://127.0.0.1:9324", broker.url)],
+            env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.stderr == ""
+        assert f"{broker.url}/000000000000/orders" in ran.stdout
+
+
 def test_every_option_says_what_it_does() -> None:
     for action in serve_parser()._actions:
         assert action.help, action
@@ -155,8 +171,8 @@ def test_wrong_usage_exits_2_and_shows_the_usage(
 # Errors.
 
 
-def assert_one_line(said: Said, *expected: str) -> None:
-    assert (said.code, said.out) == (1, "")
+def assert_one_line(said: Said, *expected: str, code: int = 1) -> None:
+    assert (said.code, said.out) == (code, "")
     assert said.err.startswith("semel: ")
     assert said.err.endswith("\n")
     assert said.err.count("\n") == 1, said.err
@@ -172,14 +188,17 @@ def assert_one_line(said: Said, *expected: str) -> None:
         ("--region", "Mars"),
         ("--port", "70000"),
         ("--fault", "zap=1"),
-        ("--credentials", "missing"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_the_value(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_one_line(semel_says(capsys, "serve", "--ephemeral", "--port", "0", option, value), option, value)
+    assert_one_line(semel_says(capsys, "serve", "--ephemeral", "--port", "0", option, value), option, value, code=2)
+
+
+def test_credentials_that_are_not_there_are_a_failure_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_one_line(semel_says(capsys, "serve", "--ephemeral", "--credentials", "missing"), "--credentials", "missing")
 
 
 def test_a_port_that_is_taken_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +217,7 @@ def test_a_data_folder_that_is_a_file_is_one_line_with_the_way_out(
 
 
 def test_an_error_of_a_real_process_is_one_line_on_standard_error(tmp_path: Path) -> None:
-    assert_one_line(run(SEMEL, "serve", "--ephemeral", "--account", "12", folder=tmp_path), "--account 12")
+    assert_one_line(run(SEMEL, "serve", "--ephemeral", "--account", "12", folder=tmp_path), "--account 12", code=2)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -129,7 +129,7 @@ def test_list_filters_and_goes_on(shell: Shell) -> None:
     more = shell("dlq", "list", DLQ, "--where", "attr.tenant = acme", "--after", after[1], "--json").json
     assert [one["key"] for one in more["letters"]] == ["o-9"]
     assert (more["next"], more["complete"], more["cost"]["receives"]) == (None, True, 0)
-    assert "none of the 10 letters match" in shell("dlq", "list", DLQ, "--where", "nowhere").out
+    assert "none of the 10 messages in" in shell("dlq", "list", DLQ, "--where", "nowhere").out
 
 
 def test_list_groups_by_error_and_names_the_filter_of_a_group(shell: Shell) -> None:
@@ -189,7 +189,7 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
         (["jobs", "x", "--pause"], 2, "--via URL"),
         (["jobs", "nobody"], 1, "there is no job 'nobody'"),
         (["watch", "--webhook", "ftp://x"], 2, "is no address"),
-        (["ls", "--via", "nonsense"], 1, "is no address of a dashboard"),
+        (["ls", "--via", "nonsense"], 2, "is not an address"),
         (["redrive", DLQ, "--via", "http://127.0.0.1:1", "--ledger", "sqlite:///x"], 2, "--ledger is not for --via"),
         (["ls", "--via", "http://127.0.0.1:1"], 1, "no answer from the dashboard at http://127.0.0.1:1"),
     ],

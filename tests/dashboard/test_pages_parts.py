@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dashboard.serving import shop, until
 from semel.dashboard import charts
 from semel.dashboard.charts import Line, Stream
 from semel.dashboard.data.model import AuditRow, Fault, Mark, OncePage, OnceQueue, OnceSeries, QueueRow
@@ -88,6 +90,21 @@ def test_what_began_is_left_out_of_the_log_once_it_has_ended_and_stays_if_it_has
 
     rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "drop"), entry(1, "begun")]
     assert [one.at for one in others.ended(rows)] == [5, 4, 2, 1]
+
+
+def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> None:
+    with shop(tmp_path) as place, place.dashboard() as site:
+        place.client.create_queue("parcels")
+        rows = {
+            name: " ".join(re.sub("<[^>]*>", " ", html).split())
+            for name, html in re.findall(r'<tr data-key="([^"]*)">(.*?)</th>', site.get("/").text, re.DOTALL)
+        }
+        assert "DLQ orders-dlq: empty" in rows["orders"]
+        assert "no dead-letter queue" in rows["parcels"]
+        assert "no dead-letter queue" not in rows["orders"] + rows["orders-dlq"]
+        assert "This dead-letter queue is empty" in site.get("/dead-letters/orders-dlq").text
+        place.bury(1)
+        until(lambda: "DLQ orders-dlq: 1 message<" in site.get("/").text)
 
 
 # Words.

@@ -83,7 +83,7 @@ def operate(page: Page, site: Site) -> None:
 
     # From the queues to the dead letters.
     expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
-    page.get_by_role("link", name=f"{OTHERS + 1} dead letters").click()
+    page.get_by_role("link", name=f": {OTHERS + 1} messages").click()
     groups = page.get_by_role("table", name="Grouped by error").locator("tbody tr")
     expect(groups).to_have_count(2)
     expect(groups.first).to_contain_text("ConnectionError")

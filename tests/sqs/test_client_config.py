@@ -164,17 +164,77 @@ def test_the_path_of_an_endpoint_is_kept() -> None:
         assert server.requests[0].headers["host"] == f"127.0.0.1:{server.port}"
 
 
+def test_aws_region_comes_before_aws_default_region_and_after_what_is_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[default]\nregion=eu-north-1\n")
+    environment(monkeypatch, AWS_REGION="eu-west-1")
+    with Client() as client:
+        assert client.endpoint == "https://sqs.eu-west-1.amazonaws.com"
+    environment(monkeypatch, AWS_DEFAULT_REGION="eu-west-2")
+    with Client() as client:
+        assert client.endpoint == "https://sqs.eu-west-1.amazonaws.com"
+    with Client(region="eu-west-3") as client:
+        assert client.endpoint == "https://sqs.eu-west-3.amazonaws.com"
+    with Client(session=boto3.session.Session(region_name="ap-south-1")) as client:
+        assert client.region == "ap-south-1"
+
+
+# Loopback: what is not configured has a default.
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1", "http://127.9.8.7:1", "http://[::1]:1", "http://localhost:1", "http://SQS.LocalHost.:1"],
+)
+def test_an_endpoint_on_loopback_needs_no_region_and_no_credentials(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    for configured in ({"endpoint_url": url}, {}):
+        if not configured:
+            environment(monkeypatch, AWS_ENDPOINT_URL_SQS=url)
+        with Client(**configured, sleep=Naps(), max_attempts=1) as client:  # type: ignore[arg-type]
+            assert client.region == "us-east-1"
+            with pytest.raises(Unreachable):  # which is later than a lack of credentials
+                client.call("ListQueues")
+
+
+def test_what_is_configured_is_used_on_loopback_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[default]\nregion=eu-north-1\n[profile bare]\n")
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id=CONFIGURED\naws_secret_access_key=s\n")
+    with scripted(in_turn(answer())) as server:
+        for profile in (None, "bare"):
+            with Client(server.url, profile=profile) as client:
+                client.call("ListQueues")
+        configured, default = [request.headers["authorization"] for request in server.requests]
+    assert "Credential=CONFIGURED/" in configured
+    assert "/eu-north-1/sqs/" in configured
+    assert "Credential=local/" in default
+    assert "/us-east-1/sqs/" in default
+
+
+def test_the_role_of_a_machine_is_not_asked_for_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(in_turn(answer())) as metadata, scripted(in_turn(answer())) as server:
+        monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+        environment(monkeypatch, AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata.url)
+        with Client(server.url) as client:
+            client.call("ListQueues")
+        assert not metadata.requests
+
+
 # What is missing or wrong.
 
 
-def test_no_region_says_where_to_put_one() -> None:
-    for url in (None, "http://127.0.0.1:1"):
-        with pytest.raises(BadConfiguration, match=r"no AWS region. Pass region=, set AWS_DEFAULT_REGION"):
-            Client(url, access_key="a", secret_key="b")
+ELSEWHERE = ["http://192.0.2.1:1", "http://localhost.example.com", "http://127.0.0.1.example.com", "http://0.0.0.0:1"]
 
 
-def test_no_credentials_says_where_to_put_them() -> None:
-    with Client("http://127.0.0.1:1", "eu-west-1") as client:
+@pytest.mark.parametrize("url", [None, *ELSEWHERE])
+def test_no_region_says_where_to_put_one(url: str | None) -> None:
+    with pytest.raises(BadConfiguration, match=r"no AWS region. Pass region= .*, set AWS_REGION"):
+        Client(url, access_key="a", secret_key="b")
+
+
+@pytest.mark.parametrize("url", [None, *ELSEWHERE])
+def test_no_credentials_says_where_to_put_them(url: str | None) -> None:
+    with Client(url, "eu-west-1") as client:
         with pytest.raises(NoCredentials, match=r"no AWS credentials. Set AWS_ACCESS_KEY_ID") as caught:
             client.queue("orders").receive(10, 0)
         assert not caught.value.retryable

@@ -121,7 +121,7 @@ def test_the_broker_needs_no_boto3_but_its_client_says_that_it_does(
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     assert names(sqs_broker) == []
-    with pytest.raises(SemelError, match="pip install boto3"):
+    with pytest.raises(SemelError, match=r"pip install 'semel\[testing\]'"):
         sqs_broker.client()
 
 

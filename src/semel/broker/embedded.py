@@ -20,6 +20,7 @@ from semel.broker.auth import Credentials
 from semel.broker.faults import Setting
 from semel.broker.serving import Options, Running, start
 from semel.errors import SemelError
+from semel.extras import require
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -71,12 +72,12 @@ class EmbeddedBroker:
         self.faults = EmbeddedFaults(self)
 
     def client(self, **overrides: Any) -> SQSClient:
-        """A boto3 client for this broker: no retries, and the first of its credentials, or dummy ones."""
-        try:
-            import boto3  # noqa: F401
-            from botocore.config import Config
-        except ImportError:
-            raise SemelError("client() needs boto3: pip install boto3") from None
+        """A boto3 client for this broker: no retries, and the first of its credentials, or dummy ones.
+
+        boto3 comes with `pip install 'semel[testing]'`; `semel.Client(broker.url)` needs no extra."""
+        from botocore.config import Config
+
+        require("broker.client()", "boto3", extra="testing")
         settings: dict[str, Any] = {
             "endpoint_url": self.url,
             "region_name": self.region,

@@ -58,6 +58,8 @@ def parse_setting(text: str) -> tuple[Fault, Setting]:
     kind, _, value = text.partition("=")
     rate, _, amount = value.partition(":")
     try:
+        if not rate:
+            raise FaultError("the rate is missing")
         return _kind(kind), _setting(float(rate), float(amount) if amount else None)
     except ValueError as error:
         raise FaultError(f"--fault {text}: {error}; write KIND=RATE, for example duplicate=0.05") from None

@@ -40,7 +40,9 @@ async def _main(options: Options, beside: Beside | None) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     try:
-        print(f"semel: SQS listening on {running.url}", flush=True)
+        # One write: whoever waits for the first line may stop reading after it.
+        data = "in memory only" if options.data is None else f"in {options.data.absolute()}"
+        print(f"semel: SQS listening on {running.url}\nsemel: queues are kept {data}", flush=True)
         with nullcontext() if beside is None else beside(running.url):
             await stop.wait()
     except OSError as error:

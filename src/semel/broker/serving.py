@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import os
 import re
 import socket
@@ -23,6 +22,7 @@ from semel.broker.engine.schema import open_database
 from semel.broker.faults import Faults, Setting
 from semel.broker.server import Broker
 from semel.errors import StartError
+from semel.sqs.hosts import is_loopback
 
 DEFAULT_PORT: Final = 9324
 DEFAULT_DATA: Final = Path("semel-data")
@@ -54,20 +54,11 @@ class Options:
             raise StartError(f"--region {self.region}: not a region; write for example eu-west-1")
         if not 0 <= self.port <= 65535:
             raise StartError(f"--port {self.port}: a port is a number from 0 to 65535; 0 picks a free one")
-        if self.credentials is None and not self.insecure and not _is_loopback(self.host):
+        if self.credentials is None and not self.insecure and not is_loopback(self.host):
             raise StartError(
                 f"--host {self.host} can be reached from other machines, and nothing would ask who is calling: "
                 "give --credentials FILE to check signatures, or --insecure to allow everybody"
             )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Running:

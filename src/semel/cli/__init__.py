@@ -10,11 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from semel import __version__
-from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
+from semel.cli.errors import UsageError
 from semel.errors import SemelError
 
 
 def build_parser() -> argparse.ArgumentParser:
+    # Not before `main` is there to hear of a Ctrl-C.
+    from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
+
     parser = argparse.ArgumentParser(
         prog="semel",
         description="Process every SQS message exactly once, in effect.",
@@ -39,12 +42,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(arguments)
     try:
+        options = build_parser().parse_args(arguments)
         code: int = options.run(options)
     except SemelError as error:
         print(f"semel: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
     return code

@@ -30,8 +30,9 @@ def add_to(commands: Any) -> None:
         "alarms",
         help="write the alarms that queues need",
         description=(
-            "Write alarms for queues: dead letters, age of the oldest message, in flight near the cap, received and "
-            "not deleted. Thresholds come from the queue's own attributes."
+            "Write alarms for queues: dead letters, age of the oldest message, in flight\n"
+            "near the cap, received and not deleted. Thresholds come from the queue's own\n"
+            "attributes."
         ),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
         description="The audit log of this user, or of a dashboard (--via), newest first.",
         examples="  semel audit\n  semel audit --where 'action = drop and age < 7d' --json\n"
         "  semel audit --where 'who ~ ann and queue = orders-dlq'",
-        more="fields: who action queue where outcome job count at age; signs as in semel dlq list --help\n",
+        more="fields: who action queue where outcome job count at age\noperators: see semel dlq list --help\n",
     )
     parser.add_argument("--where", default="", metavar="FILTER", help="only those that match")
     parser.add_argument("--limit", type=options.at_least(1), default=50, metavar="N", help="show so many (50)")

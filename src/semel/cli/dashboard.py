@@ -7,15 +7,19 @@ import os
 from typing import Any
 
 from semel.cli import looking
-from semel.errors import SemelError
+from semel.cli.errors import wrong_usage
+from semel.extras import require
 
 _EXAMPLES = """\
 examples:
-  semel dashboard --endpoint-url http://127.0.0.1:9324          then open http://127.0.0.1:9325
+  semel dashboard --endpoint-url http://127.0.0.1:9324
+                                then open http://127.0.0.1:9325
   semel dashboard --ledger postgresql://localhost/shop --attempt-log attempts/
   semel dashboard --worker 10.0.0.5:8080 --worker 10.0.0.6:8080
-  semel dashboard --region eu-west-1 --cloudwatch --read-only   on AWS, for looking only
-  SEMEL_TOKEN=$(openssl rand -hex 16) semel dashboard --host 0.0.0.0 --name ops.example.com
+  semel dashboard --region eu-west-1 --cloudwatch --read-only
+                                on AWS, for looking only
+  export SEMEL_TOKEN=$(openssl rand -hex 16)
+  semel dashboard --host 0.0.0.0 --name ops.example.com
 
 exit codes:
   0  stopped by SIGTERM or SIGINT
@@ -28,7 +32,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "dashboard",
         help="look at queues, dead letters and workers in a browser",
-        description="Serve pages and a JSON API: queues, messages, dead letters, once, workers, doctor, audit.",
+        description="Serve pages and a JSON API: queues, messages, dead letters, workers, doctor.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,7 +75,8 @@ def run(given: argparse.Namespace) -> int:
         names=tuple(given.name),
         proxy=given.proxy,
     )
-    settings.check()
+    with wrong_usage():
+        settings.check()
     check_installed()
     from semel.dashboard.running import run as serve
 
@@ -79,11 +84,4 @@ def run(given: argparse.Namespace) -> int:
 
 
 def check_installed() -> None:
-    """Raises SemelError with the way out if the extra is not there."""
-    for name in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
-        try:
-            __import__(name)
-        except ImportError:
-            raise SemelError(
-                f"the dashboard needs {name}, which is not installed: pip install 'semel[dashboard]'"
-            ) from None
+    require("the dashboard", "fastapi", "uvicorn", "jinja2", "python_multipart", extra="dashboard")

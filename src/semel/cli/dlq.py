@@ -13,6 +13,7 @@ from semel.cli import dlq_acting, dlq_watch
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
+from semel.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from semel.cli.dlq_options import AnyDesk
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  semel dlq ls                                              the dead-letter queues, and when the first letter is lost
-  semel dlq list orders-dlq --group-by error                what they died of
+  semel dlq ls                                   all dead-letter queues
+  semel dlq list orders-dlq --group-by error     messages, grouped by error
   semel dlq list orders-dlq --where 'error ~ timeout and $.total > 100'
-  semel dlq show orders-dlq 6d2f0c1a-…                      one letter, whole
+  semel dlq show orders-dlq 6d2f0c1a-…           one message, in full
   semel dlq redrive orders-dlq --where 'error ~ timeout' --canary --rate 50
-                                                            three first; the rest only if those succeed
-  semel dlq edit orders-dlq 6d2f0c1a-…                      change a copy in $EDITOR and send it
-  semel dlq drop orders-dlq --where 'age > 7d'              asks first, and keeps a snapshot
-  semel dlq restore snapshot.jsonl                          takes it back
-  semel dlq watch --before 6h --webhook https://…           tells when letters come, and before they are lost
+                                                 three first; the rest only
+                                                 if those succeed
+  semel dlq edit orders-dlq 6d2f0c1a-…           edit a copy and send it
+  semel dlq drop orders-dlq --where 'age > 7d'   asks first, keeps a snapshot
+  semel dlq restore snapshot.jsonl               restore from the snapshot
+  semel dlq watch --before 6h --webhook https://…
+                                                 alert when messages arrive,
+                                                 and before they expire
 """
 
 
@@ -37,7 +41,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "dlq",
         help="look at dead letters and send them back",
-        description="Dead letters: look at them, understand them, send them back once, or let them go.",
+        description="Dead letters: look at them, understand them, redrive them once, or drop them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -157,7 +161,9 @@ def _list(given: argparse.Namespace) -> int:
 
 
 def _none(given: argparse.Namespace, looked_at: int) -> str:
-    return f"none of the {looked_at:,} letters match" if looked_at else f"{given.queue} has no letters to show"
+    if looked_at:
+        return f"none of the {looked_at:,} messages in {given.queue} match"
+    return f"the queue {given.queue} has no messages to show"
 
 
 # show
@@ -223,7 +229,7 @@ def _add_export(actions: Any, where: Any, which: Any) -> None:
 def _export(given: argparse.Namespace) -> int:
     path = None if given.file == "-" else Path(given.file)
     if path is not None and path.exists() and not given.force:
-        raise options.UsageError(f"{path} is there already; --force replaces it")
+        raise UsageError(f"{path} is there already; --force replaces it")
     with options.desk(given) as desk:
         done = desk.export(given.queue, given.where, path or sys.stdout.buffer, options.many(given))
     sys.stdout.flush()
@@ -254,7 +260,7 @@ def _add_jobs(actions: Any, where: Any) -> None:
 
 def _jobs(given: argparse.Namespace) -> int:
     if given.action and not (given.job and given.via):
-        raise options.UsageError(
+        raise UsageError(
             f"--{given.action} is for one job of a dashboard: semel dlq jobs ID --{given.action} --via URL; a job on a "
             "terminal is steered there with p and c"
         )

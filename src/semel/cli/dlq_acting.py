@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
+from semel.cli.errors import UsageError
 from semel.cli.following import follow, summary
+from semel.cli.options import ledger_url
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -30,8 +32,11 @@ exit codes:
   0    done
   1    failed, or stopped because too much came back
   2    wrong usage
-  4    stopped by the canary: those that went first failed again, the rest is where it was
-  130  cancelled with Ctrl-C; what was in hand is back
+{canary}  130  cancelled with Ctrl-C; what was in progress is back in the queue
+"""
+_CANARY: Final = """\
+  4    stopped by the canary: the first messages failed again, the rest is
+       where it was
 """
 _SHOWN: Final = 5  # groups
 
@@ -77,7 +82,7 @@ def _add_redrive(actions: Any, where: Any) -> None:
         "  semel dlq redrive orders-dlq --where 'error ~ timeout' --canary 5 --rate 50\n"
         "  semel dlq redrive orders-dlq --id 6d2f0c1a-… --to orders-slow\n"
         "  semel dlq redrive orders-dlq --limit 100 --stop-after 1",
-        codes=_CODES,
+        codes=_CODES.format(canary=_CANARY),
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
@@ -102,7 +107,9 @@ def _add_redrive(actions: Any, where: Any) -> None:
     group.add_argument(
         "--stop-after", type=options.at_least(0), metavar="N", help="end when so many came back (10 or 5 %%; 0: never)"
     )
-    group.add_argument("--ledger", metavar="URL", help="the workers' ledger: knows the canary's fate also on SQS")
+    group.add_argument(
+        "--ledger", type=ledger_url, metavar="URL", help="the workers' ledger: knows the canary's fate also on SQS"
+    )
     group.add_argument("--engine", choices=("auto", "stream", "move"), default="auto", help="move: SQS's own task")
     group.add_argument("--threads", type=options.at_least(1), default=4, metavar="N", help="for sending (4)")
     _outputs(parser)
@@ -151,10 +158,8 @@ def _add_drop(actions: Any, where: Any, which: Any) -> None:
         description="Delete letters. What would go is shown first, and the queue's name must be typed. Each letter is "
         "in a snapshot on disk before it is deleted: semel dlq restore brings it back.",
         examples="  semel dlq drop orders-dlq --where 'age > 7d'\n"
-        "  semel dlq drop orders-dlq --where 'fingerprint = 5c1fd0a9e2' --yes --snapshot gone.jsonl",
-        codes=_CODES.replace(
-            "  4    stopped by the canary: those that went first failed again, the rest is where it was\n", ""
-        ),
+        "  semel dlq drop orders-dlq --where 'age > 7d' --yes --snapshot gone.jsonl",
+        codes=_CODES.format(canary=""),
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
@@ -167,7 +172,7 @@ def _add_drop(actions: Any, where: Any, which: Any) -> None:
 def _drop(given: argparse.Namespace) -> int:
     asks = sys.stdin.isatty()
     if not given.yes and not asks:
-        raise options.UsageError("there is no terminal to confirm at: add --yes to drop without being asked")
+        raise UsageError("there is no terminal to confirm at: add --yes to drop without being asked")
     with options.desk(given) as desk:
         name = desk.queue(given.queue).name
         expected = None
@@ -219,8 +224,7 @@ def _add_restore(actions: Any, where: Any) -> None:
         help="bring dropped letters back",
         description="Send the letters of a snapshot or an export back into their dead-letter queue, with their keys "
         "and attributes. A second run sends only what the first did not.",
-        examples="  semel dlq restore ~/.local/state/semel/snapshots/orders-dlq-20261116-120000.jsonl\n"
-        "  semel dlq restore letters.jsonl --to orders-dlq",
+        examples="  semel dlq restore gone.jsonl\n  semel dlq restore letters.jsonl --to orders-dlq",
     )
     parser.add_argument("file", metavar="FILE", help="as `drop` or `export` wrote it")
     parser.add_argument("--to", default="", metavar="QUEUE", help="into this queue (the one that they were in)")
@@ -230,7 +234,7 @@ def _add_restore(actions: Any, where: Any) -> None:
 def _restore(given: argparse.Namespace) -> int:
     path = Path(given.file)
     if not path.is_file():
-        raise options.UsageError(f"there is no file {path}")
+        raise UsageError(f"there is no file {path}")
     with options.desk(given) as desk:
         return finished(desk, desk.restore(path, given.to), given)
 
@@ -259,7 +263,9 @@ def _add_edit(actions: Any, where: Any) -> None:
         "--body", metavar="FILE", help="take the body from here and open no editor; - is standard input"
     )
     parser.add_argument("--group", metavar="GROUP", help="another message group")
-    parser.add_argument("--ledger", metavar="URL", help="the workers' ledger: says whether the copy would run")
+    parser.add_argument(
+        "--ledger", type=ledger_url, metavar="URL", help="the workers' ledger: says whether the copy would run"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask before sending")
     parser.add_argument("--json", action="store_true", help="what was sent, as JSON")
 
@@ -314,9 +320,9 @@ def _body(file: str) -> str:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return content.decode()
     except OSError as error:
-        raise options.UsageError(f"--body {file}: {error.strerror or error}") from None
+        raise UsageError(f"--body {file}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise options.UsageError(f"--body {file}: it is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise UsageError(f"--body {file}: it is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace) -> Wanted | None:

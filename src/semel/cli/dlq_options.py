@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.cli import options
+from semel.cli.errors import UsageError
 from semel.consumer.backoff import seconds
 from semel.errors import SemelError
 
@@ -28,12 +30,14 @@ CANARY: Final = 4
 INTERRUPTED: Final = 130
 FILTERS: Final = """\
 filters (--where):
-  error ~ timeout                  contains, whatever its capitals; also ~ /time(d )?out/i
+  error ~ timeout               contains, in any case; also ~ /time(d )?out/i
   error ~ "timed out" and age > 2h and not (receives >= 5 or attr.tenant = acme)
-  $.order.total > 100              a field of a JSON body
-  sent >= 2026-11-01T10:00Z        also -2h; expires < +6h
-  fields: error reason fingerprint key id queue group body state age receives attempts redrives size sent
-          first_received expires attr.NAME $.json.path; signs: = != < <= > >= ~ in (a, b) exists; and or not ( )
+  $.order.total > 100           a field of a JSON body
+  sent >= 2026-11-01T10:00Z     also -2h; expires < +6h
+  fields:     error reason fingerprint key id queue group body state age
+              receives attempts redrives size sent first_received expires
+              attr.NAME $.json.path
+  operators:  = != < <= > >= ~ in (a, b) exists; and or not ( )
 """
 
 
@@ -45,19 +49,14 @@ exit codes:
 """
 
 
-class UsageError(SemelError):
-    """What was typed makes no sense; exit code 2."""
-
-
 def places() -> argparse.ArgumentParser:
     """A parent for parsers: where the queues are."""
     parent = argparse.ArgumentParser(add_help=False)
     group = parent.add_argument_group("where")
-    group.add_argument("--endpoint-url", metavar="URL", help="SQS's address, for the broker in the box and others")
-    group.add_argument("--region", help="the region of queues that are given by name")
-    group.add_argument("--profile", help="the profile of your AWS configuration")
+    options.add_aws(group)
     group.add_argument(
         "--via",
+        type=options.http_url,
         metavar="URL",
         default=os.environ.get("SEMEL_DASHBOARD"),
         help="through a running dashboard instead ($SEMEL_DASHBOARD)",
@@ -117,7 +116,6 @@ def desk(given: argparse.Namespace, *, accept_risk: bool = False) -> Iterator[An
         yield RemoteDesk(given.via, given.token or "")
         return
     from semel.dlq.desk import Desk
-    from semel.sqs import Client
 
     with contextlib.ExitStack() as stack:
         ledger = None
@@ -125,7 +123,7 @@ def desk(given: argparse.Namespace, *, accept_risk: bool = False) -> Iterator[An
             from semel.ledger.connecting import connect
 
             ledger = stack.enter_context(contextlib.closing(connect(given.ledger)))
-        client = stack.enter_context(Client(given.endpoint_url, given.region, given.profile))
+        client = stack.enter_context(options.client(given))
         risk = accept_risk or bool(getattr(given, "yes", False))
         yield Desk(client, ledger=ledger, accept_risk=risk, most=getattr(given, "most", 1_000))
 
@@ -138,7 +136,7 @@ def command(
     parser: argparse.ArgumentParser = actions.add_parser(
         name,
         help=words["help"],
-        description=textwrap.fill(description, 100),
+        description=textwrap.fill(description, 78),
         epilog="\n".join((f"examples:\n{examples}\n", words.get("codes", _CODES), words.get("more", ""))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=list(parents),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command
+from semel.cli.errors import UsageError
 from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 
@@ -32,8 +33,9 @@ exit codes:
   3  an alarm was raised (--once, --exit)
 """
 _HELP: Final = """\
-a command (--exec) has SEMEL_KIND (arrival, expiry), SEMEL_QUEUE, SEMEL_TEXT, SEMEL_DEPTH, SEMEL_NEW,
-SEMEL_FIRST_EXPIRES and SEMEL_AT in its environment; a webhook gets the same as a JSON object.
+a command (--exec) has SEMEL_KIND (arrival, expiry), SEMEL_QUEUE, SEMEL_TEXT,
+SEMEL_DEPTH, SEMEL_NEW, SEMEL_FIRST_EXPIRES and SEMEL_AT in its environment; a
+webhook gets the same as a JSON object.
 """
 
 
@@ -47,8 +49,9 @@ def add_to(actions: Any, where: Any) -> None:
         description="Look at the counts of dead-letter queues again and again; nothing is received unless --look "
         "asks for it. What was told once, by this run or an earlier one, is not told again.",
         examples="  semel dlq watch\n  semel dlq watch orders-dlq --before 1d --webhook https://hooks.example/abc\n"
-        "  semel dlq watch --once --exec 'mail -s \"$SEMEL_TEXT\" ops < /dev/null'      from cron\n"
-        "  semel dlq watch orders-dlq --exit                                          wait for the first",
+        "  semel dlq watch --once --exec 'mail -s \"$SEMEL_TEXT\" ops < /dev/null'\n"
+        "                                      from cron\n"
+        "  semel dlq watch orders-dlq --exit   wait for the first message",
         codes=_CODES,
         more=_HELP,
     )
@@ -80,7 +83,7 @@ def _watch(given: argparse.Namespace) -> int:
         try:
             watching.check_webhook(given.webhook)
         except SemelError as error:
-            raise options.UsageError(str(error)) from None
+            raise UsageError(str(error)) from None
     folder = state_folder()
     with _signals() as stop, options.desk(given) as desk:
         endpoint = desk.endpoint

@@ -30,21 +30,23 @@ _FILE_WIDTH: Final = 100
 
 _EXAMPLES = """\
 examples:
-  semel doctor --log /var/log/semel/attempts               what happened, by Semel's attempt log
+  semel doctor --log /var/log/semel/attempts       from Semel's attempt log
   semel doctor --log s3://logs/attempts --from 1d --queue orders payments
-  semel doctor --log app.jsonl --map id=.msg.messageId,time=.ts,event=.event --visibility 30s
-                                                           by any application's JSON lines
-  semel doctor --queue orders --fail-on critical           settings only: for CI, no Spark needed
+  semel doctor --log app.jsonl --map id=.msg.id,time=.ts,event=.event
+                                                   from your own JSON lines
+  semel doctor --queue orders --fail-on critical   settings only: no Spark
   semel doctor --log attempts --format html --output report.html
-  semel doctor --log attempts --watch                      findings as they become true
+  semel doctor --log attempts --watch              findings as they become true
   semel doctor --list-rules
 
 exit codes:
   0  nothing was found at or above --fail-on
-  1  something was: warnings too, unless --fail-on critical or never says otherwise, as a warning is what costs
-     time or money now, or will; notes (info) do not count unless asked for
+  1  something was: warnings too, unless --fail-on critical or never says
+     otherwise, as a warning is what costs time or money now, or will; notes
+     (info) do not count unless asked for
   2  wrong usage
-  3  could not look: no access, no such file, no Java (the reason is on standard error)
+  3  could not look: no access, no such file, no Java (the reason is on
+     standard error)
 """
 
 
@@ -52,7 +54,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="find duplicates, their cause and the cure",
-        description="Read what happened to the messages of queues, and say what is wrong, why, and what cures it.",
+        description="Find what is wrong with queues and their consumers, why, and what cures it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

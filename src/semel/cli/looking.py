@@ -6,13 +6,14 @@ import argparse
 import os
 from typing import Any
 
+from semel.cli import options
+from semel.cli.errors import wrong_usage
+
 
 def add_to(parser: Any) -> None:
     """To a parser, or to a group of its options."""
-    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
-    parser.add_argument("--region", help="region of the queues")
-    parser.add_argument("--profile", help="profile of ~/.aws to use")
-    parser.add_argument("--ledger", metavar="URL", help="the ledger that the workers use")
+    options.add_aws(parser)
+    parser.add_argument("--ledger", type=options.ledger_url, metavar="URL", help="the ledger that the workers use")
     parser.add_argument(
         "--worker",
         action="append",
@@ -41,6 +42,11 @@ def add_control_token(parser: Any) -> None:
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
     """What was said, by the names that the dashboard's settings have."""
+    from semel.dashboard.data.workers import address_of
+
+    with wrong_usage():
+        for worker in given.worker:
+            address_of(worker)
     return {
         "endpoint_url": given.endpoint_url,
         "region": given.region,

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  semel pipeline init orders.toml --sink delta     a commented file to start from
-  semel pipeline check orders.toml                 is it right, and what would happen?
-  semel pipeline run orders.toml                   until SIGTERM; start it again at any time
-  semel pipeline run orders.toml --available-now   what is waiting now, then exit
+  semel pipeline init orders.toml --sink delta     write a commented file
+  semel pipeline check orders.toml                 check it, and what it needs
+  semel pipeline run orders.toml                   run until SIGTERM
+  semel pipeline run orders.toml --available-now   what is there now, then exit
   semel pipeline status orders.toml --json
 """
 _RUN = """\
@@ -25,11 +25,13 @@ examples:
 
 exit codes:
   0  done, or stopped after the batch in hand
-  1  could not start, or had to stop (the reason is on standard error, and in `semel pipeline status`)
+  1  could not start, or had to stop (the reason is on standard error, and in
+     `semel pipeline status`)
   2  wrong usage
-  3  stopped within a batch; the next start runs it again, and nothing is lost or doubled
+  3  stopped within a batch; the next start runs it again, and nothing is lost
+     or doubled
 
-Java: none needs to be installed; the extra brings one (pip install 'semel[spark]'). JAVA_HOME and PATH come first.
+Java: pip install 'semel[spark]' brings one; JAVA_HOME and PATH come first.
 """
 _STATUS = """\
 example:
@@ -47,7 +49,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "pipeline",
         help="queues into tables with Spark, exactly once, from one file",
-        description="Read queues with Spark and write each message exactly once into a table, a queue or a handler.",
+        description="Read queues with Spark; write each message once to a table, queue or handler.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

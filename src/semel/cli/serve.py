@@ -7,13 +7,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+from semel.cli.errors import wrong_usage
+
 _EXAMPLES = """\
 examples:
-  semel serve                                    keep queues in ./semel-data, listen on 127.0.0.1:9324
-  semel serve --ephemeral --port 0               in memory, on a free port: for tests
+  semel serve                         on 127.0.0.1:9324, queues in ./semel-data
+  semel serve --ephemeral --port 0    in memory, on a free port: for tests
   semel serve --fault duplicate=0.05 --fault-seed 7
-  semel serve --ui-port 9325                     with the dashboard at http://127.0.0.1:9325
-  aws --endpoint-url http://127.0.0.1:9324 sqs create-queue --queue-name orders
+  semel serve --ui-port 9325          with the dashboard at port 9325
+
+create a queue with the AWS CLI, version 1 or 2, without any AWS configuration:
+  aws --endpoint-url http://127.0.0.1:9324 --region us-east-1 \\
+      --no-sign-request sqs create-queue --queue-name orders
 
 exit codes:
   0  stopped by SIGTERM or SIGINT, every request answered
@@ -26,7 +31,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
         help="run the SQS in the box",
-        description="Run an SQS-compatible broker: durable, and able to misbehave on purpose exactly as SQS may.",
+        description="Run an SQS-compatible broker: durable, and with the faults of SQS on request.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,19 +82,21 @@ def run(given: argparse.Namespace) -> int:
     from semel.broker.process import serve
     from semel.broker.serving import DEFAULT_DATA, Options
 
-    options = Options(
-        host=given.host,
-        port=given.port,
-        data=None if given.ephemeral else given.data or DEFAULT_DATA,
-        account=given.account,
-        region=given.region,
-        manual_clock=given.clock == "manual",
-        cooldowns=not given.no_cooldowns,
-        faults=dict(parse_setting(text) for text in given.fault),
-        fault_seed=given.fault_seed,
-        credentials=given.credentials,
-        insecure=given.insecure,
-    )
+    with wrong_usage():
+        options = Options(
+            host=given.host,
+            port=given.port,
+            data=None if given.ephemeral else given.data or DEFAULT_DATA,
+            account=given.account,
+            region=given.region,
+            manual_clock=given.clock == "manual",
+            cooldowns=not given.no_cooldowns,
+            faults=dict(parse_setting(text) for text in given.fault),
+            fault_seed=given.fault_seed,
+            credentials=given.credentials,
+            insecure=given.insecure,
+        )
+        options.check()
     if given.ui_port is None:
         return serve(options)
     from semel.cli.serve_ui import Dashboard

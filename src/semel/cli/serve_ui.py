@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 from semel.broker.auth import Credentials
 from semel.broker.serving import Options
 from semel.cli.dashboard import check_installed
+from semel.cli.errors import UsageError
 from semel.dashboard.ports import listen
 from semel.dashboard.settings import Settings
+from semel.errors import StartError
 
 _PATIENCE: Final = 10.0  # seconds for it to end
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -28,8 +30,10 @@ class Dashboard:
     """Has the port from the start; the process runs while `beside` is entered."""
 
     def __init__(self, options: Options, port: int, token: str | None) -> None:
-        options.check()
-        Settings(host=options.host, port=port, token=token).check()
+        try:
+            Settings(host=options.host, port=port, token=token).check()
+        except StartError as error:  # the same options have other names here
+            raise UsageError(str(error).replace("--port", "--ui-port").replace("--token", "--ui-token")) from None
         check_installed()
         self._options, self._token = options, token
         self._listener = listen(options.host, port)

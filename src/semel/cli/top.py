@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from semel.cli import looking
-from semel.errors import SemelError
+from semel.cli.errors import UsageError
+from semel.extras import importing
 
 _EXAMPLES = """\
 examples:
@@ -30,7 +31,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "top",
         help="look at queues, dead letters and workers in this terminal",
-        description="Queues, dead letters, workers and jobs, live: filter, open, redrive, pause, resume, resize.",
+        description="Queues, dead letters, workers and jobs in this terminal, live.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,17 +43,13 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     if not 0.2 <= given.every <= 3_600:
-        raise SemelError(f"--every {given.every:g} is not possible: from 0.2 to 3600 seconds")
+        raise UsageError(f"--every {given.every:g} is not possible: from 0.2 to 3600 seconds")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise SemelError(
+        raise UsageError(
             "semel top needs a terminal; for scripts there are semel dlq ls --json and semel workers --json"
         )
-    try:
+    with importing("semel top", extra="dashboard"):
         from semel.dashboard.terminal.app import Top
-    except ImportError as error:
-        raise SemelError(
-            f"semel top needs {error.name}, which is not installed: pip install 'semel[dashboard]'"
-        ) from None
     from semel.dashboard.services import Services
     from semel.dashboard.settings import Settings
     from semel.dlq.audit import somebody

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from semel.errors import StartError
+from semel.sqs.hosts import is_loopback
 
 DEFAULT_PORT: Final = 9325
 SHORTEST_TOKEN: Final = 8
@@ -69,12 +69,3 @@ class Settings:
         for name in self.names:
             if not _NAME.match(name):
                 raise StartError(f"--name {name}: not a host name; write it without http:// and without a port")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

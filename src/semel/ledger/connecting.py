@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from typing import Any, Final
 
+from semel.extras import importing
 from semel.ledger.contract import Ledger, LedgerError
 
 # scheme: (module, class, the extra that brings the driver)
@@ -23,17 +24,19 @@ _EXAMPLES: Final = (
 )
 
 
-def connect(url: str, **options: Any) -> Ledger:
+def check(url: str) -> str:
+    """The scheme of a ledger's address. Raises LedgerError if there is no such store."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
         shown = re.sub(r":(?!//).*@", ":***@", url)  # an address may hold a password
         raise LedgerError(f"{shown!r} is no address of a ledger; examples: {_EXAMPLES}")
+    return scheme
+
+
+def connect(url: str, **options: Any) -> Ledger:
+    scheme = check(url)
     module, name, extra = _STORES[scheme]
-    try:
+    with importing(f"a ledger at {scheme}://", extra=extra):
         store = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if not extra or (error.name or "").startswith("semel"):
-            raise
-        raise LedgerError(f"a {scheme} ledger needs the package {error.name}: pip install 'semel[{extra}]'") from None
     ledger: Ledger = store.from_url(url, **options)
     return ledger

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sqs_broker() -> Iterator[EmbeddedBroker]:
-    """An empty broker in memory, ready in milliseconds; its clock stands still until `clock.advance(seconds)`."""
+    """An empty broker in memory, ready in milliseconds; its clock stands still until `clock.advance(seconds)`.
+
+    `sqs_broker.client()` is a boto3 client, and needs `pip install 'semel[testing]'`."""
     # Imported here so that test runs that don't use it don't pay for it.
     from semel.broker import running
 

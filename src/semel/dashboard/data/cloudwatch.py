@@ -92,10 +92,9 @@ class CloudWatch:
 
     def _cloudwatch(self) -> Any:
         if self._client is None:
-            import botocore.session
+            from semel.sqs.client.config import new_session
 
-            session = botocore.session.Session(profile=self._profile)
-            self._client = session.create_client("cloudwatch", region_name=self._region)
+            self._client = new_session(self._profile).create_client("cloudwatch", region_name=self._region)
         return self._client
 
 

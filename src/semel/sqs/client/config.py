@@ -2,6 +2,9 @@
 
 A botocore client is made, asked, and thrown away: so every way to configure boto3 configures this client too. Only its
 public interface is used. botocore is imported here and nowhere else in the client.
+
+Two things go beyond botocore. AWS_REGION counts, and comes before AWS_DEFAULT_REGION. An endpoint on loopback needs no
+region and no credentials: where none are configured, there are defaults, for loopback only.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,8 +28,11 @@ from botocore.config import Config
 from semel.sqs.client.signing import KeyPair
 from semel.sqs.client.transport import Address, Proxy
 from semel.sqs.errors import BadConfiguration, NoCredentials
+from semel.sqs.hosts import is_loopback
 
 _ATTEMPTS: Final = {"legacy": 5, "standard": 3, "adaptive": 3}
+_LOCAL_REGION: Final = "us-east-1"
+_LOCAL_KEY: Final = "local"  # a broker on this machine that checks no signatures takes any key pair
 _KEYS: Final = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give the machine a role, or pass access_key and "
     "secret_key (for a local broker any will do)."
@@ -68,12 +74,15 @@ class Resolved:
 
 
 class CredentialSource:
-    """The key pair to sign with; found at the first call, then refreshed by botocore before it expires."""
+    """The key pair to sign with; found at the first call, then refreshed by botocore before it expires.
 
-    def __init__(self, session: Any, fixed: botocore.credentials.Credentials | None) -> None:
+    `local`: the endpoint is on loopback, which has a default if nothing is configured."""
+
+    def __init__(self, session: Any, fixed: botocore.credentials.Credentials | None, *, local: bool) -> None:
         self._session = session
         self._lock = threading.Lock()
         self._credentials: botocore.credentials.Credentials | None = fixed
+        self._local = local
 
     def __call__(self) -> KeyPair:
         credentials = self._credentials or self._find()
@@ -89,6 +98,8 @@ class CredentialSource:
                     self._credentials = self._session.get_credentials()
                 except botocore.exceptions.BotoCoreError as error:
                     raise NoCredentials(f"the credentials could not be found: {error}. {_KEYS}") from error
+            if self._credentials is None and self._local:
+                self._credentials = botocore.credentials.Credentials(_LOCAL_KEY, _LOCAL_KEY)
             if self._credentials is None:
                 raise NoCredentials(f"there are no AWS credentials. {_KEYS}")
             return self._credentials
@@ -113,8 +124,11 @@ def resolve(wanted: Wanted) -> Resolved:
     if wanted.max_attempts is not None and wanted.max_attempts < 1:
         raise BadConfiguration(f"max_attempts={wanted.max_attempts}: the first attempt counts, so give at least 1")
     try:
-        session, client = _botocore_client(wanted)
-        url = _url(client)
+        session, client, url = _located(wanted)
+        local = is_loopback(url.hostname or "")
+        if local and wanted.session is None:
+            # Asking for the role of a machine that has none takes seconds.
+            session.get_component("credential_provider").remove("iam-role")
         return Resolved(
             url=f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}",
             host=_host(url),
@@ -122,11 +136,12 @@ def resolve(wanted: Wanted) -> Resolved:
             region=client.meta.region_name,
             address=_address(url, session, client.meta.config),
             max_attempts=wanted.max_attempts or _attempts(client.meta.config),
-            credentials=CredentialSource(session, _fixed(wanted)),
+            credentials=CredentialSource(session, _fixed(wanted), local=local),
         )
     except botocore.exceptions.NoRegionError as error:
         raise BadConfiguration(
-            "there is no AWS region. Pass region=, set AWS_DEFAULT_REGION, or add it to ~/.aws/config."
+            "there is no AWS region. Pass region= (--region on the command line), set AWS_REGION, or add it to "
+            "~/.aws/config."
         ) from error
     except botocore.exceptions.BotoCoreError as error:
         raise BadConfiguration(f"the AWS configuration is not usable: {error}") from error
@@ -141,10 +156,23 @@ def _fixed(wanted: Wanted) -> botocore.credentials.Credentials | None:
     return botocore.credentials.Credentials(wanted.access_key, wanted.secret_key, wanted.session_token)
 
 
+def _located(wanted: Wanted) -> tuple[Any, Any, Any]:
+    """A session, its client, and the URL that it calls. An endpoint on loopback gets a region if there is none."""
+    try:
+        session, client = _botocore_client(wanted)
+        return session, client, _url(client)
+    except botocore.exceptions.NoRegionError:
+        session, client = _botocore_client(replace(wanted, region=_LOCAL_REGION))
+        url = _url(client)
+        if not is_loopback(url.hostname or ""):
+            raise
+        return session, client, url
+
+
 def _botocore_client(wanted: Wanted) -> tuple[Any, Any]:
     if wanted.session is not None and wanted.profile is not None:
         raise BadConfiguration("pass session or profile, not both: a session has its profile already")
-    session = wanted.session or _new_session(wanted.profile)
+    session = wanted.session or new_session(wanted.profile)
     make = getattr(session, "create_client", None) or getattr(session, "client", None)
     if make is None:
         raise BadConfiguration(f"session is a botocore or boto3 session, not {session!r}")
@@ -158,8 +186,11 @@ def _botocore_client(wanted: Wanted) -> tuple[Any, Any]:
         raise BadConfiguration(f"endpoint_url={wanted.endpoint_url}: {error}. Write http://host:port.") from error
 
 
-def _new_session(profile: str | None) -> Any:
+def new_session(profile: str | None) -> Any:
+    """A botocore session that honours AWS_REGION, as AWS's other SDKs do."""
     session = botocore.session.Session(profile=profile)
+    if region := os.environ.get("AWS_REGION"):
+        session.set_config_variable("region", region)
     # Reading botocore's data takes most of the time that making a client takes; its loader remembers what it read.
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session

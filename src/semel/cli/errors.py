@@ -1,0 +1,21 @@
+"""How a command says that it was called wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from semel.errors import SemelError
+
+
+class UsageError(SemelError):
+    """Wrong usage: the options or arguments make no sense, whatever the state of the queues. Exit code 2."""
+
+
+@contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Around code that only checks options: what it refuses is wrong usage."""
+    try:
+        yield
+    except SemelError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,14 @@
+"""Which hosts are this machine itself."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """127.0.0.0/8, ::1, localhost and names that end in .localhost. No name is looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        name = host.lower().removesuffix(".")
+        return name == "localhost" or name.endswith(".localhost")

@@ -1,0 +1,111 @@
+"""What holds for every command: help that fits a terminal and has an example, and exit code 2 for wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from semel.cli import build_parser, main
+
+# Nobody listens there: what exits with 2 was refused before anything was asked of SQS.
+NOWHERE: Final = "--endpoint-url http://127.0.0.1:1"
+
+
+def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in dict.fromkeys(action.choices.values()):
+                yield from commands(child)
+
+
+ALL: Final = {parser.prog: parser for parser in commands(build_parser())}
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.jsonl").touch()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_line_of_the_help_exceeds_80_columns(name: str) -> None:
+    assert [line for line in ALL[name].format_help().splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_of_every_command_has_an_example(name: str) -> None:
+    _, _, examples = ALL[name].format_help().lower().partition("example")
+    assert f"{name} " in examples
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str) -> None:
+    options = {option for action in ALL[name]._actions for option in action.option_strings}
+    assert {"--region", "--profile"} <= options or "--endpoint-url" not in options
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"{name} --frobnicate" for name in ALL),
+        "semel serve --port 99999",
+        "semel serve --fault bogus",
+        "semel serve --fault duplicate",
+        "semel serve --fault duplicate=7",
+        "semel serve --account abc",
+        "semel serve --region Mars",
+        "semel serve --host 0.0.0.0",
+        "semel serve --ephemeral --ui-port 99999",
+        "semel serve --ephemeral --ui-port 0 --ui-token x",
+        f"semel dashboard {NOWHERE} --port 99999",
+        f"semel dashboard {NOWHERE} --host 0.0.0.0",
+        f"semel dashboard {NOWHERE} --token x",
+        f"semel dashboard {NOWHERE} --name http://x",
+        f"semel dashboard {NOWHERE} --ledger bogus",
+        f"semel dashboard {NOWHERE} --worker bogus",
+        "semel dashboard --endpoint-url 127.0.0.1:9324",
+        f"semel top {NOWHERE} --every 0",
+        f"semel top {NOWHERE} --every nan",
+        f"semel top {NOWHERE} --worker bogus",
+        f"semel top {NOWHERE} --ledger bogus",
+        "semel dlq ls --endpoint-url http://127.0.0.1:port",
+        "semel dlq ls --via bogus",
+        f"semel dlq list q {NOWHERE} --limit 0",
+        f"semel dlq redrive q {NOWHERE} --rate -1",
+        f"semel dlq redrive q {NOWHERE} --canary bogus",
+        f"semel dlq redrive q {NOWHERE} --ledger bogus",
+        "semel dlq redrive q --via http://127.0.0.1:1 --ledger sqlite:///x.db",
+        f"semel dlq restore absent.jsonl {NOWHERE}",
+        f"semel dlq export q there.jsonl {NOWHERE}",
+        f"semel dlq drop q {NOWHERE}",
+        f"semel dlq watch {NOWHERE} --webhook bogus",
+        f"semel dlq watch {NOWHERE} --before bogus",
+        "semel dlq jobs --pause",
+        "semel audit --where 'bogus ~~'",
+        "semel audit --limit 0",
+        "semel mark",
+        "semel mark text --via bogus",
+        "semel workers bogus",
+        "semel alarms q --dlq x",
+        "semel doctor",
+        "semel doctor --log there.jsonl --cores 0",
+        "semel demo --orders 0",
+    ],
+)
+def test_wrong_usage_exits_with_2_and_names_the_mistake(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    try:
+        code = main(shlex.split(line)[1:])
+    except SystemExit as exit:
+        code = int(exit.code or 0)
+    said = capsys.readouterr()
+    assert code == 2, said
+    assert said.out == ""
+    assert said.err
+    assert "Traceback" not in said.err
