@@ -31,7 +31,7 @@ $(DEMO): EXTRA := spark
 $(DEV): EXTRA := dev
 
 demo: $(DEMO)  ## a faulty queue through Spark into a table, the driver killed half-way; then the audit
-	@$(BIN)/semel demo
+	@$(BIN)/semel demo pipeline
 
 check: $(DEV)  ## formatter, linter, strict types
 	$(BIN)/ruff format --check .

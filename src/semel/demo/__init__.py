@@ -1,1 +1,1 @@
-"""`semel demo`: a faulty queue, a careless producer, a pipeline that is killed half-way, and the audit."""
+"""`semel demo`: a faulty queue worked off by a handler, or read by a Spark pipeline, with kills; then the audit."""

@@ -1,4 +1,10 @@
-"""What was sent against what is in the table: the only figures that count in the end."""
+"""What was sent against what is in the table: the only figures that count in the end.
+
+The rule: every delivery beyond the first of an order or a broken message has exactly one cause. What the producer sent
+twice, it counts itself. A delivery that no finished batch of the pipeline accounts for was in the driver when it was
+killed. SQS made the rest: it delivered a message twice at once, or again because it had lost the delete. The broker
+counts these two, too, but a message can suffer from both and come back once, so its counts are no causes.
+"""
 
 from __future__ import annotations
 
@@ -11,79 +17,96 @@ from semel.demo.producer import Sent
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`delivered`: by SQS, duplicates and all. `driver_killed` is what no other cause explains; a message that SQS
-    delivered twice and whose delete it lost, too, counts under both, so it is rather too low."""
+    """`delivered`: by SQS, duplicates and all; `duplicates` is the sum of the three causes after it."""
 
     orders: int
     sent: int
+    poison: int
     delivered: int
     duplicates: int
-    producer_twice: int
-    delivered_twice: int
-    delete_lost: int
+    sent_twice: int
+    delivered_again: int
     driver_killed: int
+    rows_at_kill: int
     rows: int
     lost: int
     doubled: int
     euros_sent: int
     euros_in_table: int
-    poison: int
     dead_letters: int
 
     @property
-    def passed(self) -> bool:
-        exact = self.lost == self.doubled == 0 and self.euros_sent == self.euros_in_table
-        return exact and self.poison <= self.dead_letters
+    def problems(self) -> list[str]:
+        found = []
+        if self.lost or self.doubled:
+            found.append(f"{self.lost} orders are lost, {self.doubled} are doubled")
+        if self.euros_sent != self.euros_in_table:
+            found.append(f"{self.euros_sent} € were sent, {self.euros_in_table} € are in the table")
+        if self.dead_letters < self.poison:
+            found.append(f"of {self.poison} broken messages, {self.dead_letters} are in the dead-letter queue")
+        causes = (self.sent_twice, self.delivered_again, self.driver_killed)
+        if min(causes) < 0 or sum(causes) != self.duplicates:
+            found.append(f"the audit does not add up: {self.duplicates} duplicates, the causes are {causes}")
+        return found
 
     def plain(self) -> dict[str, Any]:
-        return asdict(self) | {"passed": self.passed}
+        return asdict(self) | {"passed": not self.problems}
 
 
-def audit(sent: Sent, table: Path, delivered: int, faults: dict[str, int], dead_letters: int) -> Audit:
+def table_rows(table: Path) -> list[tuple[str, int]]:
+    """Id and euros of every row."""
     import pyarrow.dataset as ds
 
-    rows = ds.dataset(table, format="parquet").to_table(columns=["id", "euros"])
-    ids = rows.column("id").to_pylist()
-    distinct = set(ids)
-    twice, lost_deletes = faults.get("duplicate", 0), faults.get("lost-delete", 0)
-    beyond = delivered - sent.orders - sent.poison
+    if not table.exists():
+        return []
+    rows = ds.dataset(table, format="parquet").to_table()
+    return list(zip(*(rows.column(name).to_pylist() for name in ("id", "euros")), strict=True)) if rows.num_rows else []
+
+
+def audit(
+    sent: Sent, rows: list[tuple[str, int]], *, rows_at_kill: int, delivered: int, received: int, dead_letters: int
+) -> Audit:
+    """`received`: deliveries that the pipeline's finished batches account for."""
+    ids = {id_ for id_, _ in rows}
     return Audit(
         orders=sent.orders,
         sent=sent.messages,
-        delivered=delivered,
-        producer_twice=sent.again,
-        delivered_twice=twice,
-        delete_lost=lost_deletes,
-        duplicates=beyond,
-        driver_killed=max(0, beyond - sent.again - twice - lost_deletes),
-        rows=len(ids),
-        lost=len(sent.ids - distinct),
-        doubled=len(ids) - len(distinct),
-        euros_sent=sent.euros,
-        euros_in_table=sum(rows.column("euros").to_pylist()),
         poison=sent.poison,
+        delivered=delivered,
+        duplicates=delivered - sent.orders - sent.poison,
+        sent_twice=sent.again,
+        delivered_again=received - sent.messages,
+        driver_killed=delivered - received,
+        rows_at_kill=rows_at_kill,
+        rows=len(rows),
+        lost=len(sent.ids - ids),
+        doubled=len(rows) - len(ids),
+        euros_sent=sent.euros,
+        euros_in_table=sum(euros for _, euros in rows),
         dead_letters=dead_letters,
     )
 
 
-def told(found: Audit) -> list[str]:
-    """The table for people."""
+def lines(found: Audit) -> list[str]:
+    """The audit for people."""
 
-    def line(text: str, count: int, after: str = "") -> str:
-        return f"  {text:<46}{count:>9,}{after}"
+    def line(text: str, count: int) -> str:
+        return f"  {text:<46}{count:>10,}"
 
     return [
         line("orders", found.orders),
-        line("messages sent", found.sent, f"   with {found.poison} that are no orders"),
+        line("messages sent", found.sent),
         line("deliveries by SQS", found.delivered),
         line("of them duplicates", found.duplicates),
-        line("    the producer sent twice", found.producer_twice),
-        line("    SQS delivered twice", found.delivered_twice),
-        line("    SQS lost the delete", found.delete_lost),
-        line("    the driver was killed with them in hand", found.driver_killed),
-        line("rows in the table", found.rows, f"   {found.euros_in_table:,} € of {found.euros_sent:,} €"),
-        line("dead letters, with their reason", found.dead_letters),
+        line("    the producer sent the order twice", found.sent_twice),
+        line("    SQS delivered the message again", found.delivered_again),
+        line("    the driver was killed before it was done", found.driver_killed),
+        line("broken messages", found.poison),
+        line("messages in the dead-letter queue", found.dead_letters),
+        line("rows in the table", found.rows),
+        line("euros sent", found.euros_sent),
+        line("euros in the table", found.euros_in_table),
         "",
-        line("lost", found.lost),
-        line("doubled", found.doubled),
+        line("orders lost", found.lost),
+        line("orders doubled", found.doubled),
     ]

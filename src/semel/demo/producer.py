@@ -1,4 +1,4 @@
-"""Orders, sent as carelessly as real ones: some twice after a timeout that was none, some broken.
+"""Orders, sent as carelessly as real ones: some twice after a timeout that was not real, some broken.
 
 By seed, so that a run can be repeated; what was sent is known to the audit without asking the queue.
 """
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from semel.sqs import Client, Entry
+from semel.errors import SemelError
+from semel.sqs import Client, Entry, Failure
 from semel.sqs.client import Queue
 
 QUEUE: Final = "orders"
@@ -31,7 +32,6 @@ class Sent:
     euros: int = 0
     again: int = 0
     poison: int = 0
-    done: bool = False
 
     @property
     def orders(self) -> int:
@@ -48,17 +48,18 @@ def create(client: Client, visibility: int) -> Queue:
     return client.create_queue(QUEUE, {"RedrivePolicy": json.dumps(policy), "VisibilityTimeout": visibility})
 
 
-def send(queue: Queue, count: int, sent: Sent, seed: int = 7) -> None:
-    """`count` orders and what comes with them; `sent` grows on the way."""
+def send(queue: Queue, count: int, sent: Sent, seed: int = 7) -> Iterator[None]:
+    """`count` orders and what comes with them, page by page; `sent` grows on the way."""
     random = Random(seed)
     page: list[str] = []
     for number in range(count):
         page += _messages(number, random, sent)
-        if len(page) >= AT_ONCE:
-            queue.send_many([Entry(body) for body in page])
+        if len(page) >= AT_ONCE or number == count - 1:
+            failures = [one for one in queue.send_many([Entry(body) for body in page]) if isinstance(one, Failure)]
+            if failures:
+                raise SemelError(f"{len(failures)} of {len(page)} messages could not be sent: {failures[0].message}")
             page = []
-    queue.send_many([Entry(body) for body in page])
-    sent.done = True
+            yield
 
 
 def _messages(number: int, random: Random, sent: Sent) -> Iterator[str]:

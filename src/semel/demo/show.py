@@ -1,13 +1,22 @@
-"""What a person sees while the demo runs: two lines that are redrawn on a terminal, a line now and then elsewhere."""
+"""What a person sees while a demo runs: a line that is redrawn on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
-from typing import Final, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 EVERY: Final = 5.0
+
+
+class Result(Protocol):
+    """What a demo came to. Without `problems`, every order was handled exactly once, and the audit adds up."""
+
+    @property
+    def problems(self) -> list[str]: ...
+
+    def plain(self) -> dict[str, Any]: ...
 
 
 class Screen:
@@ -15,13 +24,13 @@ class Screen:
         self._out = stream or sys.stdout
         self._live = self._out.isatty() and not quiet
         self._quiet = quiet
-        self._said_at = 0.0
+        self._said, self._said_at = "", 0.0
         self._drawn = False
 
     def say(self, text: str = "") -> None:
         """A line that stays."""
         if not self._quiet:
-            self._clear()
+            self.clear()
             print(text, file=self._out, flush=True)
 
     def progress(self, done: int, total: int, text: str) -> None:
@@ -29,15 +38,16 @@ class Screen:
         if self._live:
             width = max(10, min(40, shutil.get_terminal_size().columns - 60))
             full = round(share * width)
-            self._clear()
+            self.clear()
             line = f"  [{'#' * full}{'.' * (width - full)}] {share:4.0%}  {text}"
             print(line[: shutil.get_terminal_size().columns - 1], end="", file=self._out, flush=True)
             self._drawn = True
-        elif not self._quiet and time.monotonic() - self._said_at >= EVERY:
-            self._said_at = time.monotonic()
+        elif not self._quiet and text != self._said and time.monotonic() - self._said_at >= EVERY:
+            self._said, self._said_at = text, time.monotonic()
             print(f"  {share:4.0%}  {text}", file=self._out, flush=True)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Removes the line that is redrawn."""
         if self._drawn:
-            print("\r\x1b[K", end="", file=self._out)
+            print("\r\x1b[K", end="", file=self._out, flush=True)
             self._drawn = False

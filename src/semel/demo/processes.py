@@ -1,0 +1,144 @@
+"""The commands that a demo runs, each as a user would run it.
+
+The rule: no process outlives the demo. Ctrl-C and SIGTERM are raised as KeyboardInterrupt, once, and never while a
+process is being started; whatever the reason, on the way out all processes are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Final
+from urllib.request import ProxyHandler, build_opener
+
+from semel.errors import SemelError
+
+SEMEL: Final = (sys.executable, "-m", "semel.cli")
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+CREDENTIALS: Final = {
+    "AWS_ACCESS_KEY_ID": "demo",
+    "AWS_SECRET_ACCESS_KEY": "demo",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+_NO_PROXY: Final = build_opener(ProxyHandler({}))
+_END: Final = 30.0  # seconds for a process that was asked to end
+
+
+class Processes:
+    def __init__(self) -> None:
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._former: dict[signal.Signals, Any] = {}
+        self._starting = False
+        self._interrupted = False
+
+    def __enter__(self) -> Processes:
+        if threading.current_thread() is threading.main_thread():  # nobody else gets signals
+            self._former = {number: signal.signal(number, self._interrupt) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._interrupted = True  # from here on, signals are too late to matter
+        for process in list(self._running):
+            self.kill(process)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        again, self._interrupted = self._interrupted, True
+        if not again and not self._starting:
+            raise KeyboardInterrupt
+
+    def start(
+        self,
+        *arguments: str,
+        output: IO[bytes],
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """`semel` with these arguments, in a session of its own: Ctrl-C reaches the demo alone."""
+        self._starting = True
+        process = subprocess.Popen(
+            [*SEMEL, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        self._running.append(process)
+        self._starting = False
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, for it and for the processes that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pid in _session(process.pid):  # Spark's Python workers are in a process group of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        self._running.remove(process)
+
+    def end(self, process: subprocess.Popen[bytes], what: str, seconds: float = _END) -> int:
+        """SIGTERM; returns the exit code."""
+        process.terminate()
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise SemelError(f"{what} did not end within {seconds:.0f} s after SIGTERM") from None
+        self._running.remove(process)
+        return code
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session, where the system lists them; elsewhere they notice by themselves and end."""
+    members = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if name.isdigit() and os.getsid(int(name)) == leader:
+                members.append(int(name))
+    return members
+
+
+class Broker:
+    """`semel serve` with faults, on a free port."""
+
+    def __init__(self, processes: Processes, folder: Path, faults: Mapping[str, float], seed: int) -> None:
+        chosen = [part for kind, rate in faults.items() for part in ("--fault", f"{kind}={rate}")]
+        data = str(folder / "queue")
+        log = folder / "broker.log"
+        with log.open("wb") as lines:
+            arguments = ("serve", "--port", "0", "--data", data, "--fault-seed", str(seed), *chosen)
+            process = processes.start(*arguments, output=lines)
+        while (address := re.search(r"http://\S+(?=\s)", log.read_text())) is None:
+            if process.poll() is not None:
+                raise SemelError(f"the broker did not start: {last_line(log)}")
+            time.sleep(0.02)
+        self.url = address[0]
+
+    def deliveries(self, queue: str) -> int:
+        """How many messages of a queue the broker has handed out, duplicates included."""
+        with _NO_PROXY.open(f"{self.url}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        count = re.search(rf'NumberOfMessagesReceived_total{{QueueName="{queue}"}} (\d+)', text)
+        return int(count[1]) if count else 0
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("semel: ") if lines else "it gave no reason"
