@@ -1,5 +1,8 @@
 """One message's hard life, on the SQS in the box: sent, redelivered, dead-lettered, redriven, done.
 
+    pip install 'semel[testing]'
+    python examples/broker_tour.py
+
 Drives the broker with plain boto3, exactly as a program would drive AWS. Its clock is manual, so that nobody has to
 wait for a visibility timeout.
 """

@@ -1,11 +1,10 @@
 """An order shipper: a plain function, a ledger in a file, and an outside service that is told the key.
 
-    semel serve &
-    export AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 AWS_DEFAULT_REGION=us-east-1
-    export AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x
-    queue=$(aws sqs create-queue --queue-name orders --query QueueUrl --output text)
-    aws sqs send-message --queue-url "$queue" --message-body '{"id": 7, "item": "lamp"}'
-    cd examples && semel run orders:app --create-dlq
+    python examples/orders.py                            try it, on a broker in this process
+    cd examples && semel run orders:app --create-dlq     run it, on your queue `orders`
+
+The ledger is orders-ledger.db, or what ORDERS_LEDGER says. For a local broker: `semel serve`, and
+AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 for `semel run`.
 
 The warehouse is not in the ledger's database, so nobody can promise that it is *called* once: a worker can die after
 the call and before the record. It is called with the same key each time, and so ships once.
@@ -13,10 +12,14 @@ the call and before the record. It is called with the same key each time, and so
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from dataclasses import dataclass
 
-from semel import App, Context, Reject, Retry
+from semel import App, Client, Context, Reject, Retry
+from semel.broker import running
+from semel.sqs import Entry
 
 app = App(os.environ.get("ORDERS_LEDGER", "sqlite:///orders-ledger.db"))
 
@@ -55,3 +58,20 @@ def ship(order: Order, ctx: Context) -> None:
     except LookupError as error:
         raise Reject(str(error)) from error  # to the dead-letter queue, with the reason
     ctx.log.info("shipped %s", order.item)
+
+
+def main() -> None:
+    first = int(time.time())  # new orders in every run: the ledger knows the old ones
+    items = {first: "lamp", first + 1: "chair", first + 2: "unicorn"}
+    with running() as broker, Client(broker.url) as client:
+        entries = [Entry(json.dumps({"id": number, "item": item})) for number, item in items.items()]
+        client.create_queue("orders").send_many(entries * 2)  # the producer sends everything twice
+        app.connect_to(broker.url)
+        app.run(burst=True, create_dlq=True)
+        rejected = len(broker.peek("orders-dlq"))
+    print(f"{len(entries) * 2} messages for {len(items)} orders. Shipped: {', '.join(warehouse.shipped.values())}.")
+    print(f"Calls to the warehouse: {warehouse.calls}. Messages in orders-dlq: {rejected}.")
+
+
+if __name__ == "__main__":
+    main()
