@@ -86,11 +86,7 @@ class Processes:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL, for it and for the processes that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pid in _session(process.pid):  # Spark's Python workers are in a process group of their own
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_session(process.pid)
         process.wait()
         self._running.remove(process)
 
@@ -101,17 +97,31 @@ class Processes:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise SemelError(f"{what} did not end within {seconds:.0f} s after SIGTERM") from None
+        _kill_session(process.pid)  # Spark's Java takes a moment longer
         self._running.remove(process)
         return code
 
 
+def _kill_session(leader: int) -> None:
+    """Returns when they are gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    until = time.monotonic() + _END
+    while (members := _session(leader)) and time.monotonic() < until:
+        for pid in members:  # Spark's Python workers are in a process group of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def _session(leader: int) -> list[int]:
-    """The processes of a session, where the system lists them; elsewhere they notice by themselves and end."""
+    """The living processes of a session, where the system lists them; elsewhere they notice by themselves and end."""
     members = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if name.isdigit() and os.getsid(int(name)) == leader:
-                members.append(int(name))
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, _group, session, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(session) == leader and state not in "ZX":
+                members.append(int(path.parent.name))
     return members
 
 
