@@ -6,14 +6,19 @@ started (spark-submit, a notebook) keeps its own master, log and memory.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from subprocess import Popen, TimeoutExpired
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from semel.errors import SemelError
 from semel.spark import java
@@ -26,6 +31,7 @@ LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 CLUSTERS: Final = ("spark://", "k8s://", "yarn", "local-cluster[")
 CLUSTER_SHUFFLE_PARTITIONS: Final = 8
 TASK_TRIES: Final = 4  # as on a cluster; Spark's own "local[2]" gives up at the first failure
+JAVA_STOP_SECONDS: Final = 3.0
 MIN_HEAP_MB: Final = 1024
 MAX_HEAP_MB: Final = 4096
 
@@ -77,6 +83,7 @@ def session(
     """
     check_pyspark()
     from py4j.protocol import Py4JError
+    from pyspark import SparkContext, java_gateway
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -87,11 +94,65 @@ def session(
         settings["spark.driver.extraJavaOptions"] = _java_options(chosen.get("spark.driver.extraJavaOptions", ""))
     _choose_python(settings.get("spark.master", ""))
     _import_quietly()
+    java_gateway.Popen = _JavaProcess  # type: ignore[attr-defined]
+    logging.getLogger().addFilter(_is_not_py4j)
     try:
         return SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
     except (Py4JError, PySparkException) as error:
         where = settings.get("spark.master", "the master of spark-submit")
         raise SparkError(f"Spark does not start on {where}: {_reason(error)}") from error
+    except KeyboardInterrupt:
+        if SparkContext._gateway is None:  # PySpark was still waiting for Java, and has forgotten it
+            end_java()
+        raise
+
+
+class _JavaProcess(Popen[Any]):
+    """The process in which PySpark launches Java. It is remembered before it starts, for `end_java`."""
+
+    last: ClassVar[_JavaProcess | None] = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        _JavaProcess.last = self
+        with _interrupts_postponed():
+            super().__init__(*arguments, **options)
+
+
+@contextmanager
+def _interrupts_postponed() -> Iterator[None]:
+    """Ctrl-C comes after the block: Python drops a KeyboardInterrupt that is raised while it forks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *which: came.append(which))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and callable(before):
+            before(*came[0])
+
+
+def end_java() -> None:
+    """End the Java that this process has started, whatever it is doing: for a command that was interrupted.
+
+    `SparkSession.stop` would wait for calls under way, and there is no session yet while Spark starts.
+    """
+    process = _JavaProcess.last
+    if process is None or getattr(process, "pid", None) is None or process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(JAVA_STOP_SECONDS)  # it removes its temporary folders
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Leave out the stack traces that py4j writes to the root logger: it raises each of those errors, too."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def check_pyspark() -> None:

@@ -1,0 +1,33 @@
+"""Ctrl-C while Spark starts or works, in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import interrupted
+
+PROGRAM: Final = """
+import sys
+from semel.spark import sessions
+try:
+    spark = sessions.session("interrupted")
+    print("started", flush=True)
+    spark.range(10**12).selectExpr("sum(id % 7)").collect()
+except KeyboardInterrupt:
+    sessions.end_java()
+    sys.exit(130)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["while Java starts", "while a job runs"])
+def test_an_interrupt_leaves_neither_java_nor_a_traceback_behind(moment: str, tmp_path: Path) -> None:
+    when = interrupted.starts_java if moment == "while Java starts" else lambda output, _: "started" in output
+    ended = interrupted.interrupt([sys.executable, "-c", PROGRAM], tmp_path, when)
+    assert (ended.code, ended.left) == (130, ())
+    assert "Traceback" not in ended.output
+    assert ended.seconds < 10
