@@ -95,7 +95,7 @@ def session(
     _choose_python(settings.get("spark.master", ""))
     _import_quietly()
     java_gateway.Popen = _JavaProcess  # type: ignore[attr-defined]
-    logging.getLogger().addFilter(_is_not_py4j)
+    _silence_py4j()
     try:
         return SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
     except (Py4JError, PySparkException) as error:
@@ -150,8 +150,14 @@ def end_java() -> None:
         process.wait()
 
 
+def _silence_py4j() -> None:
+    """Leave out the stack traces that py4j logs, some to the root logger: it raises each of those errors, too."""
+    logging.getLogger().addFilter(_is_not_py4j)
+    if (logger := logging.getLogger("py4j")).level == logging.NOTSET:  # else somebody wants to see them
+        logger.setLevel(logging.CRITICAL)
+
+
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Leave out the stack traces that py4j writes to the root logger: it raises each of those errors, too."""
     return Path(record.pathname).parent.name != "py4j"
 
 
