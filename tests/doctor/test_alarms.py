@@ -144,7 +144,7 @@ def test_terraform_has_a_resource_each_with_balanced_braces_and_the_sums() -> No
     assert text.count(f'alarm_actions       = ["{TOPIC}"]') == 4
     assert '  dimensions          = { QueueName = "orders-dlq" }' in text
     for line in text.splitlines():
-        assert re.fullmatch(r"|}|resource .* {|\s+\}|\s+(metric_query|metric) \{|\s+\w+ += .+", line), line
+        assert re.fullmatch(r"|#.+|}|resource .* {|\s+\}|\s+(metric_query|metric) \{|\s+\w+ += .+", line), line
 
 
 # Prometheus.
@@ -289,7 +289,32 @@ def test_a_queue_that_is_not_there_is_an_error_with_the_way_out(
 
 
 def test_a_dead_letter_queue_is_given_only_where_nobody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["alarms", "orders", "--dlq", "morgue"])
-    assert ended.value.code == 2
+    assert main(["alarms", "orders", "--dlq", "morgue"]) == 2
     assert "--dlq goes with --offline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", ["notarn", "arn:aws:sqs:eu-west-1:123456789012:ops", "arn:aws:sns:eu-west-1:12:ops"])
+def test_what_is_no_topic_is_wrong_usage(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["alarms", "orders", "--offline", "--sns", topic]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"--sns {topic}: not the ARN of a topic" in told.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("orders", "--region", "eu-central-1"), ("arn:aws:sqs:eu-central-1:123456789012:orders",)],
+    ids=["--region", "ARN"],
+)
+def test_offline_alarms_go_to_the_region_that_was_given(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["alarms", *arguments, "--offline", "--format", "cli", "--sns", TOPIC]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert shlex.split(line)[-2:] == ["--region", "eu-central-1"]
+    for form, told in (
+        ("cloudformation", "aws cloudformation deploy --region eu-central-1"),
+        ("terraform", "a provider of region eu-central-1"),
+    ):
+        assert main(["alarms", *arguments, "--offline", "--format", form, "--sns", TOPIC]) == 0
+        assert capsys.readouterr().out.partition("\n")[0].endswith(told)

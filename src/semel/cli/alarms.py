@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import options
+from semel.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from semel.doctor.model import Case
 
 _FORMATS = ("cloudformation", "terraform", "prometheus", "cli")
+_TOPIC: Final = re.compile(r"arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+")
 _EXAMPLES = """\
 examples:
   semel alarms orders --sns arn:aws:sns:eu-west-1:123456789012:ops > alarms.yaml
@@ -40,48 +45,53 @@ def add_to(commands: Any) -> None:
     parser.add_argument("queues", nargs="+", metavar="QUEUE", help="name, URL or ARN of a queue")
     parser.add_argument("--format", choices=_FORMATS, default="cloudformation", help="default: cloudformation")
     parser.add_argument("--sns", metavar="ARN", help="topic that is told, of alarms in CloudWatch")
-    parser.add_argument("--endpoint-url", metavar="URL", help="where SQS is, if not on AWS")
-    parser.add_argument("--region", help="region of the queues")
-    parser.add_argument("--profile", help="profile of ~/.aws to use")
+    options.add_aws(parser)
     parser.add_argument(
         "--offline", action="store_true", help="ask nobody: SQS' defaults, and QUEUE-dlq for dead letters"
     )
     parser.add_argument("--dlq", metavar="NAME", help="the dead-letter queue, with --offline and one QUEUE")
-    parser.set_defaults(run=run, usage_error=parser.error)
+    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
     from semel.doctor import alarm_formats, alarms
 
     if given.dlq and not (given.offline and len(given.queues) == 1):
-        given.usage_error("--dlq goes with --offline and one QUEUE; otherwise SQS knows the dead-letter queue")
+        raise UsageError("--dlq goes with --offline and one QUEUE; otherwise SQS knows the dead-letter queue")
+    if given.sns is not None and not _TOPIC.fullmatch(given.sns):
+        raise UsageError(
+            f"--sns {given.sns}: not the ARN of a topic; it looks like arn:aws:sns:eu-west-1:123456789012:ops"
+        )
     cases = _offline(given) if given.offline else _live(given)
     # Queues that share a dead-letter queue share its alarm.
-    found = {alarm.name: alarm for case in cases for alarm in alarms.alarms_for(case, dead_letter_queue=given.dlq)}
+    found = {
+        alarm.name: alarm
+        for case, region in cases
+        for alarm in alarms.alarms_for(case, dead_letter_queue=given.dlq, region=region)
+    }
     print(alarm_formats.render(tuple(found.values()), given.format, sns=given.sns), end="")
-    for case in cases:
+    for case, _ in cases:
         if case.state is not None and case.state.dead_letters is None and not case.state.sources:
             print(f"semel: {case.queue} has no dead-letter queue, so there is no alarm for one", file=sys.stderr)
     return 0
 
 
-def _offline(given: argparse.Namespace) -> list[Case]:
-    from semel.doctor.commands import name_of
+def _offline(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
+    from semel.doctor.commands import name_of, region_of
     from semel.doctor.model import Case
 
-    return [Case(queue=name_of(queue)) for queue in given.queues]
+    return [(Case(queue=name_of(queue)), region_of(queue, queue) or given.region) for queue in given.queues]
 
 
-def _live(given: argparse.Namespace) -> list[Case]:
+def _live(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
     from semel.doctor.errors import DoctorError
     from semel.doctor.model import Case
     from semel.doctor.queues import look
-    from semel.sqs import Client
 
-    with Client(given.endpoint_url, given.region, given.profile) as client:
+    with options.client(given) as client:
         states, notes = look(client, given.queues)
     if len(states) < len(set(given.queues)):
         raise DoctorError(f"{'; '.join(notes)} (--offline asks nobody)")
     for note in notes:
         print(f"semel: {note}", file=sys.stderr)
-    return [Case(queue=state.queue, state=state) for state in states]
+    return [(Case(queue=state.queue, state=state), given.region) for state in states]

@@ -22,6 +22,14 @@ def render(alarms: Sequence[Alarm], form: str, *, sns: str | None = None) -> str
     return FORMATS[form](alarms, sns)
 
 
+def _comments(alarms: Sequence[Alarm], sns: str | None, where: str) -> str:
+    """The head of a file that cannot name the region itself; `where` leads up to its name."""
+    lines = [] if sns else [_SILENT]
+    regions = sorted({alarm.region for alarm in alarms if alarm.region})
+    lines += [f"These alarms are for {region}. {where} {region}" for region in regions]
+    return "".join(f"# {line}\n" for line in lines)
+
+
 def _comparison(alarm: Alarm) -> str:
     return "GreaterThanThreshold" if alarm.strictly else "GreaterThanOrEqualToThreshold"
 
@@ -55,8 +63,8 @@ def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> st
         "Description": "Alarms for SQS queues, written by semel alarms",
         "Resources": resources,
     }
-    head = "" if sns else f"# {_SILENT}\n"
-    return head + "\n".join(_yaml(template)) + "\n"
+    deploy = "Deploy the stack there: aws cloudformation deploy --region"
+    return _comments(alarms, sns, deploy) + "\n".join(_yaml(template)) + "\n"
 
 
 def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
@@ -121,8 +129,8 @@ def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
 
 
 def render_terraform(alarms: Sequence[Alarm], sns: str | None = None) -> str:
-    head = "" if sns else f"# {_SILENT}\n"
     labels = _distinct(commands.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name)) for alarm in alarms)
+    head = _comments(alarms, sns, "Apply it with a provider of region")
     return head + "\n\n".join(map(_terraform, alarms, labels, repeat(sns))) + "\n"
 
 

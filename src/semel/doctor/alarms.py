@@ -57,10 +57,12 @@ class Alarm:
         return f"{self.queue} {self.kind.value}"
 
 
-def alarms_for(case: Case, *, dead_letter_queue: str | None = None) -> tuple[Alarm, ...]:
-    """What this queue needs; where SQS was not asked, by its defaults and the usual name of the dead-letter queue."""
+def alarms_for(case: Case, *, dead_letter_queue: str | None = None, region: str | None = None) -> tuple[Alarm, ...]:
+    """What this queue needs; where SQS was not asked, by its defaults and the usual name of the dead-letter queue.
+
+    `region` is for queues whose address does not tell it."""
     state = case.state
-    region = _region(state)
+    region = _region(state) or region
     if state is not None and state.sources:
         return (_dead_letters(case.queue, f"it holds the dead letters of {', '.join(state.sources)}", region),)
     found = []
