@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import interrupted
 from doctor import sample
 from semel.broker import EmbeddedBroker
 from semel.cli import doctor_options, main
 from semel.cli.progress import Progress
-from semel.doctor import examine, rules
+from semel.doctor import SAMPLE, examine, rules
 from semel.doctor.errors import DoctorError
 from semel.doctor.model import Diagnosis
 
@@ -57,7 +59,6 @@ class Room:
         stop: threading.Event,
     ) -> None:
         self.asked.append((request, interval, window))
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Spark does
         say("watching")
         for answer in self.answers:
             assert isinstance(answer, Diagnosis)
@@ -232,17 +233,33 @@ def test_the_exit_code_is_1_from_the_chosen_severity_on(
     assert doctor("--log", "a", *(["--fail-on", fail_on] if fail_on else [])) == code
 
 
-@pytest.mark.parametrize("error", [DoctorError("no such folder: a"), RuntimeError("a bug")])
+@pytest.mark.parametrize("error", [DoctorError("no such folder: a"), RuntimeError("out of luck\n  at Java.java:7")])
 def test_could_not_look_is_told_apart_from_found(room: Room, error: Exception, capsys: Captured) -> None:
     room.answers = [error]
-    assert doctor("--log", "a") == 3
-    assert str(error) in capsys.readouterr().err
+    assert doctor("--log", "a", "--quiet") == 3
+    assert str(error).splitlines()[0] in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_named(room: Room, capsys: Captured) -> None:
-    room.answers = [ModuleNotFoundError("No module named 'pyspark'", name="pyspark")]
-    assert doctor("--log", "a") == 3
-    assert "pip install 'semel[spark]'" in capsys.readouterr().err
+def test_an_unexpected_error_is_one_line_and_verbose_shows_its_stack_trace(room: Room, capsys: Captured) -> None:
+    room.answers = [RuntimeError("out of luck\n  at Java.java:7")]
+    assert doctor("--log", "a", "--quiet") == 3
+    told = "semel doctor: unexpected RuntimeError: out of luck. This is a bug."
+    assert capsys.readouterr().err == f"{told} --verbose shows where.\n"
+    assert doctor("--log", "a", "--quiet", "--verbose") == 3
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last)")
+    assert shown.endswith(f"{told}\n")
+
+
+def test_without_the_extra_for_spark_no_work_begins_and_the_pip_line_is_told(
+    room: Room, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert doctor("--log", "a", "--queue", "orders") == 3
+    assert capsys.readouterr().err == (
+        "semel doctor: reading logs needs pyspark, which is not installed: pip install 'semel[spark]'\n"
+    )
+    assert room.asked == []
 
 
 @pytest.mark.parametrize(
@@ -263,6 +280,7 @@ def test_a_package_that_is_missing_is_named(room: Room, capsys: Captured) -> Non
         ("--log a --output /no/such/folder/report.html", "/no/such/folder"),
         ("--log a --watch --format html", "--output"),
         ("--log a --watch --interval 0s", "--interval"),
+        ("--sample --log a", "--log does not go with --sample"),
     ],
 )
 def test_wrong_usage_is_2_names_the_option_and_begins_no_work(
@@ -308,16 +326,16 @@ def stages(*findings: Any) -> list[Diagnosis | Exception]:
     ]
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_interrupted(room: Room, capsys: Captured) -> None:
+def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_ended(room: Room, capsys: Captured) -> None:
     first, second = sample.FINDINGS[:2]
-    room.answers, room.then = stages((), (first,), (first, second), (second,)), interrupt
-    before = signal.getsignal(signal.SIGINT)
+    room.answers, room.then = stages((), (first,), (first, second), (second,)), terminate
+    before = signal.getsignal(signal.SIGTERM)
     assert doctor("--log", "a", "--watch", "--interval", "5s", "--window", "2h") == 1
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGTERM) is before
     assert room.asked[0][1:] == (5.0, 7_200.0)
     changes = [line.split()[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("00:")]
     assert changes == [
@@ -330,7 +348,7 @@ def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_interrupte
 def test_watching_as_json_is_one_line_for_each_change(room: Room, tmp_path: Path) -> None:
     worse = sample.FINDINGS[2]
     milder = dataclasses.replace(worse, severity=sample.FINDINGS[4].severity)
-    room.answers, room.then = stages((milder,), (worse,), (worse,), ()), interrupt
+    room.answers, room.then = stages((milder,), (worse,), (worse,), ()), terminate
     file = tmp_path / "changes.jsonl"
     assert doctor("--log", "a", "--watch", "--format", "json", "--output", str(file)) == 0
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -342,7 +360,7 @@ def test_watching_as_json_is_one_line_for_each_change(room: Room, tmp_path: Path
 
 
 def test_watching_as_html_writes_the_file_again_at_each_look(room: Room, tmp_path: Path) -> None:
-    room.answers, room.then = stages(sample.FINDINGS, sample.FINDINGS[4:]), interrupt
+    room.answers, room.then = stages(sample.FINDINGS, sample.FINDINGS[4:]), terminate
     file = tmp_path / "report.html"
     assert doctor("--log", "a", "--watch", "--format", "html", "--output", str(file)) == 0
     assert "<strong>1 note in 3 queues</strong>" in file.read_text(encoding="utf-8")
@@ -403,6 +421,111 @@ def test_settings_alone_need_no_spark(
     assert "no-such-queue" in capsys.readouterr().err
 
 
+def test_a_queue_that_cannot_be_asked_about_is_3_and_not_nothing_to_look_at(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, credentials: None
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    assert doctor("--queue", "orders", "--endpoint-url", "http://127.0.0.1:1") == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "queue orders: " in told.err
+    assert "cannot connect to http://127.0.0.1:1" in told.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "told"),
+    [
+        (
+            '{"ts": 1794830400, "msg": {"id": "a"}, "event": "done"}\n',
+            (),
+            "1 line, and no event of Semel's attempt log: 1 without message_id, at or step.\n"
+            "The fields of its first line: .ts, .msg.id, .event\n"
+            "If it is your application's own log, say where its fields are, for example: --map id=.messageId,",
+        ),
+        (
+            '{"ts": 1794830400, "msg": {"id": "a"}, "event": "done"}\n',
+            ("--map", "id=.id,time=.ts", "--from", "1h"),
+            "1 line, and no event by this --map: 1 without id, time or event.\n"
+            "The fields of its first line: .ts, .msg.id, .event\n"
+            "Correct the paths of --map: they are id=.id, time=.ts",
+        ),
+        pytest.param(
+            '{"ts": 1794830400, "id": "a", "event": "hummed"}\n',
+            ("--map", "id=.id,time=.ts,event=.event"),
+            "1 line, and no event by this --map: 1 with an unknown event.\n"
+            "Say what its words mean (hummed), for example: --events started=hummed",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "junk\nmore junk\n",
+            ("--map", "id=.id,time=.ts"),
+            "2 lines, and no event by this --map: 2 not JSON.\nFor example: junk\nThe doctor reads JSON lines",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("junk\n", (), "1 not JSON", marks=pytest.mark.slow),
+    ],
+    ids=["no mapping", "wrong mapping", "unknown words", "junk with a mapping", "junk"],
+)
+def test_a_log_without_a_single_event_is_3_with_what_is_wrong_and_the_way_out(
+    spark: SparkSession, tmp_path: Path, capsys: Captured, lines: str, options: tuple[str, ...], told: str
+) -> None:
+    log = tmp_path / "app.jsonl"
+    log.write_text(lines)
+    assert doctor("--log", str(log), "--quiet", *options) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"semel doctor: --log {log}: ")
+    assert told in shown.err
+    assert len(shown.err.splitlines()) <= 3
+
+
+def test_a_damaged_file_alone_is_3(spark: SparkSession, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    assert doctor("--log", str(tmp_path / "a.parquet"), "--quiet") == 3
+    assert "1 file cannot be read" in capsys.readouterr().err
+
+
+def test_a_log_with_events_of_another_time_only_is_no_error(
+    spark: SparkSession, tmp_path: Path, capsys: Captured
+) -> None:
+    log = tmp_path / "app.jsonl"
+    log.write_text('{"ts": 1794830400, "id": "a"}\nStarting up\n')
+    assert doctor("--log", str(log), "--map", "id=.id,time=.ts", "--to", "2020-01-01") == 0
+    assert "nothing happened in that time" in capsys.readouterr().out
+
+
+def test_the_sample_log_shows_duplicates_and_the_command_that_reads_it(spark: SparkSession, capsys: Captured) -> None:
+    assert doctor("--sample", "--format", "json") == 1
+    told = capsys.readouterr()
+    (orders,) = json.loads(told.out)["queues"]
+    assert (orders["queue"], orders["behaviour"]["messages"]) == ("orders", 100)
+    assert orders["behaviour"]["doubled"] == 8
+    assert [cause["cause"] for cause in orders["behaviour"]["causes"]] == ["visibility"]
+    command = told.err.partition("--sample stands for\n")[2].partition("\nsemel doctor: ")[0]
+    assert shlex.split(command.replace("\\\n", "")) == [
+        *("semel", "doctor", "--log", str(SAMPLE), "--visibility", "2s", "--map", doctor_options.SAMPLE_MAP)
+    ]
+
+
 def test_a_path_that_is_not_there_is_3(spark: SparkSession, capsys: Captured) -> None:
     assert doctor("--log", "/no/such/folder") == 3
     assert "/no/such/folder" in capsys.readouterr().err
+
+
+# Ctrl-C, in a process of its own.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["starting Java", "reading the logs", "watching"])
+def test_ctrl_c_ends_the_doctor_in_seconds_with_130_and_leaves_no_process(moment: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "app.jsonl").write_bytes(SAMPLE.read_bytes())
+    fields = ["--map", doctor_options.SAMPLE_MAP, "--visibility", "2s"]
+    watch = ["--watch", "--window", "3650d"] if moment == "watching" else []
+    command = [sys.executable, "-m", "semel.cli", "doctor", "--log", str(log), *fields, *watch]
+    when = interrupted.starts_java if moment == "starting Java" else lambda output, _: moment in output
+    ended = interrupted.interrupt(command, tmp_path, when)
+    assert (ended.code, ended.left) == (130, ())
+    assert {line.partition(": ")[0] for line in ended.output.splitlines()} == {"semel doctor"}
+    assert ended.seconds < 10

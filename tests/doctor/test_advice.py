@@ -136,3 +136,9 @@ def test_a_queue_on_which_all_is_well_is_left_as_it_is() -> None:
 
 def test_nothing_is_advised_where_nothing_is_known() -> None:
     assert advice.advise(case()) == ()
+
+
+def test_nothing_is_advised_on_a_dead_letter_queue_or_a_ledger_that_is_not_there() -> None:
+    found = advised(case(state=state(dead_letters=None, max_receives=None)))
+    assert set(found) == {"maxReceiveCount", "retention"}
+    assert "dead-letter" not in found["retention"].reason

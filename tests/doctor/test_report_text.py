@@ -8,7 +8,7 @@ import re
 import pytest
 
 from doctor import sample
-from semel.doctor.model import Case, Diagnosis, Finding, Quality, Severity
+from semel.doctor.model import Advice, Case, Diagnosis, Finding, Quality, Severity
 from semel.doctor.report import text
 from semel.doctor.report.words import ascii_only, cells, clean, duration, fit, number, percent, period, wrap
 
@@ -171,3 +171,15 @@ def test_wide_characters_count_twice() -> None:
     assert all(cells(line) <= 5 for line in wrap("日本語のキュー", 5))
     assert [fit("日本語", width) for width in (6, 5, 2, 1, 0, -3)] == ["日本語", "日本…", "…", "…", "…", "…"]
     assert clean("a\x1b[31mb\r\nc\u202ed") == "a [31mb  c d"
+
+
+def test_a_setting_is_said_to_be_as_advised_only_if_it_is_known() -> None:
+    settings = (
+        Advice("orders", "ledger memory", "18 days", None, "a reason", False),
+        Advice("orders", "retention", "4 days", "4 days", "a reason", False),
+    )
+    told = text.render(
+        dataclasses.replace(sample.rich(), advice=settings), width=100, height=None, colour=False, verbose=True
+    )
+    assert "ledger memory 18 days: a reason" in told
+    assert "retention 4 days (as it is): a reason" in told

@@ -11,25 +11,29 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import doctor_options as options
+from semel.cli.errors import UsageError
 from semel.cli.progress import Progress
 from semel.consumer.signals import Herald
 from semel.errors import SemelError
+from semel.extras import require
 
 if TYPE_CHECKING:
     from semel.doctor.examine import Request
     from semel.doctor.model import Diagnosis, Severity
 
 FOUND: Final = 1
-USAGE: Final = 2
 COULD_NOT_LOOK: Final = 3
 _FILE_WIDTH: Final = 100
 
 _EXAMPLES = """\
 examples:
+  semel doctor --sample                            try it, on a log of ours
   semel doctor --log /var/log/semel/attempts       from Semel's attempt log
   semel doctor --log s3://logs/attempts --from 1d --queue orders payments
   semel doctor --log app.jsonl --map id=.msg.id,time=.ts,event=.event
@@ -45,8 +49,9 @@ exit codes:
      otherwise, as a warning is what costs time or money now, or will; notes
      (info) do not count unless asked for
   2  wrong usage
-  3  could not look: no access, no such file, no Java (the reason is on
-     standard error)
+  3  could not look: no access, no such file, no event in it, no Java (the
+     reason is on standard error)
+  130  stopped by Ctrl-C
 """
 
 
@@ -78,25 +83,32 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     try:
         return _list_rules(as_json=given.format == "json") if given.list_rules else _work(given)
+    except UsageError:
+        raise
     except SemelError as error:
         print(f"semel doctor: {error}", file=sys.stderr)
-    except ModuleNotFoundError as error:
-        if (error.name or "semel").startswith("semel"):
-            raise
-        print(f"semel doctor: this needs the package {error.name}: pip install 'semel[spark]'", file=sys.stderr)
-    except Exception:  # noqa: BLE001 - Python would exit with 1, and that means "found"
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - Python would exit with 1, and that means "found"
+        _report_bug(error, verbose=given.verbose)
     return COULD_NOT_LOOK
 
 
+def _report_bug(error: Exception, *, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason is given")
+    more = "" if verbose else " --verbose shows where."
+    print(f"semel doctor: unexpected {type(error).__name__}: {reason[:300]}. This is a bug.{more}", file=sys.stderr)
+
+
 def _work(given: argparse.Namespace) -> int:
-    try:
-        wanted = options.request(given, time.time())
-        _check_output(given)
-        interval, window = (options.span(f"--{one}", getattr(given, one)) for one in ("interval", "window"))
-    except SemelError as error:
-        print(f"semel doctor: {error}\nsemel doctor --help tells more", file=sys.stderr)
-        return USAGE
+    command = options.use_sample(given) if given.sample else None
+    wanted = options.request(given, time.time())
+    _check_output(given)
+    interval, window = (options.span(f"--{one}", getattr(given, one)) for one in ("interval", "window"))
+    if wanted.logs:
+        require("reading logs", "pyspark", "pyarrow", "pandas", extra="spark")
+    if command and not given.quiet:
+        print(f"semel doctor: --sample stands for\n{command}", file=sys.stderr)
     return _watch(given, wanted, interval, window) if given.watch else _examine(given, wanted)
 
 
@@ -162,7 +174,6 @@ def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: 
     from semel.doctor import examine
     from semel.doctor.report import changes
 
-    stop = threading.Event()
     open_now: changes.Open = {}
     lines = given.output.open("a", encoding="utf-8") if given.output and given.format != "html" else sys.stdout
 
@@ -179,59 +190,37 @@ def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: 
                 progress.above(changes.as_text(one, width=width, colour=target.isatty() and _colour()), target)
         open_now = changes.opened(diagnosis)
 
-    with Progress("semel doctor", quiet=given.quiet) as progress, _Signals(stop) as signals:
-
-        def say(text: str) -> None:
-            signals.take()  # Spark has taken SIGINT for itself when it started
-            progress.say(text)
-
-        examine.watch(wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=say, stop=stop)
+    with Progress("semel doctor", quiet=given.quiet) as progress, _set_by_sigterm() as stop:
+        examine.watch(wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop)
     if lines is not sys.stdout:
         lines.close()
     return _code(changes.worst(open_now), given.fail_on)
 
 
-class _Signals:
-    """SIGINT and SIGTERM end the watch after the look in hand; a second SIGINT ends it at once."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._herald = Herald(stop.set)
-        self._told = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        self.take()
-        return self
-
-    def take(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for one in (signal.SIGINT, signal.SIGTERM):
-                before = signal.signal(one, self._on)
-                self._before.setdefault(one, before)
-
-    def _on(self, number: int, _frame: object) -> None:
-        if self._told and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._told = True
-        self._herald.tell()
-
-    def __exit__(self, *error: object) -> None:
-        for one, handler in self._before.items():
-            signal.signal(one, handler)
-        self._herald.close()
+@contextmanager
+def _set_by_sigterm() -> Iterator[threading.Event]:
+    """SIGTERM ends the watch after the examination under way; Ctrl-C ends it at once."""
+    stop = threading.Event()
+    herald = Herald(stop.set)
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: herald.tell())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        herald.close()
 
 
 def _check_output(given: argparse.Namespace) -> None:
     """Before the work, not after it."""
     if given.watch and given.format == "html" and given.output is None:
-        raise SemelError("--watch --format html needs --output FILE, which it writes again at each look")
+        raise UsageError("--watch --format html needs --output FILE, which it writes again at each look")
     if given.output is None:
         return
     if given.output.is_dir():
-        raise SemelError(f"--output {given.output} is a folder; a file is needed")
+        raise UsageError(f"--output {given.output} is a folder; a file is needed")
     folder = given.output.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise SemelError(f"--output {given.output}: the folder {folder} is not there, or not writable")
+        raise UsageError(f"--output {given.output}: the folder {folder} is not there, or not writable")
 
 
 def _list_rules(*, as_json: bool) -> int:

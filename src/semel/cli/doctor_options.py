@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from semel.cli import options
+from semel.cli.errors import UsageError
 from semel.consumer.backoff import seconds
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.doctor.examine import Request
 
+SAMPLE_VISIBILITY: Final = "2s"
+SAMPLE_MAP: Final = (
+    "id=.msg.messageId,receives=.msg.receives,time=.ts,event=.event,seconds=.took,key=.order,worker=.host,queue=orders"
+)
 FORMATS: Final = ("text", "json", "html")
 LEVELS: Final = ("info", "warning", "critical", "never")
 _Made = TypeVar("_Made")
@@ -23,6 +30,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
     group.add_argument(
         "--log", metavar="PATH", help="files or folders: Semel's attempt log, or your own; s3://…", **many
+    )
+    group.add_argument(
+        "--sample", action="store_true", help="a log that comes with Semel: a boto3 loop that charges orders twice"
     )
     group.add_argument(
         "--map", metavar="FIELDS", help="where your own JSON lines have what, such as id=.msg.id,time=.ts"
@@ -50,15 +60,32 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
-    group.add_argument("--endpoint-url", metavar="URL", help="SQS's address, for the broker in the box and others")
-    group.add_argument("--region", help="the region of queues that are given by name")
-    group.add_argument("--profile", help="the profile of your AWS configuration")
+    options.add_aws(group)
     group.add_argument("--master", metavar="URL", help="Spark's master, for a cluster; this machine if not given")
     group.add_argument("--cores", type=int, metavar="N", help="cores of this machine to use (all)")
 
 
+def use_sample(given: argparse.Namespace) -> str:
+    """Have `--sample` stand for the options that it means; the command with all of them."""
+    from semel.doctor import SAMPLE
+
+    for option in ("log", "map", "events", "queue", "visibility", "watch"):
+        if getattr(given, option):
+            raise UsageError(f"--{option} does not go with --sample, which is a log with a mapping of its own")
+    given.log, given.map, given.visibility = [str(SAMPLE)], SAMPLE_MAP, [SAMPLE_VISIBILITY]
+    path = shlex.quote(str(SAMPLE))
+    return f"semel doctor --log {path} \\\n  --visibility {SAMPLE_VISIBILITY} --map \\\n  {SAMPLE_MAP}"
+
+
 def request(given: argparse.Namespace, now: float) -> Request:
-    """The request that the options make. Raises SemelError if they make none."""
+    """The request that the options make. Raises UsageError if they make none."""
+    try:
+        return _request(given, now)
+    except SemelError as error:
+        raise UsageError(str(error)) from None
+
+
+def _request(given: argparse.Namespace, now: float) -> Request:
     from semel.doctor import examine
 
     since, until = _at("--from", given.since, now), _at("--to", given.until, now)
@@ -91,10 +118,11 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
     from semel.doctor import rules
 
     if not (given.log or given.queue or given.metrics):
-        raise SemelError(
+        raise UsageError(
             "nothing to look at: give logs, queues or metrics, for example\n"
             "  semel doctor --log /var/log/semel/attempts --queue orders\n"
-            "  semel doctor --log app.jsonl --map id=.messageId,time=.ts,event=.event"
+            "  semel doctor --log app.jsonl --map id=.messageId,time=.ts,event=.event\n"
+            "  semel doctor --sample"
         )
     for option, value, needs in (
         ("--map", given.map, "log"),
@@ -103,13 +131,13 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
         ("--watch", given.watch, "log"),
     ):
         if value and not getattr(given, needs):
-            raise SemelError(f"{option} is for --{needs}, which is not given")
+            raise UsageError(f"{option} is for --{needs}, which is not given")
     if given.ledger_keep and not given.ledger:
-        raise SemelError("--ledger-keep is for --ledger, which is not given")
+        raise UsageError("--ledger-keep is for --ledger, which is not given")
     if since is not None and until is not None and since >= until:
-        raise SemelError(f"--from {given.since} is not before --to {given.until}")
+        raise UsageError(f"--from {given.since} is not before --to {given.until}")
     if given.cores is not None and given.cores < 1:
-        raise SemelError(f"--cores {given.cores}: at least 1 is needed")
+        raise UsageError(f"--cores {given.cores}: at least 1 is needed")
     if given.map is not None:
         from semel.doctor import mapping
 
@@ -134,7 +162,7 @@ def moment(text: str, now: float) -> float:
     try:
         return now - seconds(text.strip().removesuffix(" ago"))
     except SemelError:
-        raise SemelError(
+        raise UsageError(
             f"{text!r} is no time; write 2026-11-15T08:00Z, 2026-11-15, now, or how long ago, such as 2h or 3d"
         ) from None
 
@@ -143,7 +171,7 @@ def span(option: str, text: str) -> float:
     """A duration above zero; a bare number is seconds."""
     found = _option(option, text, lambda value: seconds(float(value) if _is_number(value) else value))
     if not found:
-        raise SemelError(f"{option} {text}: it must be above 0")
+        raise UsageError(f"{option} {text}: it must be above 0")
     return found
 
 
@@ -164,4 +192,4 @@ def _option(option: str, text: str, make: Callable[[str], _Made]) -> _Made:
     try:
         return make(text)
     except SemelError as error:
-        raise SemelError(f"{option}: {error}") from None
+        raise UsageError(f"{option}: {error}") from None

@@ -194,6 +194,8 @@ def source_retention(state: QueueState) -> tuple[float, str]:
             "a dead letter keeps the time at which it was sent, so the source must keep less than the 14 days of the "
             "dead-letter queue",
         )
+    if state.dead_letters is None:
+        return state.retention, "long enough for an outage"
     return state.retention, "long enough for an outage, and shorter than that of the dead-letter queue"
 
 
@@ -215,17 +217,19 @@ def _retention(case: Case, state: QueueState) -> Advice:
     return replace(found, cure=Cure(text=warned))
 
 
-def _dead_letter_retention(case: Case, state: QueueState) -> Advice:
+def _dead_letter_retention(case: Case, state: QueueState) -> Advice | None:
     letters = state.dead_letters
-    now = letters.retention if letters else None
+    if letters is None:
+        return None
+    now = letters.retention
     why = (
         "the most that SQS allows: dead letters wait for a person"
         if state.fifo
         else "the most that SQS allows: on a Standard queue a dead letter keeps the time at which it was sent"
     )
-    changes = letters is not None and now is not None and now != DEAD_LETTER_RETENTION
+    changes = now is not None and now != DEAD_LETTER_RETENTION
     cure = None
-    if letters is not None and changes:
+    if changes:
         wanted = {"MessageRetentionPeriod": limits.MAX_RETENTION}
         name = commands.name_of(letters.arn)
         cure = Cure(
@@ -256,11 +260,9 @@ def ledger_memory(case: Case) -> float:
 
 
 def _ledger_memory(case: Case) -> Advice | None:
-    if case.ledger is None and case.state is None:
+    if case.ledger is None or (case.state is not None and case.state.sources):
         return None
-    if case.state is not None and case.state.sources:
-        return None
-    wanted, now = ledger_memory(case), case.ledger.keep if case.ledger else None
+    wanted, now = ledger_memory(case), case.ledger.keep
     return Advice(
         queue=case.queue,
         setting="ledger memory",

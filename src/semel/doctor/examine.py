@@ -6,6 +6,7 @@ started only if there are logs to read.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import threading
 import time
@@ -14,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.doctor import advice, alarms, ledgers, metrics, queues, rules
+from semel.doctor import advice, alarms, ledgers, metrics, queues, rules, unusable
+from semel.doctor.errors import DoctorError
 from semel.doctor.mapping import Mapping as LogMapping
 from semel.doctor.mapping import parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, Quality, QueueState, Series
@@ -93,6 +95,8 @@ def examine(request: Request, *, say: Say = lambda _: None, now: float | None = 
         reading = logs.read(spark, request.logs, mapping=mapping, since=request.since, until=request.until)
         seen = _observed(reading.events, reading.exact, mapping, request, beside, say)
         quality = replace(reading.quality(), out_of_order=seen.disordered)
+        if not quality.events:
+            unusable.refuse(request.logs, reading.quality_of_all_time(), mapping)
     return _diagnosis(request, chosen, beside, seen.behaviours, quality, now)
 
 
@@ -109,7 +113,7 @@ def watch(
     chosen = rules.choose(request.rules, request.ignore)
     mapping = _mapping(request)
     say("starting Spark")
-    with _spark(request) as spark, tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder, _spark(request) as spark:
         from semel.doctor import watching
 
         def on_events(events: DataFrame, quality: Quality) -> None:
@@ -165,6 +169,8 @@ def _beside(request: Request, say: Say) -> _Beside:
         with Client(request.endpoint_url, request.region, request.profile) as client:
             states, some = queues.look(client, request.queues, probe=request.probe)
         notes += some
+        if not (states or request.logs or request.metrics):
+            raise DoctorError("; ".join(notes))
     if request.metrics:
         say("reading metrics")
     series = metrics.load_all(request.metrics, queues=request.queues, notes=notes)
@@ -226,7 +232,7 @@ def _case(queue: str, behaviour: Behaviour | None, beside: _Beside, request: Req
 @contextmanager
 def _spark(request: Request) -> Iterator[SparkSession]:
     """A Spark of our own, ended with the examination; or one beside that of this process, which is left as it is."""
-    from semel.spark.sessions import session
+    from semel.spark.sessions import end_java, session
 
     running = _running()
     if running is not None:
@@ -236,11 +242,31 @@ def _spark(request: Request) -> Iterator[SparkSession]:
         yield beside
         return
     settings: dict[str, Any] = {**SETTINGS, **AT_START}
-    started = session("semel doctor", master=request.master, cores=request.cores, **settings)
     try:
-        yield started
-    finally:
+        with _own_interrupt_handler():
+            started = session("semel doctor", master=request.master, cores=request.cores, **settings)
+        try:
+            yield started
+        except Exception:
+            started.stop()
+            raise
         started.stop()
+    except KeyboardInterrupt:  # nobody waits for what Spark is doing
+        end_java()
+        raise
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Spark replaces the handler of SIGINT when it starts; afterwards it is the one of before again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _running() -> SparkSession | None:

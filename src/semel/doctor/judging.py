@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -125,40 +126,18 @@ class Tally:
     def __init__(self, judged: DataFrame) -> None:
         self._observation = Observation()
         self._context: Any = judged.sparkSession.sparkContext
-        flaw = F.col("flaw")
-        observed = judged.observe(
-            self._observation,
-            F.count_if(flaw != Flaw.NOTHING).alias("lines"),
-            F.count_if(flaw == Flaw.NONE).alias("events"),
-            F.count_if(flaw == Flaw.MALFORMED).alias("malformed"),
-            F.count_if(flaw == Flaw.INCOMPLETE).alias("incomplete"),
-            F.count_if(flaw == Flaw.UNKNOWN).alias("unknown"),
-            F.sum("dropped").alias("dropped"),
-            *_some("samples", F.when(flaw == Flaw.MALFORMED, F.col("sample"))),
-            *_some("words", F.when(flaw == Flaw.UNKNOWN, F.col("sample"))),
-            F.collect_set("problem").alias("problems"),
-        )
-        self.events: DataFrame = observed.where(flaw == Flaw.NONE).select(*COLUMNS)
+        self._judged = judged
+        observed = judged.observe(self._observation, *_figures())
+        self.events: DataFrame = observed.where(F.col("flaw") == Flaw.NONE).select(*COLUMNS)
 
     def counts(self) -> Counts | None:
         """What the first action has counted; None if none has run."""
         if not self._told():
             return None
-        found = self._observation.get
-        some = {
-            name: tuple(dict.fromkeys(text for kind in _KINDS if (text := (found[f"{name}_{kind}"] or "").strip())))
-            for name in ("samples", "words")
-        }
-        return Counts(
-            found["lines"],
-            found["events"],
-            found["malformed"],
-            found["incomplete"],
-            found["unknown"],
-            found["dropped"] or 0,
-            **some,
-            problems=tuple(sorted(found["problems"])),
-        )
+        observed: Any = self._observation._jo
+        if observed.getRow().schema() is None:  # without a single event, Spark leaves the observation out of its plan
+            return counted(self._judged)
+        return _counts(self._observation.get)
 
     def _told(self) -> bool:
         """Spark tells the figures a moment after the action is over; and never, if there was none."""
@@ -174,7 +153,46 @@ class Tally:
         return True
 
 
+def counted(judged: DataFrame) -> Counts:
+    """The verdicts, counted by a pass of their own."""
+    row = judged.agg(*_figures()).first()
+    assert row is not None
+    return _counts(row.asDict())
+
+
 _KINDS: Final = ("min", "any", "max")
+
+
+def _figures() -> tuple[Column, ...]:
+    flaw = F.col("flaw")
+    return (
+        F.count_if(flaw != Flaw.NOTHING).alias("lines"),
+        F.count_if(flaw == Flaw.NONE).alias("events"),
+        F.count_if(flaw == Flaw.MALFORMED).alias("malformed"),
+        F.count_if(flaw == Flaw.INCOMPLETE).alias("incomplete"),
+        F.count_if(flaw == Flaw.UNKNOWN).alias("unknown"),
+        F.sum("dropped").alias("dropped"),
+        *_some("samples", F.when(flaw == Flaw.MALFORMED, F.col("sample"))),
+        *_some("words", F.when(flaw == Flaw.UNKNOWN, F.col("sample"))),
+        F.collect_set("problem").alias("problems"),
+    )
+
+
+def _counts(figures: Mapping[str, Any]) -> Counts:
+    some = {
+        name: tuple(dict.fromkeys(text for kind in _KINDS if (text := (figures[f"{name}_{kind}"] or "").strip())))
+        for name in ("samples", "words")
+    }
+    return Counts(
+        figures["lines"],
+        figures["events"],
+        figures["malformed"],
+        figures["incomplete"],
+        figures["unknown"],
+        figures["dropped"] or 0,
+        **some,
+        problems=tuple(sorted(figures["problems"])),
+    )
 
 
 def _some(name: str, text: Column) -> tuple[Column, Column, Column]:

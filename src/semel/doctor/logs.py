@@ -1,7 +1,7 @@
 """Reads logs into events of the normal form: Semel's attempt log, or any application's by a mapping.
 
 Nothing in a log is fatal: what is damaged, malformed or incomplete is left out, counted in the same pass, and told by
-`Reading.quality`. Only a path that is not there, or holds no log at all, is an error.
+`Reading.quality`. Only a path that is not there, or holds no log at all, is an error; `unusable` has the words for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semel.doctor import fetching, mapped
 from semel.doctor.events import COLUMNS, SCHEMA
 from semel.doctor.files import NO_LOG, PARQUET, Days, Found, Kind, LogFile, find
 from semel.doctor.footers import ROWS, read_footer
-from semel.doctor.judging import LINE, PERMISSIVE, Counts, Tally, from_json, from_lines, from_rows, within
+from semel.doctor.judging import LINE, PERMISSIVE, Counts, Tally, counted, from_json, from_lines, from_rows, within
 from semel.doctor.mapping import Mapping
 from semel.doctor.model import Quality
 
@@ -45,10 +45,16 @@ class Reading:
     unreadable: tuple[str, ...]
     known: Counts  # without reading
     tally: Tally | None = None
+    judged: DataFrame | None = None  # all lines, of whatever time, with their verdicts
 
     def quality(self) -> Quality:
         """To be asked after an action on all of `events`; before, it knows only what files tell without being read."""
         counts = (self.tally.counts() if self.tally is not None else None) or Counts()
+        return quality_of(self.known + counts, self.files, self.unreadable)
+
+    def quality_of_all_time(self) -> Quality:
+        """The same without the limits of time, by a pass of its own."""
+        counts = Counts() if self.judged is None else counted(self.judged)
         return quality_of(self.known + counts, self.files, self.unreadable)
 
 
@@ -89,9 +95,8 @@ def read(
     parts = _Parts()
     _lines(spark, found, mapping, parts)
     _rows(spark, found, mapping, parts, since, until)
-    tally = None
-    if parts.judged:
-        tally = Tally(reduce(DataFrame.unionByName, (within(part, since, until) for part in parts.judged)))
+    judged = reduce(DataFrame.unionByName, parts.judged) if parts.judged else None
+    tally = None if judged is None else Tally(within(judged, since, until))
     all_events = parts.clean + ([tally.events] if tally is not None else [])
     events = reduce(DataFrame.unionByName, all_events or [spark.createDataFrame([], SCHEMA)])
     return Reading(
@@ -101,6 +106,7 @@ def read(
         tuple(found.unreadable),
         Counts(lines=parts.rows, events=parts.rows),
         tally,
+        judged,
     )
 
 

@@ -109,8 +109,12 @@ def watch(
             if (kept := parts.changed()) is not None:
                 oldest = clock() - window
                 on_events(_events(spark, kept, oldest, mapping), _quality(spark, paths, mapping, kept, oldest))
-    finally:
+    except Exception:
         query.stop()
+        raise
+    else:
+        query.stop()
+    finally:  # after Ctrl-C the query is not asked to stop: it would wait for its batch
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -140,7 +140,7 @@ def rest(diagnosis: Diagnosis, width: int, paint: Paint) -> list[str]:
 
 
 def _reason(one: Advice) -> str:
-    now = f" (now {clean(one.now, 40)})" if one.now and one.changes else "" if one.changes else " (as it is)"
+    now = "" if not one.now else f" (now {clean(one.now, 40)})" if one.changes else " (as it is)"
     return f"{clean(one.queue, 200)}: {clean(one.setting, 60)} {clean(one.value, 60)}{now}: {clean(one.reason)}"
 
 

@@ -1,0 +1,89 @@
+"""The error for logs without a single event: how many lines there are, what is wrong with them, and the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from semel.doctor.errors import DoctorError
+from semel.doctor.files import local_path
+from semel.doctor.mapping import Mapping, written
+from semel.doctor.model import Quality
+from semel.doctor.wording import count, listed
+
+EXAMPLE: Final = "--map id=.messageId,time=.timestamp,event=.event"
+MOST_FIELDS: Final = 12
+FIRST_LINE_BYTES: Final = 64 * 1024
+
+
+def refuse(paths: Sequence[str], quality: Quality, mapping: Mapping | None) -> None:
+    """Raises DoctorError if there are lines or files, and nothing in them can be used."""
+    if quality.events or quality.dropped or not (quality.lines or quality.unreadable):
+        return
+    raise DoctorError("\n".join(_sentences(paths, quality, mapping)))
+
+
+def _sentences(paths: Sequence[str], quality: Quality, mapping: Mapping | None) -> Iterator[str]:
+    where = f"--log {' '.join(paths)}"
+    if quality.unreadable:
+        yield f"{where}: {count(len(quality.unreadable), 'file')} cannot be read: {listed(quality.unreadable)}"
+    if not quality.lines:
+        return
+    wanted = "no event of Semel's attempt log" if mapping is None else "no event by this --map"
+    yield f"{where}: {count(quality.lines, 'line')}, and {wanted}: {', '.join(_flaws(quality, mapping))}."
+    if quality.malformed and quality.samples:
+        yield f"For example: {_short(quality.samples[0])}"
+    if quality.unknown_words:
+        words = [_short(word) for word in quality.unknown_words]
+        yield f"Say what its words mean ({listed(words)}), for example: --events started={words[0]}"
+        return
+    fields = _fields_of_first_line(paths)
+    if quality.malformed == quality.lines and not fields:
+        yield "The doctor reads JSON lines: one object for each line, with a message id and a time."
+        return
+    if fields:
+        yield f"The fields of its first line: {listed(fields, MOST_FIELDS)}"
+    if mapping is None:
+        yield f"If it is your application's own log, say where its fields are, for example: {EXAMPLE}"
+    else:
+        given = ", ".join(f"{name}={written(path)}" for name, path in mapping.paths.items() if name in ("id", "time"))
+        yield f"Correct the paths of --map: they are {given}"
+
+
+def _flaws(quality: Quality, mapping: Mapping | None) -> Iterator[str]:
+    own = mapping is None
+    for number, flaw in (
+        (quality.malformed, "not JSON, or with values of other types" if own else "not JSON"),
+        (quality.incomplete, "without message_id, at or step" if own else "without id, time or event"),
+        (quality.unknown_events, "with an unknown event"),
+    ):
+        if number:
+            yield f"{number:,} {flaw}"
+
+
+def _fields_of_first_line(paths: Sequence[str]) -> list[str]:
+    """The paths in the first line of the first file, as `--map` writes them; none if it cannot be seen at once."""
+    try:
+        with Path(local_path(paths[0])).open("rb") as file:
+            line: Any = json.loads(file.readline(FIRST_LINE_BYTES))
+    except (OSError, ValueError, DoctorError):  # a folder, a bucket, a compressed file
+        return []
+    return [_short(written(path)) for path in _leaves(line)] if isinstance(line, dict) else []
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from _leaves(below, (*path, name))
+    elif isinstance(value, list) and value:
+        yield from _leaves(value[0], (*path, 0))
+    else:
+        yield path
+
+
+def _short(text: str) -> str:
+    """What stood in a log, on one harmless line."""
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    return shown if len(shown) <= 80 else f"{shown[:79]}…"
