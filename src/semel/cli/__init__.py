@@ -1,4 +1,4 @@
-"""The command `semel`: thin; each subcommand is one call into a room of the house.
+"""The command `semel`: thin; each subcommand is one call into a package below.
 
 Exit codes: 0 done, 1 the thing itself failed, 2 wrong usage.
 """

@@ -156,7 +156,7 @@ class Demo:
                 charges[json.loads(message["Body"])["number"]] += 1
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
             self.screen.progress(len(charges), self.orders, f"{charges.total():,} charges")
-        return self._told(outcome(self.orders, charges, self.broker.deliveries(LOOP)))
+        return self._report(outcome(self.orders, charges, self.broker.deliveries(LOOP)))
 
     def semel(self) -> Outcome:
         """The handler in two workers; as soon as one is killed, another one is started."""
@@ -189,7 +189,7 @@ class Demo:
             for one in workers.values():
                 self.processes.end(one, "a worker")
         charges, _ = self._charges()
-        return self._told(outcome(self.orders, charges, self.broker.deliveries(CHARGES), kills))
+        return self._report(outcome(self.orders, charges, self.broker.deliveries(CHARGES), kills))
 
     def _charges(self) -> tuple[Counter[int], int | None]:
         """How often each order was charged, and the process that has charged the last one."""
@@ -204,7 +204,7 @@ class Demo:
             raise SemelError(f"queue {name} was not worked off within {PATIENCE:.0f} s")
         return any(int(count) for count in self.client.queue(name).attributes(*_COUNTS).values())
 
-    def _told(self, done: Outcome) -> Outcome:
+    def _report(self, done: Outcome) -> Outcome:
         charged = done.orders - done.not_charged
         self.screen.say(
             f"  {charged:,} of {done.orders:,} orders charged, {done.charged_twice:,} of them more than once: "
