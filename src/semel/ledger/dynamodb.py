@@ -228,6 +228,9 @@ class DynamoLedger(Ledger):
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
         return self._outbox.take(limit, milliseconds(lease))
 
+    def count_outgoing(self) -> int:
+        return self._outbox.count()
+
     def sent_outgoing(self, ids: Sequence[str]) -> None:
         self._outbox.drop(ids)
 

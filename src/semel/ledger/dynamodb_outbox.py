@@ -84,6 +84,28 @@ class Outbox:
 
         return [message for message in self._link.side_by_side(take, found) if message is not None]
 
+    def count(self) -> int:
+        """All of them, however many pages of the index that takes."""
+        if not self._is_there():
+            return 0
+        total = 0
+        for box in range(BOXES):
+            after: dict[str, Any] = {}
+            while True:
+                page = self._link.call(
+                    "Query",
+                    IndexName=OUTBOX,
+                    Select="COUNT",
+                    KeyConditionExpression="box = :box",
+                    ExpressionAttributeValues={":box": {"N": str(box)}},
+                    **after,
+                )
+                total += page["Count"]
+                if not page.get("LastEvaluatedKey"):
+                    break
+                after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        return total
+
     def drop(self, ids: Sequence[str]) -> None:
         self._link.side_by_side(
             lambda name: self._link.call("DeleteItem", Key={"pk": {"S": f"{_PREFIX}{name}"}}), list(ids)

@@ -201,6 +201,10 @@ class PostgresLedger(Ledger):
         (taken,) = self._carriers.carry(self._rounds.take, [(limit, lease)])
         return cast(list[Outgoing], taken)
 
+    def count_outgoing(self) -> int:
+        (count,) = self._carriers.carry(self._rounds.count_outgoing, [None])
+        return cast(int, count)
+
     def sent_outgoing(self, ids: Sequence[str]) -> None:
         self._carriers.carry(self._rounds.sent, ids)
 

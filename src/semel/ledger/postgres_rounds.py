@@ -231,6 +231,9 @@ class Rounds:
             for number, queue, body, key, delay, group, attributes in sorted(taken, key=itemgetter(0))
         ]
 
+    def count_outgoing(self, connection: Connection, items: list[None]) -> list[int]:
+        return [self._rows(connection, self.sql.count_outgoing, {})[0][0] for _ in items]
+
     def sent(self, connection: Connection, ids: list[str]) -> list[None]:
         ours = (id_.removeprefix(f"{self._identity}-") for id_ in ids if id_.startswith(f"{self._identity}-"))
         numbers = [int(number) for number in ours if number.isdigit()]

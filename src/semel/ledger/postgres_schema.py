@@ -267,6 +267,8 @@ FROM now_ CROSS JOIN taken WHERE o.id = taken.id
 RETURNING o.id, o.queue, o.body, o.key, o.delay, o."group", o.attributes
 """
 
+COUNT_OUTGOING: Final = "SELECT count(*) FROM {outbox}"
+
 SENT: Final = "DELETE FROM {outbox} WHERE id = ANY(%(ids)b::int8[])"
 
 
@@ -291,6 +293,7 @@ class Statements:
     taking: str = TAKING
     take: str = TAKE
     sent: str = SENT
+    count_outgoing: str = COUNT_OUTGOING
 
     @classmethod
     def within(cls, schema: str) -> Statements:

@@ -164,6 +164,9 @@ class SqliteLedger(Ledger):
         if ids:
             self._writer.run(lambda db: outbox.sent_outgoing(db, self._identity, ids))
 
+    def count_outgoing(self) -> int:
+        return self._read(outbox.count_outgoing)
+
     def close(self) -> None:
         self._writer.close()
         with self._reading:

@@ -33,6 +33,7 @@ _DUE: Final = """
 """
 _ANY_DUE: Final = "SELECT EXISTS (SELECT 1 FROM semel_outbox WHERE taken_till <= ?)"
 _TAKE: Final = "UPDATE semel_outbox SET taken_till = ? WHERE number = ?"
+_COUNT: Final = "SELECT count(*) FROM semel_outbox"
 _SENT: Final = "DELETE FROM semel_outbox WHERE number = ?"
 
 # After these nobody can say whether the commit reached the disk.
@@ -154,6 +155,11 @@ class SqliteTransaction(Transaction):
 def any_due(db: sqlite3.Cursor, now: float) -> bool:
     ((due,),) = db.execute(_ANY_DUE, (now,)).fetchall()
     return bool(due)
+
+
+def count_outgoing(db: sqlite3.Cursor) -> int:
+    ((count,),) = db.execute(_COUNT).fetchall()
+    return int(count)
 
 
 def take_outgoing(db: sqlite3.Cursor, identity: str, limit: int, lease: float, now: float) -> list[Outgoing]:

@@ -260,6 +260,17 @@ class TestOutbox:
         assert [len(batch) for batch in batches] == [10, 10, 5, 0]
         assert [body for batch in batches for body in batch] == [str(number) for number in range(25)]
 
+    def test_those_that_somebody_has_taken_count_until_they_are_sent(self, ledger: Ledger) -> None:
+        with ledger.transaction() as tx:
+            for number in range(3):
+                tx.send("receipts", str(number))
+        (first,) = ledger.take_outgoing(limit=1)
+        assert ledger.count_outgoing() == 3
+        ledger.sent_outgoing([first.id])
+        assert ledger.count_outgoing() == 2
+        drained(ledger)
+        assert ledger.count_outgoing() == 0
+
     def test_each_is_taken_by_one_of_many(self, ledger: Ledger, make_ledger: Opener) -> None:
         with ledger.transaction() as tx:
             for number in range(60):
