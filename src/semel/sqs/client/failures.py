@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -148,8 +149,8 @@ def _kind(status: int, code: str, shape: str, message: str) -> type[SqsError]:
 def _advice(kind: type[SqsError], call: Call) -> str:
     if kind is QueueNotFound:
         return (
-            f"Check the name, and that it is in region {call.region} of this account at {call.where}; "
-            "create_queue() makes it."
+            f"Check the name, and that it is in region {call.region} of this account at {call.where}. "
+            f"`{_create_command(call)}` creates it, and so does create_queue() in Python."
         )
     if kind is AccessDenied:
         return f"The credentials need the permission sqs:{_permission(call.operation)} on it."
@@ -168,6 +169,14 @@ def _advice(kind: type[SqsError], call: Call) -> str:
     if kind is ReceiptInvalid:
         return "Receive the message again; its newest receipt counts."
     return "Correct the call."
+
+
+def _create_command(call: Call) -> str:
+    """For AWS CLI 1 and 2: the first knows no endpoint but the one it is given."""
+    name = re.split("[/:]", call.queue)[-1] or "NAME"
+    fifo = " --attributes FifoQueue=true" if name.endswith(".fifo") else ""
+    elsewhere = "" if ".amazonaws.com" in call.where else f" --endpoint-url {call.where}"
+    return f"aws sqs create-queue --queue-name {name}{fifo} --region {call.region}{elsewhere}"
 
 
 def _permission(operation: str) -> str:
