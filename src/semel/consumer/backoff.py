@@ -21,11 +21,12 @@ Jitter = Literal["full", "equal", "none"]
 LONGEST: Final = 12 * 3_600  # seconds that SQS hides a message for, from its receive on
 MARGIN: Final = 5  # seconds left to the way to SQS, and to its clock
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd])\s*")
+NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+PART: Final = re.compile(rf"({NUMBER.pattern})\s*(ms|[smhd])\s*")
 
 
 def seconds(duration: Duration) -> float:
-    """A duration as seconds: a number, a timedelta, or a text such as "30s", "500ms", "2h", "1h30m"."""
+    """A duration as seconds: a number, a timedelta, or a text such as "30", "30s", "500ms", "2h", "1h30m"."""
     match duration:
         case timedelta():
             value = duration.total_seconds()
@@ -43,14 +44,17 @@ def seconds(duration: Duration) -> float:
 
 
 def _parsed(text: str) -> float:
+    text = text.strip()
+    if NUMBER.fullmatch(text):
+        return float(text)
     total, end = 0.0, 0
-    for part in PART.finditer(text.strip()):
+    for part in PART.finditer(text):
         if part.start() != end:
             break
         total += float(part[1]) * UNITS[part[2]]
         end = part.end()
-    if not end or end != len(text.strip()):
-        raise SemelError(f"{text!r} is not a duration; durations are written as 500ms, 30s, 5m, 2h, 1d or 1h30m")
+    if not end or end != len(text):
+        raise SemelError(f"{text!r} is not a duration; durations are written as 30, 500ms, 30s, 5m, 2h, 1d or 1h30m")
     return total
 
 

@@ -18,6 +18,7 @@ MISSING_KEY: Final = ("reject", "message-id", "skip")
 ON_FAILURE: Final = ("block_group", "skip_message")
 SHORTEST_LEASE: Final = 10  # seconds; a queue whose timeout is shorter is not a choice but an oversight
 DEFAULT_LEASE: Final = 30
+RECOMMENDED_RECEIVES: Final = 5  # maxReceiveCount: what --create-dlq sets, and what the doctor advises
 
 
 class Setting(NamedTuple):
@@ -37,10 +38,10 @@ def _at_least(least: float, kind: type = int) -> Callable[[Any], Any]:
 
 def _duration(least: float, most: float) -> Callable[[Any], float]:
     def check(value: Any) -> float:
-        found = seconds(float(value) if isinstance(value, str) and value.replace(".", "").isdigit() else value)
-        if not least <= found <= most:
+        duration = seconds(value)
+        if not least <= duration <= most:
             raise ValueError(f"it must be from {least:g} to {most:g} seconds")
-        return found
+        return duration
 
     return check
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.doctor import commands
 from semel.doctor.model import Advice, Behaviour, Case, Cause, Cure, QueueState, Times
 from semel.doctor.wording import DAY, MINUTE, seconds
@@ -19,7 +20,7 @@ SHORT: Final = 30.0  # SQS' own default; nothing is won below it
 SHORT_WITH_HEARTBEAT: Final = (30.0, 60.0)
 LONG_TO_RECOVER: Final = 15 * MINUTE
 _FAR_TOO_LONG: Final = 10
-RECEIVES: Final = 5
+RECEIVES: Final = RECOMMENDED_RECEIVES
 _SANE_RECEIVES: Final = range(3, 101)
 SOURCE_RETENTION: Final = 4 * DAY
 LONGEST_SOURCE_RETENTION: Final = 7 * DAY
