@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import pytest
 
 from semel import Client
 from semel.broker import EmbeddedBroker, running
+from semel.cli import main
+from semel.doctor import advice
 from semel.sqs import Entry, Queue
 
 APP = """
 import os, time
-from semel import App, Transaction, Context
+from semel import App, Transaction, Context, Reject
 
 app = App(os.environ["TEST_LEDGER"])
 
@@ -31,13 +34,17 @@ def handle(order: dict, ctx: Context) -> None:
     if order.get("seconds"):
         time.sleep(order["seconds"])
 
+@app.handler("refunds")
+def refund(order: dict) -> None:
+    raise Reject("no such order")
+
 @app.handler("payments")
 def book(payment: dict, tx: Transaction) -> None:
     tx.execute("INSERT INTO nowhere VALUES (1)")
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
     with running() as found:
         yield found
@@ -46,11 +53,9 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def orders(broker: EmbeddedBroker) -> Iterator[Queue]:
     with Client(broker.url, "us-east-1", access_key="test", secret_key="test") as client:
-        for name in ("payments", "orders"):
+        for name in ("payments", "refunds", "orders"):
             queue = client.create_queue(name)
         yield queue
-        for message in iter(lambda: queue.receive(10, 0), []):
-            queue.delete([received.receipt for received in message])
 
 
 class Shop:
@@ -58,6 +63,7 @@ class Shop:
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder
+        self.endpoint = endpoint
         self.effects_file = folder / "effects"
         (folder / "shop.py").write_text(APP)
         self.environment = {
@@ -79,6 +85,7 @@ class Shop:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
@@ -108,7 +115,10 @@ def test_a_burst_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue)
     orders.send_many([Entry(json.dumps({"n": n})) for n in range(25)])
     code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--json")
     assert code == 0, errors
-    assert json.loads(output) == {"completed": 25, "left": {}, "error": ""}
+    assert json.loads(output) == {
+        "completed": 25, "duplicates": 0, "retried": 0, "dead_lettered": 0, "left": {}, "waiting": {}, "outbox": 0,
+        "error": "",
+    }  # fmt: skip
     assert shop.effects == list(range(25))
 
 
@@ -117,6 +127,16 @@ def test_several_processes_share_the_work_and_report_as_one(shop: Shop, orders: 
     code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--processes", "2", "--json")
     assert code == 0, errors
     assert json.loads(output)["completed"] == 60
+    messages = [json.loads(line)["message"] for line in errors.splitlines()]
+    started, queue, _no_dlq, stopped = messages  # said once, not by each process
+    assert (
+        started == f"started shop:app in 2 processes: ledger sqlite:///{shop.folder}/ledger.db, SQS at {shop.endpoint}"
+    )
+    assert queue == (
+        "queue orders: handler shop.handle, at least once, one holder at a time, always with the same key; "
+        "key $.n, concurrency 32, dead-letter queue none"
+    )
+    assert stopped == "stopped: 60 messages completed"
     assert shop.effects == list(range(60))
 
 
@@ -143,12 +163,70 @@ def test_signals_that_come_all_at_once_end_it_too(shop: Shop, orders: Queue, pro
 
 def test_handlers_that_outlast_the_drain_make_it_3(shop: Shop, orders: Queue) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 60}))
-    process = shop.start("run", "shop:app", "--queue", "orders", "--drain", "500ms")
+    process = shop.start("run", "shop:app", "--queue", "orders", "--drain", "0.5")
     wait_for(lambda: shop.effects == [1], process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 3, errors
-    assert "did not finish within 0.5 s" in errors
+    assert "1 handlers of orders were still running at the end of the drain, 0.5 s" in errors
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_ctrl_c_drains_and_the_second_one_ends_it_at_once_and_says_so(
+    shop: Shop, orders: Queue, processes: str
+) -> None:
+    orders.send(json.dumps({"n": 1, "seconds": 60}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", processes)
+    wait_for(lambda: shop.effects == [1], process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 3, errors
+    assert "1 handlers of orders were still running at the second signal" in errors
+    assert "Traceback" not in errors
+
+
+SLOW_IMPORT = """
+import multiprocessing, os, time
+from semel import App
+
+app = App(os.environ["TEST_LEDGER"])
+
+@app.handler("orders")
+def handle(order: dict) -> None: ...
+
+if os.environ["TEST_SLOW"] == ("worker" if multiprocessing.parent_process() else "parent"):
+    open(os.environ["TEST_EFFECTS"], "w").write("1")
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("slow", "code"), [("parent", 130), ("worker", 0)])
+def test_ctrl_c_while_the_app_is_imported_ends_it_without_a_traceback(
+    shop: Shop, orders: Queue, slow: str, code: int
+) -> None:
+    (shop.folder / "shop.py").write_text(SLOW_IMPORT)
+    shop.environment["TEST_SLOW"] = slow
+    process = shop.start("run", "shop:app", "--processes", "2", "--log-level", "error")
+    wait_for(lambda: shop.effects == [1], process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (code, "")
+
+
+def test_a_burst_that_leaves_something_exits_with_4_and_says_what(
+    shop: Shop, orders: Queue, broker: EmbeddedBroker
+) -> None:
+    with Client(broker.url) as client:
+        client.queue("refunds").send("{}")
+    quiet = ("--processes", "2", "--log-format", "text", "--log-level", "error")  # counts in the workers too
+    code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--burst", "--lease", "2", *quiet)
+    assert code == 4, errors
+    of_worker, at_the_end = errors.splitlines()
+    assert re.search(r"ERROR +semel.consumer: \S+ of refunds was to become a dead letter", of_worker)
+    assert at_the_end == "semel: messages are left for the next run: 1 of refunds waiting for a retry"
 
 
 def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
@@ -168,7 +246,10 @@ def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.3, 0.6, 1.0, 1.5])
+@pytest.mark.parametrize(
+    "pause",
+    [pytest.param(pause, marks=() if pause == 0.6 else pytest.mark.slow) for pause in (0.0, 0.3, 0.6, 1.0, 1.5)],
+)
 def test_a_stop_that_comes_while_workers_start_ends_them_all(shop: Shop, orders: Queue, pause: float) -> None:
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "3", "--log-level", "error")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -218,23 +299,63 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         (("run", "shop"), "write it as module:app"),
         (("run", "shop:nothing"), "is not an App"),
         (("run", "shop:app", "--queue", "nope"), "no handler for 'nope'"),
-        (("run", "shop:app", "--lease", "soon", "--queue", "orders"), "lease='soon' (command line)"),
-        (("run", "shop:app", "--concurrency", "0", "--queue", "orders"), "concurrency=0 (command line)"),
-        (("run", "shop:app", "--processes", "0"), "--processes 0"),
-        (("run", "shop:app", "--endpoint-url", "http://127.0.0.1:9", "--queue", "orders"), "127.0.0.1:9"),
-        (("run", "shop:app", "--queue", "orders", "--health", "nonsense"), "health"),
-        (("health", "1"), "127.0.0.1:1"),
+        (("run", "shop:app", "--lease", "soon"), "--lease soon: 'soon' is not a duration"),
+        (("run", "shop:app", "--lease", "0"), "--lease 0: it must be from 1"),
+        (("run", "shop:app", "--drain", "25x"), "--drain: '25x' is not a duration"),
+        (("run", "shop:app", "--concurrency", "0"), "--concurrency 0: 1 is the least"),
+        (("run", "shop:app", "--processes", "0"), "--processes 0: 1 is the least"),
+        (("run", "shop:app", "--health", "nonsense"), "--health: 'nonsense' is no address"),
+        (("run", "shop:app", "--checkpoint", "x"), "--checkpoint is for Spark: add --on spark"),
         (("run", "shop:app", "--control-token", "x"), "add --health"),
         (("run", "shop:app", "--on", "spark", "--control-token", "x"), "--control-token is for threads"),
+        (("run", "shop:app", "--on", "spark", "--processes", "2"), "--processes is for threads"),
+        (("health", "nonsense"), "nonsense: "),
+        (("workers", "stop"), "or say --all"),
+        (("workers", "pause", "3"), "pause takes no value"),
+        (("workers", "concurrency"), "semel workers concurrency 8"),
+        (("workers", "ls", "3"), "semel workers concurrency 3"),
+        (("workers", "--worker", "nobody"), "there is no worker 'nobody'"),
+    ],
+)
+def test_wrong_usage_is_said_in_one_line_with_exit_code_2(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(shop.folder)
+    monkeypatch.syspath_prepend(str(shop.folder))
+    for name, value in shop.environment.items():
+        monkeypatch.setenv(name, value)
+    sys.modules.pop("shop", None)
+    code = main(arguments)
+    errors = capsys.readouterr().err
+    sys.modules.pop("shop", None)
+    assert code == 2, errors
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "shop:app", "--endpoint-url", "http://127.0.0.1:9", "--queue", "orders"), "127.0.0.1:9"),
+        (("health", "1"), "127.0.0.1:1"),
+        (("run", "broken:app"), "'broken' cannot be imported: ZeroDivisionError: division by zero ("),
+        (("run", "remote:app"), "semel: the ledger in PostgreSQL"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line_with_exit_code_1(
     shop: Shop, orders: Queue, arguments: tuple[str, ...], said: str
 ) -> None:
     shop.environment["AWS_MAX_ATTEMPTS"] = "1"
-    code, _, errors = shop.run(*arguments)
+    (shop.folder / "broken.py").write_text("1 / 0")
+    (shop.folder / "remote.py").write_text(APP.replace('os.environ["TEST_LEDGER"]', '"postgresql://127.0.0.1:9/shop"'))
+    code, _, errors = shop.run(*arguments, *(("--log-level", "error") if arguments[0] == "run" else ()))
     assert code == 1, errors
     assert said in errors
+    assert "again at the next call" not in errors
     assert "Traceback" not in errors
 
 
@@ -242,16 +363,24 @@ def test_a_missing_queue_is_named(shop: Shop, broker: EmbeddedBroker) -> None:
     (shop.folder / "shop.py").write_text(APP.replace('"orders"', '"no-such-queue"'))
     code, _, errors = shop.run("run", "shop:app", "--queue", "no-such-queue")
     assert code == 1
-    assert "no-such-queue" in errors
+    assert f"aws sqs create-queue --queue-name no-such-queue --region us-east-1 --endpoint-url {broker.url}" in errors
     assert "Traceback" not in errors
+
+
+def test_a_region_that_is_given_counts_in_every_process(shop: Shop, orders: Queue) -> None:
+    away = APP.replace("import os, time", "import os, time, multiprocessing").replace('"orders"', '"nowhere"')
+    (shop.folder / "shop.py").write_text(away)
+    _, _, errors = shop.run("run", "shop:app", "--queue", "nowhere", "--region", "eu-west-3")
+    assert "in region eu-west-3 of this account" in errors
 
 
 def test_create_dlq_makes_the_queue_and_says_so(shop: Shop, orders: Queue, broker: EmbeddedBroker) -> None:
     code, _, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--create-dlq")
     assert code == 0, errors
-    assert "created the dead-letter queue orders-dlq" in errors
-    assert "orders-dlq" in orders.attributes("RedrivePolicy")["RedrivePolicy"]
-    orders.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": ""}})
+    assert "created the dead-letter queue orders-dlq for orders: SQS moves a message there after 5 receives" in errors
+    policy = json.loads(orders.attributes("RedrivePolicy")["RedrivePolicy"])
+    assert policy["deadLetterTargetArn"].endswith(":orders-dlq")
+    assert int(policy["maxReceiveCount"]) == advice.RECEIVES  # as the doctor advises
 
 
 def test_health_and_metrics_of_one_and_of_many_processes(shop: Shop, orders: Queue, free_port: int) -> None:

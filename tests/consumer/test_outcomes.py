@@ -367,8 +367,21 @@ class TestDeadLetters:
     ) -> None:
         place.queue("parcels")
         with caplog.at_level(logging.WARNING):
-            assert place.worker(shop(Calls(), "parcels")).lane("parcels").dead_letters is None
+            app = shop(Calls(), "parcels")
+            app.announce([place.worker(app).lane("parcels")], place.ledger, place.client)
         assert "parcels has no dead-letter queue" in caplog.text
+
+    def test_a_key_rule_that_was_changed_is_warned_of_at_the_start(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place.queue("parcels")
+        for rule in ("$.id", "$.id", "$.parcel.id"):
+            app = App(place.ledger)
+            app.handler("parcels", key=rule)(lambda _body: None)
+            app.announce([place.worker(app).lane("parcels")], place.ledger, place.client)
+        (warning,) = [record.getMessage() for record in caplog.records if "key" in record.getMessage().split(" is ")[0]]
+        assert warning.startswith("the key of parcels is now $.parcel.id and was $.id: messages that were completed")
+        assert "will run again" in warning
 
     def test_without_a_dead_letter_queue_a_rejected_message_stays_and_waits(
         self, place: Place, caplog: pytest.LogCaptureFixture

@@ -13,9 +13,9 @@ class UsageError(SemelError):
 
 
 @contextmanager
-def wrong_usage() -> Iterator[None]:
-    """Around code that only checks options: what it refuses is wrong usage."""
+def wrong_usage(option: str = "") -> Iterator[None]:
+    """Around code that only checks options: what it refuses is wrong usage, of `option` if it is named."""
     try:
         yield
-    except SemelError as error:
-        raise UsageError(str(error)) from None
+    except (SemelError, ValueError) as error:
+        raise UsageError(f"{option}: {error}" if option else str(error)) from None

@@ -1,10 +1,13 @@
-"""`semel health`: ask a running consumer how it is."""
+"""`semel health`: check the health of a running consumer."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from typing import Any
+from urllib.parse import urlsplit
+
+from semel.cli.errors import wrong_usage
 
 _EXAMPLES = """\
 examples:
@@ -21,8 +24,8 @@ exit codes:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "health",
-        help="ask a running consumer how it is",
-        description="Ask the health endpoint of `semel run --health`.",
+        help="check the health of a running consumer",
+        description="Check the health endpoint of `semel run --health`.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,6 +41,8 @@ def run(given: argparse.Namespace) -> int:
     if "://" not in address:
         host, _, port = address.rpartition(":")
         address = f"http://{host or '127.0.0.1'}:{port}"
+    with wrong_usage(given.address):
+        urlsplit(address).port  # noqa: B018 - it is a number, or this raises
     found = ask(address)
     if given.json:
         print(json.dumps({"live": found.live, "ready": found.ready, **found.details}, indent=2))

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from semel.cli.errors import UsageError, wrong_usage
 from semel.cli.looking import add_control_token
 from semel.errors import SemelError
 
 _EXAMPLES = """\
 examples:
-  semel workers                                     all workers of this user on this machine, and what they hold
-  semel workers pause --queue orders                nothing more is received from orders; what is in hand goes on
+  semel workers                              all workers of this user on this
+                                             machine, and their messages
+  semel workers pause --queue orders         receive nothing more from orders;
+                                             what is in progress goes on
   semel workers resume
-  semel workers concurrency 8 --queue orders        eight at a time, in each process
-  semel workers stop --worker 10.0.0.5:8080         as SIGTERM does: what is in hand is finished first
-  semel workers --json | jq '.[].queues.orders.messages[] | select(.since > 600)'
+  semel workers concurrency 8 --queue orders eight at a time, in each process
+  semel workers stop --worker 10.0.0.5:8080  as SIGTERM does: what is in
+                                             progress is finished first
+  semel workers --json |
+    jq '.[].queues.orders.messages[] | select(.since > 600)'
 
 exit codes:
   0  done
@@ -70,14 +75,16 @@ def run(given: argparse.Namespace) -> int:
     from semel.consumer.places import state_folder
 
     if given.action != "ls":  # whatever is wrong with it is said before anybody is told
-        Command.read({"action": given.action, "queue": given.queue, "value": given.value})
+        if given.action == "concurrency" and given.value is None:
+            raise UsageError("concurrency takes a number: semel workers concurrency 8")
+        with wrong_usage():
+            Command.read({"action": given.action, "queue": given.queue, "value": given.value})
     elif given.value is not None:
-        raise SemelError(f"{given.value} is for concurrency: semel workers concurrency {given.value}")
+        raise UsageError(f"{given.value} is for concurrency: semel workers concurrency {given.value}")
     if given.action == "stop" and not given.worker and not given.all:
-        raise SemelError("name the worker that is to stop with --worker, or say --all")
+        raise UsageError("name the worker that is to stop with --worker, or say --all")
     chosen = _chosen(given.worker, state_folder())
-    with ThreadPoolExecutor(min(16, len(chosen))) as pool:
-        said = list(pool.map(lambda one: _ask(given, *one), chosen))
+    said = _ask_all(given, chosen)
     if given.action != "ls":
         _write_down(given, said)
     if given.json:
@@ -108,7 +115,7 @@ def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
         elif name.rpartition(":")[2].isdigit():
             found.append((name, _url(name)))
         else:
-            raise SemelError(f"there is no worker {name!r}; there are {', '.join(known) or 'none'}, or give HOST:PORT")
+            raise UsageError(f"there is no worker {name!r}; there are {', '.join(known) or 'none'}, or give HOST:PORT")
     return found
 
 
@@ -117,6 +124,21 @@ def _url(address: str) -> str:
         return address
     host, _, port = address.rpartition(":")
     return f"http://{host or '127.0.0.1'}:{port}"
+
+
+def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> list[_Said]:
+    """Side by side, on threads that nobody waits for after a Ctrl-C."""
+    said: dict[int, _Said] = {}
+
+    def ask(place: int) -> None:
+        said[place] = _ask(given, *chosen[place])
+
+    threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(len(chosen))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [said[place] for place in range(len(chosen))]
 
 
 def _ask(given: argparse.Namespace, worker: str, url: str) -> _Said:

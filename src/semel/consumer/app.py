@@ -9,11 +9,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.consumer import endpoint
+from semel.consumer import endpoint, key_rules
 from semel.consumer import settings as settings_
 from semel.consumer.attempts import AttemptLog
 from semel.consumer.backoff import Duration, seconds
@@ -36,7 +36,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_LEDGER: Final = "sqlite:///semel-ledger.db"
 DEFAULT_DRAIN: Final = 25.0  # under the 30 seconds that Kubernetes gives
 DEAD_LETTER_RETENTION: Final = 1_209_600  # 14 days: a dead letter keeps the age that it came with
-CREATED_MAX_RECEIVES: Final = 10
 PYTHONS_THRESHOLD: Final = (700, 10, 10)
 CALM: Final = (20_000, 20, 50)
 
@@ -63,7 +62,7 @@ class App:
         settings_.check_names(options, "an app")
         self._ledger = ledger
         self._client = client
-        self._address = (endpoint_url, region, profile)
+        self._address: tuple[str | None, ...] = (endpoint_url, region, profile)
         self._attempt_log = attempt_log
         self.drain_limit = seconds(drain)
         self.options = options
@@ -120,10 +119,15 @@ class App:
             gc.set_threshold(*CALM)
         with ExitStack() as stack:
             runtime = self.prepare(stack, **how)
+            self.announce(
+                [threads.lane for threads in runtime.lanes], runtime.ledger, runtime.client, how.get("name", "")
+            )
             gc.freeze()  # what is here now stays: nobody need look at it again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
-            return runtime.run()
+            report = runtime.run()
+        logger.info("stopped: %s", report)
+        return report
 
     def start(self, stack: ExitStack, **how: Any) -> Runtime:
         """A runtime at work; the caller stops and finishes it."""
@@ -176,9 +180,13 @@ class App:
             tools.metrics.lane().counter("attempts_dropped", lambda: opened.dropped)
         return tools
 
-    def connect_to(self, endpoint_url: str) -> None:
-        """Use another SQS than the one that was configured."""
-        self._client = Client(endpoint_url, *self._address[1:])
+    def connect_to(
+        self, endpoint_url: str | None = None, region: str | None = None, profile: str | None = None
+    ) -> None:
+        """Use another SQS than the one that was configured. What is not given stays as it was."""
+        given = (endpoint_url, region, profile)
+        self._address = tuple(new or old for new, old in zip(given, self._address, strict=True))
+        self._client = Client(*self._address)
 
     def log_to(self, folder: str) -> None:
         """Write the attempt log here."""
@@ -221,15 +229,33 @@ class App:
         if not self.handlers:
             raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
         chosen = [handler for name, handler in self.handlers.items() if only is None or name in only]
-        lanes = [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
+        return [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
+
+    def announce(self, lanes: Sequence[Lane], ledger: Ledger, client: Client, name: str = "") -> None:
+        """Say what is about to run, and warn of what a user should know before it does."""
+        what = f"started {name}" if name else "started"
+        logger.info("%s: ledger %s, SQS at %s", what, self._name_of(ledger), client.endpoint)
         for lane in lanes:
+            logger.info(
+                "queue %s: handler %s, %s; key %s, concurrency %d, dead-letter queue %s",
+                lane.name,
+                lane.handler.name,
+                lane.handler.guarantee.summary,
+                lane.handler.key,
+                lane.concurrency,
+                lane.dead_letters.name if lane.dead_letters else "none",
+            )
             if lane.dead_letters is None:
                 logger.warning(
                     "%s has no dead-letter queue: a message that always fails is tried again until its retention is "
                     "over, and is lost then; give the queue a RedrivePolicy, or run with --create-dlq",
                     lane.name,
                 )
-        return lanes
+        _warn_of_new_keys(lanes, ledger)
+
+    def _name_of(self, ledger: Ledger) -> str:
+        address = self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
+        return type(ledger).__name__ if isinstance(address, Ledger) else address
 
     def _lane(
         self,
@@ -277,11 +303,34 @@ class App:
             self._drain = None
 
 
+def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
+    rules = {lane.name: str(lane.handler.key) for lane in lanes}
+    try:
+        replaced = key_rules.replaced(rules, ledger, lanes[0].tools.claimant())
+    except LedgerError as error:
+        logger.warning("the ledger could not say whether the keys are those of the last start: %s", error)
+        return
+    for queue, former in replaced.items():
+        logger.warning(
+            "the key of %s is now %s and was %s: messages that were completed under the old key and are delivered or "
+            "sent again will run again; to prevent that, go back to the old key until the queue and its dead-letter "
+            "queue are empty",
+            queue,
+            rules[queue],
+            former,
+        )
+
+
 def _create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
     name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
     wanted = {"MessageRetentionPeriod": str(DEAD_LETTER_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
     created = client.create_queue(name, wanted)
-    policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": CREATED_MAX_RECEIVES})
+    policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": settings_.RECOMMENDED_RECEIVES})
     queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
-    logger.warning("created the dead-letter queue %s for %s", name, queue.name)
+    logger.warning(
+        "created the dead-letter queue %s for %s: SQS moves a message there after %d receives (maxReceiveCount)",
+        name,
+        queue.name,
+        settings_.RECOMMENDED_RECEIVES,
+    )
     return queue.attributes()

@@ -35,6 +35,7 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
         else:
             delivery.retry_after = lane.settings.retry.delay(UNBURIABLE_ATTEMPT, 1.0)
             lane.log(Step.RETRIED, (delivery,), error=f"{delivery.error}; not buried: {outcome}")
+            delivery.dlq_failed = True
             logger.error(
                 "%s of %s was to become a dead letter (%s) and cannot: %s",
                 delivery.received.message_id,

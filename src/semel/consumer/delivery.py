@@ -30,6 +30,7 @@ class Delivery:
         "beating",
         "cancel",
         "claim",
+        "dlq_failed",
         "error",
         "fence",
         "group",
@@ -85,6 +86,7 @@ class Delivery:
         self.error = ""
         self.result = b""
         self.retry_after: float | None = None
+        self.dlq_failed = False  # it was to become a dead letter, and could not
         # The heartbeat's: a call about it is under way; and what is to be done once that is over.
         self.beat_at = 0.0
         self.beating = False

@@ -14,6 +14,14 @@ from semel.consumer.health import Health, HealthServer
 from semel.errors import SemelError
 
 
+def parse(address: str) -> tuple[str, int]:
+    """Host and port of "8080", "0.0.0.0:8080" or "[::1]:8080"."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise SemelError(f"{address!r} is no address for the health endpoint: write it as 8080 or 0.0.0.0:8080")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def serve(
     stack: ExitStack,
     address: str,
@@ -27,13 +35,9 @@ def serve(
     processes: int = 1,
 ) -> HealthServer:
     """Serve at `address` ("8080", "0.0.0.0:8080") and say so in the registry, until `stack` closes."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65_535:
-        raise SemelError(f"health={address!r} is no address: write it as 8080 or 0.0.0.0:8080")
+    host, port = parse(address)
     token = token or os.environ.get(TOKEN_VARIABLE) or None
-    server = HealthServer(
-        host.strip("[]") or "127.0.0.1", int(port), health=health, metrics=metrics, control=control, token=token
-    )
+    server = HealthServer(host, port, health=health, metrics=metrics, control=control, token=token)
     stack.callback(server.close)
     logger.info("health, metrics and control on %s", server.url)
     try:

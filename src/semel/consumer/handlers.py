@@ -28,6 +28,10 @@ class Guarantee(StrEnum):
         "at least once, one holder at a time, always with the same key: exactly once if what it calls honours that key"
     )
 
+    @property
+    def summary(self) -> str:
+        return self.partition(":")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Handler:

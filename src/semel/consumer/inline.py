@@ -95,6 +95,6 @@ class Inline:
         if not self.ledger.transactional:
             return 0
         try:
-            return outbox.dispatch(self.ledger, self.client, self.tools)
+            return len(outbox.dispatch(self.ledger, self.client, self.tools).sent)
         except LedgerError:
             return 0

@@ -102,6 +102,10 @@ class KeyRule:
     def origin(self) -> str:
         return self.source.origin
 
+    def __str__(self) -> str:
+        """The whole rule, as the start says it and the ledger remembers it."""
+        return f"{PRODUCER_KEY}, else {self.origin}" if isinstance(self.source, _Default) else self.origin
+
     def resolve(self, received: Received, value: Any) -> Key:
         """The key of a message, `value` being its decoded body. Raises NoKey."""
         attributes = received.attributes

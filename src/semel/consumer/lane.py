@@ -98,6 +98,9 @@ class Lane:
         self.arrived: Callable[[list[Delivery]], None] = lambda _deliveries: None  # the heartbeat's ear
         self.ledger_answers: Callable[[bool], None] = lambda _well: None  # the circuit breaker's ear
         self.failed: Callable[[SqsError], None] = lambda _error: None  # the runtime's ear: no retry will mend this
+        self.put_back: Callable[[Delivery, float], None] = lambda _delivery, _seconds: (
+            None
+        )  # it comes again after these
         self.committed: Callable[[], None] = lambda: None  # the outbox's ear: a transaction may have sent something
         self.stopping = False
         self.paused = False  # nothing more is received; what is in hand goes on
@@ -311,7 +314,9 @@ class Lane:
                 elif action is Action.TELL:
                     delivery.tell()
                 elif action in (Action.HIDE_FOR_RETRY, Action.HIDE_FOR_LEASE, Action.SHOW):
-                    hiding.append((delivery, self._hidden_for(delivery, action)))
+                    hidden_for = self._hidden_for(delivery, action)
+                    self.put_back(delivery, hidden_for)
+                    hiding.append((delivery, hidden_for))
                 else:  # RECORD, RECORD_REJECTED, GIVE_BACK, GIVE_BACK_UNTRIED
                     settling.append((delivery, action, actions[place + 1 :]))
                     break

@@ -50,9 +50,12 @@ def hide(lane: Lane, pairs: Sequence[tuple[Delivery, int]]) -> None:
         failures = lane.queue.change_visibility([(delivery.receipt, seconds) for delivery, seconds in pairs])
     except SqsError as error:
         lane.sqs_failed(error, "could not be put back", len(pairs))
+        for delivery, _ in pairs:
+            lane.put_back(delivery, lane.settings.lease)
         return
     for (delivery, _), failure in zip(pairs, failures, strict=True):
         if failure is not None and not failure.gone:
             logger.warning(
                 "%s of %s could not be put back: %s", delivery.received.message_id, lane.name, failure.message
             )
+            lane.put_back(delivery, lane.settings.lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 from semel.consumer.attempts import Attempt, Step
 from semel.consumer.context import logger
@@ -15,8 +16,15 @@ from semel.sqs.letters import CARRIED_KEY
 AT_ONCE = 100
 
 
-def dispatch(ledger: Ledger, client: Client, tools: Tools) -> int:
-    """Hand over what waits; returns how many were. What SQS does not take stays, and is tried again later."""
+class Dispatched(NamedTuple):
+    """Ids of the messages that SQS took, and of those that it did not: they stay, and are tried again later."""
+
+    sent: list[str]
+    kept: list[str]
+
+
+def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
+    """Hand over what waits."""
     waiting = ledger.take_outgoing(AT_ONCE)
     by_queue: defaultdict[str, list[Outgoing]] = defaultdict(list)
     for message in waiting:
@@ -41,7 +49,7 @@ def dispatch(ledger: Ledger, client: Client, tools: Tools) -> int:
         sent += gone
     if sent:
         ledger.sent_outgoing(sent)
-    return len(sent)
+    return Dispatched(sent, [message.id for message in waiting if message.id not in set(sent)])
 
 
 def _key(message: Outgoing) -> str:

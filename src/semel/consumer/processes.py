@@ -14,12 +14,14 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from semel.consumer import control, endpoint
 from semel.consumer.app import App
@@ -43,6 +45,8 @@ class Wanted:
     app: str
     endpoint_url: str | None = None
     queues: tuple[str, ...] | None = None
+    region: str | None = None
+    profile: str | None = None
     processes: int = 1
     burst: bool = False
     drain: str | float | None = None
@@ -51,30 +55,42 @@ class Wanted:
     control_token: str | None = field(default=None, repr=False)
     attempt_log: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    log_format: Literal["auto", "json", "text"] = "auto"
+    log_level: str = "info"
+
+
+class NotFound(SemelError):
+    """There is no such module, app or handler."""
 
 
 def load(name: str) -> App:
     """The app that `module:attribute` names; the current folder is looked in first."""
     module_name, separator, attribute = name.partition(":")
     if not separator or not attribute:
-        raise SemelError(f"{name!r} does not name an app: write it as module:app, for example shop:app")
+        raise NotFound(f"{name!r} does not name an app: write it as module:app, for example shop:app")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
-            raise SemelError(f"there is no module {module_name!r} here ({os.getcwd()})") from None
+            raise NotFound(f"there is no module {module_name!r} here ({os.getcwd()})") from None
         raise SemelError(f"the module {module_name!r} cannot be imported: {error}") from None
+    except SemelError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise SemelError(
+            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error} "
+            f"({where.filename}, line {where.lineno})"
+        ) from error
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
-        raise SemelError(f"{name!r} is not an App: {'there is no such name' if app is None else type(app).__name__}")
+        raise NotFound(f"{name!r} is not an App: {'there is no such name' if app is None else type(app).__name__}")
     return app
 
 
 def run(wanted: Wanted) -> Report:
-    if wanted.processes < 1:
-        raise SemelError(f"--processes {wanted.processes} is not possible: 1 is the least")
     if wanted.processes == 1:
         return prepared(wanted).run(
             burst=wanted.burst,
@@ -86,18 +102,20 @@ def run(wanted: Wanted) -> Report:
             queues=chosen(wanted),
             **wanted.options,
         )
-    return _Parent(wanted).run()
+    report = _Parent(wanted).run()
+    logger.info("stopped: %s", report)
+    return report
 
 
 def prepared(wanted: Wanted) -> App:
     app = load(wanted.app)
-    if wanted.endpoint_url:
-        app.connect_to(wanted.endpoint_url)
+    if wanted.endpoint_url or wanted.region or wanted.profile:
+        app.connect_to(wanted.endpoint_url, wanted.region, wanted.profile)
     if wanted.attempt_log:
         app.log_to(wanted.attempt_log)
     for queue in wanted.queues or ():
         if queue not in app.handlers:
-            raise SemelError(f"{wanted.app} has no handler for {queue!r}; it has {', '.join(sorted(app.handlers))}")
+            raise NotFound(f"{wanted.app} has no handler for {queue!r}; it has {', '.join(sorted(app.handlers))}")
     return app
 
 
@@ -154,7 +172,14 @@ class _Worker:
             self._pipe, theirs = context.Pipe()
             given = (self._wanted, self._wishes.all(), theirs)
             self.process = context.Process(target=_work, args=given, name=f"semel-{self.place}")
-            self.process.start()
+            # Ctrl-C goes to all processes of a terminal. A worker hears of it from us, also while it is starting: it
+            # begins with SIGINT blocked. One that comes meanwhile reaches us right after.
+            resource_tracker.ensure_running()  # first: where it starts that process, it lets SIGINT through again
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self.process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
 
     def ask(self, question: str | Command) -> Any:
@@ -208,6 +233,7 @@ class _Parent:
                 only=chosen(wanted),
                 **wanted.options,
             )
+            app.announce(lanes, ledger, app.client(), f"{wanted.app} in {wanted.processes} processes")
         self._lanes = lanes  # only to know what there is: they are worked on by the workers
         self._wanted = wanted
         self._wishes = _Wishes()
@@ -236,10 +262,14 @@ class _Parent:
         self._signals += 1
 
     def _pass_on(self, worker: _Worker) -> None:
-        """Tell a worker to stop, once for each time that we were told: the second time means at once."""
-        while worker.signals < self._signals and worker.process.pid:
-            worker.signals += 1
+        """Tell a worker to stop, and to stop at once if we were told twice. That goes over its pipe: a second SIGTERM
+        may come from whoever sent us ours, as systemd does to all processes of a service."""
+        if self._signals and not worker.signals and worker.process.pid:
+            worker.signals = 1
             os.kill(worker.process.pid, signal.SIGTERM)
+        elif self._signals > 1 and worker.signals == 1:
+            worker.signals = 2
+            worker.ask("stop now")
 
     def _watch(self) -> None:
         """Until all have ended: restart those that died, more slowly the more often they do."""
@@ -325,27 +355,24 @@ class _Parent:
             return list(pool.map(lambda worker: worker.ask(question), self._workers))
 
     def _added_up(self) -> Report:
-        completed, left, errors = 0, dict[str, int](), []
+        reports = []
         for worker in self._workers:
-            report = worker.report
-            if report is None:
-                if worker.signals and worker.process.exitcode == -signal.SIGTERM:
-                    continue  # told to stop before it had begun: it had nothing in hand
-                errors.append(SemelError(f"worker {worker.place} ended with {worker.process.exitcode}, without a word"))
-                continue
-            completed += report.completed
-            for name, count in report.left.items():
-                left[name] = left.get(name, 0) + count
-            if report.error is not None:
-                errors.append(SemelError(str(report.error)))
-        return Report(completed, left, errors[0] if errors else None)
+            if worker.report is not None:
+                reports.append(worker.report)
+            elif not worker.signals or worker.process.exitcode != -signal.SIGTERM:
+                error = SemelError(f"worker {worker.place} ended with {worker.process.exitcode}, without a word")
+                reports.append(Report(error=error))
+            # Otherwise it was told to stop before it had begun: it had nothing in hand.
+        return Report.sum(reports)
 
 
 def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None:
     """A worker process."""
     from semel.consumer import logs
 
-    logs.configure()
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)  # the parent passes it on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    logs.configure(wanted.log_format, wanted.log_level)
     sending = threading.Lock()
     try:
         app = prepared(wanted)
@@ -353,7 +380,7 @@ def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None
             runtime = app.prepare(
                 stack, burst=wanted.burst, drain=wanted.drain, queues=chosen(wanted), **wanted.options
             )
-            OnSignals(runtime.stop).listen()  # until this process has ended
+            OnSignals(runtime.stop_once, (signal.SIGTERM,)).listen()  # until this process has ended
             for command in wishes:
                 control.carry_out(runtime, command)
             threading.Thread(target=_answer, args=(runtime, pipe, sending), daemon=True).start()
@@ -384,4 +411,7 @@ def _answer_to(runtime: Runtime, question: str | Command) -> Any:
             return error
     if question == "look":
         return control.look(runtime)
+    if question == "stop now":
+        runtime.stop_once()
+        return runtime.stop()
     return runtime.health() if question == "health" else runtime.tools.metrics.text()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from semel.consumer import outbox
+from semel.consumer.burst import Burst
 from semel.consumer.context import logger
 from semel.consumer.guard import Guard
 from semel.consumer.health import Health
@@ -29,21 +31,53 @@ PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence
 FLUSH: Final = 10.0  # seconds for the last deletes
 BURST_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
-EMPTY_POLLS: Final = 2
 AT_WORK: Final = LEASED - {State.CLAIMED} | {State.LOST_AT_WORK}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. `left`: messages whose handler still ran when the drain limit was over, by queue."""
+    """What a run came to. By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`,
+    messages that a burst put back for another attempt. `outbox`: messages that are still to be sent.
+    """
 
     completed: int = 0
     left: dict[str, int] = field(default_factory=dict)
     error: BaseException | None = None
+    duplicates: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    outbox: int = 0
 
     @property
     def clean(self) -> bool:
         return not self.left and self.error is None
+
+    def __str__(self) -> str:
+        counts = {
+            "duplicates deleted": self.duplicates,
+            "put back for a retry": self.retried,
+            "dead-lettered": self.dead_lettered,
+            "still running": sum(self.left.values()),
+            "waiting for a retry": sum(self.waiting.values()),
+            "left in the outbox": self.outbox,
+        }
+        parts = [f"{self.completed:,} messages completed"]
+        return ", ".join(parts + [f"{count:,} {what}" for what, count in counts.items() if count])
+
+    @classmethod
+    def sum(cls, reports: Sequence[Report]) -> Report:
+        """Of workers that share their queues and their outbox. The first error counts."""
+        return cls(
+            completed=sum(report.completed for report in reports),
+            left=_added(report.left for report in reports),
+            error=next((report.error for report in reports if report.error is not None), None),
+            duplicates=sum(report.duplicates for report in reports),
+            retried=sum(report.retried for report in reports),
+            dead_lettered=sum(report.dead_lettered for report in reports),
+            waiting=_added(report.waiting for report in reports),
+            outbox=max((report.outbox for report in reports), default=0),
+        )
 
 
 class Runtime:
@@ -61,12 +95,13 @@ class Runtime:
         self.ledger = ledger
         self.client = client
         self.drain = drain
-        self.burst = burst
         self.wait: int | None = BURST_WAIT if burst else None
         self.guard = Guard(tools.monotonic, tools.chance)
         self.heart = Heartbeat(tools.monotonic, tools.chance)
         self.lanes = [LaneThreads(lane, self) for lane in lanes]
+        self._unsendable: set[str] = set()  # ids in the outbox
         self.stopping = threading.Event()
+        self._told_to_stop = False
         self._hurry = threading.Event()
         self._committed = threading.Event()
         self._error: BaseException | None = None
@@ -81,6 +116,7 @@ class Runtime:
             lane.committed = self._committed.set
             lane.failed = self.fail
             self._offer_gauges(lane)
+        self.burst = Burst(self.lanes, ledger, tools.monotonic) if burst else None
 
     def _offer_gauges(self, lane: Lane) -> None:
         gauge = lane.metrics.gauge
@@ -112,9 +148,15 @@ class Runtime:
 
     def stop(self) -> None:
         """Stop receiving and drain; called a second time: at once. Returns immediately; see `finish`."""
-        if self.stopping.is_set():
+        if self._told_to_stop:
             self._hurry.set()
+        self._told_to_stop = True
         self.stopping.set()
+
+    def stop_once(self) -> None:
+        """Stop receiving and drain, however often it is called."""
+        if not self._told_to_stop:
+            self.stop()
 
     def fail(self, error: BaseException) -> None:
         """Something that no retry will mend: stop, and say so."""
@@ -169,11 +211,8 @@ class Runtime:
                     threads.restart_receivers()
                 elif not threads.receivers and not self.stopping.is_set():
                     threads.add_receiver()
-            if self.burst and all(self._is_empty(threads) for threads in self.lanes):
-                self.stop()
-
-    def _is_empty(self, threads: LaneThreads) -> bool:
-        return threads.empty_polls >= EMPTY_POLLS and not threads.lane.in_hand
+            if self.burst is not None and self.burst.is_over(len(self._unsendable)):
+                self.stopping.set()
 
     def _purge(self) -> None:
         while not self.stopping.wait(PURGE_EVERY):
@@ -191,7 +230,26 @@ class Runtime:
 
     def _outbox_round(self) -> int:
         try:
-            return outbox.dispatch(self.ledger, self.client, self.tools)
+            dispatched = outbox.dispatch(self.ledger, self.client, self.tools)
+        except LedgerError as error:
+            logger.warning("the outbox cannot be read: %s", error)
+            return 0
+        self._unsendable.update(dispatched.kept)
+        self._unsendable.difference_update(dispatched.sent)
+        return len(dispatched.sent)
+
+    def _outbox_left(self) -> int:
+        """What is in the outbox after a last try. Another worker may be sending it."""
+        if not self.ledger.transactional:
+            return 0
+        for thread in self._threads:
+            if thread.name == "semel-outbox":
+                self._committed.set()
+                thread.join(FLUSH)  # what it has taken, nobody else can send
+        while self._outbox_round():
+            pass
+        try:
+            return self.ledger.count_outgoing()
         except LedgerError as error:
             logger.warning("the outbox cannot be read: %s", error)
             return 0
@@ -200,29 +258,44 @@ class Runtime:
 
     def finish(self) -> Report:
         """Drain within the limit, hand back what was not begun, flush what is done, and report what is left."""
+        began = self.tools.monotonic()
         for threads in self.lanes:
             threads.stop_receiving()
         for threads in self.lanes:
             threads.lane.give_up(list(threads.lane.in_hand.values()))
-        ends = self.tools.monotonic() + self.drain
+        ends = began + self.drain
         while self._at_work() and self.tools.monotonic() < ends and not self._hurry.wait(0.02):
             pass
         if self._at_work():
             self._abandon()
         left = {threads.lane.name: count for threads in self.lanes if (count := _working(threads.lane))}
+        drained_for = self.tools.monotonic() - began
         for threads in self.lanes:
             threads.close(FLUSH)
         self.heart.close()
-        if self.ledger.transactional:
-            while self._outbox_round():
-                pass
+        outbox_left = self._outbox_left()
         self._stop_loop()
         for name, count in left.items():
-            logger.error(
-                "%d handlers of %s did not finish within %g s; their messages will come back", count, name, self.drain
+            limit = (
+                f"the second signal, {drained_for:.1f} s after the first"
+                if self._hurry.is_set()
+                else (f"the end of the drain, {self.drain:g} s")
             )
-        completed = sum(threads.lane.metrics.completed.count for threads in self.lanes)
-        return Report(completed, left, self._error)
+            logger.error(
+                "%d handlers of %s were still running at %s; their messages will come back", count, name, limit
+            )
+        waiting = self.burst.waiting() if self.burst is not None else {}
+        metrics = [threads.lane.metrics for threads in self.lanes]
+        return Report(
+            completed=sum(lane.completed.count for lane in metrics),
+            left=left,
+            error=self._error,
+            duplicates=sum(lane.healed.count for lane in metrics),
+            retried=sum(lane.retried.count for lane in metrics),
+            dead_lettered=sum(lane.rejected.count for lane in metrics),
+            waiting=waiting,
+            outbox=outbox_left,
+        )
 
     def _at_work(self) -> bool:
         return any(threads.lane.in_hand for threads in self.lanes)
@@ -269,6 +342,13 @@ class Runtime:
             details["error"] = str(self._error)
         live = self._error is None and polling
         return Health(live=live, ready=live and not stopping and not self.guard.is_open, details=details)
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
 
 
 def _working(lane: Lane) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -38,8 +38,9 @@ class Herald:
 class OnSignals:
     """While it is entered, each of these signals calls `act`. In the main thread only."""
 
-    def __init__(self, act: Callable[[], object]) -> None:
+    def __init__(self, act: Callable[[], object], signals: Sequence[signal.Signals] = HEARD) -> None:
         self._act = act
+        self._signals = signals
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
@@ -48,7 +49,7 @@ class OnSignals:
     def listen(self) -> Herald:
         """To the end of the process."""
         herald = Herald(self._act)
-        for number in HEARD:
+        for number in self._signals:
             self._before[number] = signal.signal(number, lambda _number, _frame: herald.tell())
         return herald
 

@@ -49,6 +49,7 @@ class LaneThreads:
         self.cancel = Cancel()
         self.last_poll = runtime.tools.monotonic()
         self.empty_polls = 0  # in a row, with nothing in hand
+        self.last_message = self.last_poll  # when the last one came
         self.receivers = 0  # of this generation
         self._begun = False
         self._workers = 0
@@ -166,6 +167,8 @@ class LaneThreads:
                 self._see_unseen(attempt_id)
             raise
         self.last_poll = self.runtime.tools.monotonic()
+        if came:
+            self.last_message = self.last_poll
         self.empty_polls = 0 if came or lane.slots.taken > taken else self.empty_polls + 1
         return came
 

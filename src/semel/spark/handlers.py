@@ -57,6 +57,8 @@ def run(
     app: str,
     *,
     endpoint_url: str | None = None,
+    region: str | None = None,
+    profile: str | None = None,
     queues: Sequence[str] | None = None,
     checkpoint: str | None = None,
     available_now: bool = False,
@@ -78,10 +80,19 @@ def run(
 
     `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
     """
-    wanted = processes.Wanted(app, endpoint_url, None if queues is None else tuple(queues), attempt_log=attempt_log)
+    wanted = processes.Wanted(
+        app,
+        endpoint_url,
+        None if queues is None else tuple(queues),
+        region=region,
+        profile=profile,
+        attempt_log=attempt_log,
+    )
     place = Place.here(
         app,
         endpoint_url=endpoint_url,
+        region=region,
+        profile=profile,
         attempt_log=_absolute(attempt_log),
         options=tuple(sorted(options.items())),
         log_format="text" if log_format == "auto" and sys.stderr.isatty() else log_format,
@@ -93,6 +104,7 @@ def run(
         ledger = found.ledger(stack)
         only = processes.chosen(wanted)
         lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
+        found.announce(lanes, ledger, found.client(), f"{app} on Spark")
         folder = _folder(checkpoint, app)
         _check_ledger(ledger, folder, master)
         source = Source(found, folder, available_now, receivers, max_messages)

@@ -34,6 +34,8 @@ class Place:
 
     app: str
     endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
     attempt_log: str | None = None
     folder: str = ""
     variables: tuple[tuple[str, str], ...] = ()
@@ -48,7 +50,13 @@ class Place:
         return cls(app, folder=os.getcwd(), variables=variables, **given)
 
     def wanted(self) -> processes.Wanted:
-        return processes.Wanted(self.app, endpoint_url=self.endpoint_url, attempt_log=self.attempt_log)
+        return processes.Wanted(
+            self.app,
+            endpoint_url=self.endpoint_url,
+            region=self.region,
+            profile=self.profile,
+            attempt_log=self.attempt_log,
+        )
 
 
 @dataclass(frozen=True, slots=True)
