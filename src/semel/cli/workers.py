@@ -115,7 +115,7 @@ def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
         elif name.rpartition(":")[2].isdigit():
             found.append((name, _url(name)))
         else:
-            raise UsageError(f"there is no worker {name!r}; there are {', '.join(known) or 'none'}, or give HOST:PORT")
+            raise SemelError(f"there is no worker {name!r}; there are {', '.join(known) or 'none'}, or give HOST:PORT")
     return found
 
 
