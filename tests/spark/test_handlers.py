@@ -583,7 +583,7 @@ def test_an_app_that_cannot_run_on_spark_says_why_before_it_starts(shop: Shop) -
 def test_options_of_the_other_engine_are_refused(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "shop:app", *arguments]) == 1
+    assert main(["run", "shop:app", *arguments]) == 2
     assert says in capsys.readouterr().err
 
 
