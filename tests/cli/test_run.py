@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -327,6 +328,8 @@ def test_wrong_usage_is_said_in_one_line_with_exit_code_2(
     monkeypatch.syspath_prepend(str(shop.folder))
     for name, value in shop.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # the command sets up the log of its process
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
     sys.modules.pop("shop", None)
     code = main(arguments)
     errors = capsys.readouterr().err

@@ -379,7 +379,7 @@ class TestDeadLetters:
             app = App(place.ledger)
             app.handler("parcels", key=rule)(lambda _body: None)
             app.announce([place.worker(app).lane("parcels")], place.ledger, place.client)
-        (warning,) = [record.getMessage() for record in caplog.records if "key" in record.getMessage().split(" is ")[0]]
+        (warning,) = [text for record in caplog.records if (text := record.getMessage()).startswith("the key of")]
         assert warning.startswith("the key of parcels is now $.parcel.id and was $.id: messages that were completed")
         assert "will run again" in warning
 
