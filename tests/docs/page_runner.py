@@ -32,7 +32,8 @@ from pages import Block, Command, Page
 from uv import find_uv_bin
 
 UV: Final = find_uv_bin()
-PATIENCE: Final = 180.0  # seconds for a command, on a loaded machine
+PATIENCE: Final = 300.0  # seconds for a command, on a loaded machine
+START: Final = 60.0  # seconds until a command in the background says that it is ready
 SHUTDOWN: Final = 40.0  # seconds from Ctrl-C to the end of a process
 GRACE = 10.0  # seconds for the processes that a command started to follow it
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -78,7 +79,7 @@ class PageRunner:
         if block.language == "console":
             commands = list(block.commands())
             for command, following in zip(commands, [*commands[1:], None], strict=True):
-                code_is_shown = following is not None and following.text == "echo $?"
+                code_is_shown = following is not None and following.is_exit_code
                 self._command(command, may_fail=code_is_shown)
         elif block.file is not None:
             path = self.here / block.file
@@ -99,7 +100,7 @@ class PageRunner:
             self._code = process.code
             if problem is None and self._code and not may_fail:
                 problem = f"exit code {self._code}"
-            exactly = command.text == "echo $?"  # here the number is what counts
+            exactly = command.is_exit_code  # here the number is what counts
             if problem is None and command.shown and not shows(command.shown, process.output(), exactly=exactly):
                 problem = "the output is not what the page shows:\n" + difference(command.shown, process.output())
         if problem:
@@ -200,7 +201,7 @@ class _Process:
 
     def wait_for(self, shown: tuple[str, ...]) -> str | None:
         """Waits until a command in the background has printed what the page shows; returns what went wrong."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START
         while not shows(shown, self.output(), so_far=True):
             if self.started.poll() is not None:
                 return f"it ended, with exit code {self.code}, before it had printed what the page shows"

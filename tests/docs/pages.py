@@ -38,6 +38,10 @@ class Command:
     def in_background(self) -> bool:
         return self.text.split(" #")[0].rstrip().endswith("&")
 
+    @property
+    def is_exit_code(self) -> bool:
+        return self.text.split(" #")[0].rstrip() == "echo $?"
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -134,9 +138,12 @@ class Page:
                     problems.append((_line(token), "`not executed` without a reason"))
                 if after is None or after.type != "fence":
                     problems.append((_line(token), "`not executed` belongs directly before a fenced block"))
-        for block in self.blocks:
-            if block.not_executed is None and (problem := _problem(block)):
+        executed = [block for block in self.blocks if block.not_executed is None]
+        for number, block in enumerate(executed):
+            if problem := _problem(block):
                 problems.append((block.line, problem))
+            if block.file and not any(_uses(later, Path(block.file).stem) for later in executed[number + 1 :]):
+                problems.append((block.line, f"no later block uses {block.file}, so it is not executed"))
         return [f"{self.path}:{line}: {problem}" for line, problem in sorted(problems)]
 
     def link_problems(self) -> list[str]:
@@ -189,6 +196,10 @@ def _problem(block: Block) -> str | None:
             "line, or put `<!-- not executed: REASON -->` before it"
         )
     return None
+
+
+def _uses(block: Block, name: str) -> bool:
+    return block.language != "text" and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", block.text) is not None
 
 
 def _line(token: Token) -> int:

@@ -72,7 +72,7 @@ def test_a_command_that_fails_fails_its_page_unless_the_page_shows_its_exit_code
         run("```console\n$ (exit 3)\n```\n", tmp_path / "1")
     with pytest.raises(PageError, match="not what the page shows"):
         run("```console\n$ (exit 3)\n$ echo $?\n2\n```\n", tmp_path / "2")
-    run("```console\n$ (exit 3)\n$ echo $?\n3\n```\n", tmp_path / "3")
+    run("```console\n$ (exit 3)\n$ echo $?  # too bad\n3\n```\n", tmp_path / "3")
 
 
 def test_a_python_block_that_raises_fails_its_page(tmp_path: Path) -> None:
@@ -141,6 +141,7 @@ def test_the_ports_of_a_page_are_replaced_everywhere_by_free_ones(tmp_path: Path
         ("```text\n$ semel serve\n```\n", "commands belong in a console block"),
         ("```console\nsemel serve\n```\n", "begins with a command"),
         ("```console\n$ semel serve &\n```\n", "says it is ready"),
+        ("```python\n# shop.py\nx = 1\n```\n", "no later block uses shop.py"),
         ("<!-- not executed: -->\n```json\n{}\n```\n", "without a reason"),
         ("<!-- not executed: why -->\n\nWords.\n\n```python\nx = 1\n```\n", "directly before"),
     ],
