@@ -20,9 +20,10 @@ stop = Stop()
 event, entered = stop._wake, on_signals(stop)
 """
 DOCTOR: Final = """
-from semel.cli.doctor import _Signals
-event = threading.Event()
-entered = _Signals(event)
+from contextlib import ExitStack
+from semel.cli.doctor import _set_by_sigterm
+entered = ExitStack()
+event = entered.enter_context(_set_by_sigterm())
 """
 PROGRAM: Final = """
 import os, signal, threading

@@ -26,7 +26,6 @@ NOT_YET: Final = (
     "docs/attempt-log.md",
     "docs/broker.md",
     "docs/client.md",
-    "docs/consumer.md",
     "docs/dashboard.md",
     "docs/dead-letters.md",
     "docs/doctor-rules.md",
