@@ -30,7 +30,6 @@ NOT_YET: Final = (
     "docs/dead-letters.md",
     "docs/doctor-rules.md",
     "docs/doctor.md",
-    "docs/ledger.md",
     "docs/metrics.md",
     "docs/pipeline.md",
     "docs/spark.md",
