@@ -85,6 +85,7 @@ def test_the_broker_has_a_dashboard_beside_it_that_ends_with_it(tmp_path: Path) 
         assert gone(dashboard)
 
 
+@pytest.mark.slow
 def test_the_dashboard_does_not_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
     with semel(tmp_path, "serve", "--ephemeral", "--port", "0", "--ui-port", "0") as process:
         dashboard = url_in(process, "dashboard at")
@@ -93,6 +94,7 @@ def test_the_dashboard_does_not_outlive_a_broker_that_is_killed(tmp_path: Path) 
         until_gone(dashboard)
 
 
+@pytest.mark.slow
 def test_beside_a_broker_that_checks_signatures_it_signs_and_asks_for_its_token(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("[ops]\naws_access_key_id = AKIAOPS\naws_secret_access_key = secret\n")

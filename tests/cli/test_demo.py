@@ -49,6 +49,7 @@ def processes_under(folder: Path) -> list[str]:
 # The handler.
 
 
+@pytest.mark.slow
 def test_the_tutorial_charges_some_orders_twice_where_semel_charges_each_once(tmp_path: Path) -> None:
     """And it needs nothing but what `pip install semel` brings."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)

@@ -363,6 +363,7 @@ def test_drop_shows_the_impact_and_wants_the_name_typed(shell: Shell) -> None:
     assert shell.count() == 5
 
 
+@pytest.mark.slow
 def test_a_redrive_moves_a_bar_pauses_goes_on_and_ends(shell: Shell) -> None:
     shell.bury(60)
     terminal = Terminal("dlq", "redrive", DLQ, "--rate", "20")

@@ -384,6 +384,7 @@ def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken(
 # The real thing.
 
 
+@pytest.mark.slow
 def test_from_a_log_to_the_cause_and_the_exit_code(spark: SparkSession, tmp_path: Path, capsys: Captured) -> None:
     """Work of 3 s under a timeout of 2 s: a second worker has it before the first is done."""
     lines = [
@@ -494,6 +495,7 @@ def test_a_log_with_events_of_another_time_only_is_no_error(
     assert "nothing happened in that time" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_sample_log_shows_duplicates_and_the_command_that_reads_it(spark: SparkSession, capsys: Captured) -> None:
     assert doctor("--sample", "--format", "json") == 1
     told = capsys.readouterr()

@@ -186,6 +186,7 @@ def test_a_worker_that_is_told_to_stop_drains_ends_well_and_takes_its_note_away(
     assert not list((tmp_path / "state" / "workers").iterdir())
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_comes_back_as_the_operator_wanted_it(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_worker_that_dies_comes_back_as_the_operator_wanted_it(
         found.until(lambda: found.effects == [1])
 
 
+@pytest.mark.slow
 def test_commands_from_all_sides_at_once_leave_all_processes_alike(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue
 ) -> None:

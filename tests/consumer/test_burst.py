@@ -92,6 +92,7 @@ def test_it_sends_what_is_in_the_outbox_or_reports_what_is_left(
     assert len(broker.peek("receipts")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["delayed", "lost by a dead worker"])
 def test_it_waits_for_what_is_hidden_and_will_come(app: App, broker: EmbeddedBroker, how: str) -> None:
     @app.handler("orders")
@@ -107,6 +108,7 @@ def test_it_waits_for_what_is_hidden_and_will_come(app: App, broker: EmbeddedBro
     assert not broker.peek("orders")
 
 
+@pytest.mark.slow
 def test_what_another_worker_has_in_flight_is_waited_for_no_longer_than_a_lease(app: App) -> None:
     @app.handler("orders", lease=3)
     def handle(order: dict[str, int]) -> None:
