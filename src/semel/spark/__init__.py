@@ -1,11 +1,14 @@
 """SQS as a source and a sink of Spark, exactly once, and the pipeline on top of it.
 
-`format("sqs")` is there wherever Semel is installed. Names here are loaded when they are asked for.
+`format("sqs")` is there wherever Semel is installed. Names here are loaded when they are asked for. Importing this
+package has Spark run the Python that runs this code, unless PYSPARK_PYTHON names another (see interpreter.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from semel.spark.interpreter import use_this_python
 
 if TYPE_CHECKING:
     from semel.spark.dedup import once
@@ -23,3 +26,6 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(f"semel.spark.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+use_this_python()

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from semel.spark.interpreter import use_in_running_spark
 from semel.spark.log import SegmentLog
 from semel.spark.options import COLUMN_NAMES, SCHEMA, OptionError, ReadOptions, read_options
 from semel.spark.planning import Planner
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session. Not needed where the package is installed: Spark then finds it by itself."""
+    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see docs/spark.md."""
+    use_in_running_spark()
     spark.dataSource.register(SqsSource)
 
 
