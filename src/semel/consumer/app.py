@@ -269,7 +269,7 @@ class App:
         queue = client.queue(handler.queue)
         attributes = queue.attributes()
         if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
-            attributes = _create_dead_letter_queue(client, queue)
+            attributes = create_dead_letter_queue(client, queue)
         found = settings_.resolve(
             queue=queue.name,
             command_line=command_line,
@@ -321,7 +321,7 @@ def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
         )
 
 
-def _create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
+def create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
     name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
     wanted = {"MessageRetentionPeriod": str(DEAD_LETTER_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
     created = client.create_queue(name, wanted)
