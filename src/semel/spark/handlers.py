@@ -26,8 +26,11 @@ from semel.ledger.contract import Ledger
 from semel.spark.handlers_apps import Place
 from semel.spark.handlers_query import HandlerQuery, Source, cores
 from semel.spark.handlers_task import Patience
+from semel.spark.interpreter import running_spark
 from semel.spark.pipeline.failures import explained
-from semel.spark.pipeline.stopping import Stop, on_signals
+from semel.spark.pipeline.starting import quiet_accumulators
+from semel.spark.pipeline.stopping import Stop, interruptible, on_signals
+from semel.spark.sessions import end_java, session
 from semel.spark.sinks.base import Written
 from semel.spark.sinks.handler import HandlerSink
 
@@ -82,10 +85,10 @@ def run(
     """
     wanted = processes.Wanted(
         app,
-        endpoint_url,
-        None if queues is None else tuple(queues),
+        endpoint_url=endpoint_url,
         region=region,
         profile=profile,
+        queues=None if queues is None else tuple(queues),
         attempt_log=attempt_log,
     )
     place = Place.here(
@@ -99,31 +102,47 @@ def run(
         log_level=log_level,
     )
     stop = Stop() if stop is None else stop
-    with ExitStack() as stack, on_signals(stop):
-        found = processes.prepared(wanted)
-        ledger = found.ledger(stack)
-        only = processes.chosen(wanted)
-        lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
-        found.announce(lanes, ledger, found.client(), f"{app} on Spark")
-        folder = _folder(checkpoint, app)
-        _check_ledger(ledger, folder, master)
-        source = Source(found, folder, available_now, receivers, max_messages)
-        spark = _started(stack, app, master, [source.receivers(lane) for lane in lanes])
-        if master is None:  # as spark-submit has it
-            _check_ledger(ledger, folder, spark.sparkContext.master)
-        with on_signals(stop):  # again: Spark has taken SIGINT for itself
-            engine = _Engine(lanes, place, source, patience, seconds(found.drain_limit if drain is None else drain))
-            return engine.run(spark, stop, health)
+    owns_spark = running_spark() is None
+    with ExitStack() as stack, interruptible():
+        try:
+            found = processes.prepared(wanted)
+            ledger = found.ledger(stack)
+            only = processes.chosen(wanted)
+            lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
+            found.announce(lanes, ledger, found.client(), f"{app} on Spark")
+            folder = _folder(checkpoint, app)
+            _check_ledger(ledger, folder, master)
+            source = Source(found, folder, available_now, receivers, max_messages)
+            spark = _started(app, master, [source.receivers(lane) for lane in lanes])
+            if owns_spark:
+                stack.callback(partial(_quietly, spark.stop))
+            if master is None:  # as spark-submit has it
+                _check_ledger(ledger, folder, spark.sparkContext.master)
+            limit = seconds(found.drain_limit if drain is None else drain)
+            engine = _Engine(lanes, place, source, patience, limit, owns_spark)
+            with on_signals(stop):
+                return engine.run(spark, stop, health)
+        except KeyboardInterrupt:  # before the first query: nothing is under way
+            if owns_spark:
+                end_java()
+            return Report()
 
 
 class _Engine:
-    """All queries of a run."""
+    """All queries of a run. `owns_spark`: Spark was started for them alone."""
 
     def __init__(
-        self, lanes: Sequence[Lane], place: Place, source: Source, patience: Patience | None, drain: float
+        self,
+        lanes: Sequence[Lane],
+        place: Place,
+        source: Source,
+        patience: Patience | None,
+        drain: float,
+        owns_spark: bool,
     ) -> None:
         self._metrics = Metrics()
         self._drain = drain
+        self._owns_spark = owns_spark
         self._started = False
         self._queries = [
             HandlerQuery(
@@ -144,7 +163,13 @@ class _Engine:
                 self._watch(stop)
             except Exception as failed:  # noqa: BLE001 - whatever PySpark and Py4J raise, the user gets one line
                 error = explained(failed)
-            unfinished = self._stop(stop)
+            unfinished = self._unfinished(stop)
+            if not unfinished or not self._owns_spark:
+                for query in self._queries:
+                    query.stop()
+            error = error or self._error()
+            if unfinished and self._owns_spark:
+                end_java()  # within a batch, Spark would take its time, and print the tracebacks of its workers
             return self._report(error, unfinished)
 
     def _serve(self, stack: ExitStack, address: str) -> None:
@@ -168,11 +193,12 @@ class _Engine:
     def _error(self) -> SemelError | None:
         return next((error for query in self._queries if (error := query.error()) is not None), None)
 
-    def _stop(self, stop: Stop) -> tuple[str, ...]:
-        until = time.monotonic() + self._drain
+    def _unfinished(self, stop: Stop) -> tuple[str, ...]:
+        """Wait for the batches in hand; the queues whose batch took too long."""
+        until = time.monotonic() + stop.drain(self._drain)
         for query in self._queries:
             query.begin_no_other()
-        return tuple(query.name for query in self._queries if not query.stop(until, stop))
+        return tuple(query.name for query in self._queries if not query.finished(until, stop))
 
     def _report(self, error: SemelError | None, unfinished: tuple[str, ...]) -> Report:
         counts: dict[str, dict[str, int]] = {}
@@ -186,7 +212,7 @@ class _Engine:
                 "%d messages of %s wait under the checkpoint for another attempt, by the next start", count, name
             )
         completed = sum(found.get("completed", 0) for found in counts.values())
-        return Report(completed, counts, unfinished, waiting, error or self._error())
+        return Report(completed, counts, unfinished, waiting, error)
 
     def _count(self, written: Sequence[Written]) -> None:
         for one in written:
@@ -232,28 +258,17 @@ def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
         log.warning("the checkpoint %s must be on a file system that all executors of %s share", checkpoint, master)
 
 
-def _started(stack: ExitStack, app: str, master: str | None, receivers: Sequence[int]) -> SparkSession:
-    """A session; stopped at the end if it was started for this."""
-    from semel.spark.sessions import session
-
+def _started(app: str, master: str | None, receivers: Sequence[int]) -> SparkSession:
+    """A session of its own. Ctrl-C while Spark starts is a KeyboardInterrupt."""
     # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting for a core.
     tasks = max(cores(), sum(receivers)) if master is None else None
-    owned = "pyspark" not in sys.modules or _no_context()
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call, and the traceback of what we report
-    spark = session(f"semel {app}", master=master, cores=tasks)
-    if owned:
-        stack.callback(partial(_quietly, spark.stop))
-    spark = spark.newSession()
+    with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
+        spark = session(f"semel {app}", master=master, cores=tasks).newSession()
+    quiet_accumulators(spark)
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     return spark
-
-
-def _no_context() -> bool:
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is None
 
 
 def _quietly(act: Callable[[], Any]) -> None:

@@ -167,8 +167,8 @@ class HandlerQuery:
     def begin_no_other(self) -> None:
         self._stopping = True
 
-    def stop(self, until: float, stop: Stop) -> bool:
-        """Whether it ended in order: with no batch in hand."""
+    def finished(self, until: float, stop: Stop) -> bool:
+        """Wait for the batch in hand. Whether the query can end, or has ended, in order."""
         if self._query is None:
             return True
         in_order = False
@@ -177,10 +177,12 @@ class HandlerQuery:
         if in_order:
             self._turn.release()
             self._written_down()
-        ended = not self._query.isActive
-        with suppress(Exception):  # it is over anyway; the next start goes on from what is on disk
-            self._query.stop()
-        return in_order or ended
+        return in_order or not self._query.isActive
+
+    def stop(self) -> None:
+        if self._query is not None:
+            with suppress(Exception):  # it is over anyway; the next start goes on from what is on disk
+                self._query.stop()
 
     def _written_down(self) -> None:
         """Give Spark the time to write down that the last batch is done: it would be run again, to no effect."""

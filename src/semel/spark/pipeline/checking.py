@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from semel.consumer.jsonpath import JsonPath
+from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.errors import SemelError
+from semel.extras import MissingExtra
 from semel.spark.options import COLUMN_NAMES, ReadOptions, read_options
-from semel.spark.pipeline import evolution, schema
+from semel.spark.pipeline import evolution, requirements, schema
 from semel.spark.pipeline.checkpoint import Checkpoint
-from semel.spark.pipeline.file_sections import PipelineFileError
+from semel.spark.pipeline.file_sections import PipelineFileError, nearest
+from semel.spark.pipeline.schema import Array, Kind, Map, Plain, Struct, Type
 from semel.spark.pipeline.spec import (
     Dedup,
     DeltaSpec,
@@ -56,10 +61,15 @@ class Check:
         return asdict(self) | {"passed": self.passed}
 
 
-def check(pipeline: Pipeline, *, with_spark: bool = False) -> Check:
-    """`with_spark`: look at the SQL of constraints, too, for which Spark has to be started."""
-    findings = [*_queues(pipeline), *_written_to(pipeline), *_history(pipeline)]
-    if with_spark:
+def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = False) -> Check:
+    """`with_spark`: look at the SQL of constraints, too, for which Spark has to be started. `create_dlq`: the run will
+    create the dead-letter queues that are missing."""
+    missing = list(requirements.missing(pipeline))
+    findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
+    findings += [*_queues(pipeline, create_dlq), *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
+    if not any(isinstance(error, MissingExtra) for error in missing):
+        findings += _tables(pipeline)
+    if with_spark and not missing:
         findings += _conditions(pipeline)
     return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
 
@@ -84,7 +94,7 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
         yield f"rows      {schema.ddl(pipeline.schema.fields)}"
     for constraint in pipeline.schema.constraints:
         yield f"          rejected unless {constraint.name}"
-    yield f"rejects   {_rejects(pipeline)}"
+    yield f"rejects   {rejects_go(pipeline)}"
     yield f"writes    {_target(pipeline)}"
     yield f"remembers {pipeline.checkpoint}"
 
@@ -96,7 +106,7 @@ _DEDUP: Final = {
 }
 
 
-def _rejects(pipeline: Pipeline) -> str:
+def rejects_go(pipeline: Pipeline) -> str:
     match pipeline.rejects.to:
         case RejectTo.DEAD_LETTER_QUEUE:
             return "to the queue's own dead-letter queue"
@@ -127,7 +137,7 @@ def _target(pipeline: Pipeline) -> str:
 # What is there.
 
 
-def _queues(pipeline: Pipeline) -> Iterator[Finding]:
+def _queues(pipeline: Pipeline, create_dlq: bool) -> Iterator[Finding]:
     source = pipeline.source
     options = read_options(source.options(pipeline.checkpoint), column_names=COLUMN_NAMES)
     try:
@@ -143,6 +153,19 @@ def _queues(pipeline: Pipeline) -> Iterator[Finding]:
                 yield Finding(Level.PROBLEM, f"queue {name}: {error}")
                 continue
             yield from _queue(name, found, pipeline, options)
+            if "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
+                yield _no_dead_letter_queue(name, create_dlq)
+
+
+def _no_dead_letter_queue(name: str, create_dlq: bool) -> Finding:
+    if create_dlq:
+        text = f"queue {name}: its dead-letter queue will be created, with a maxReceiveCount of {RECOMMENDED_RECEIVES}"
+        return Finding(Level.FINE, text)
+    return Finding(
+        Level.PROBLEM,
+        f"queue {name} has no dead-letter queue for what is rejected: run with --create-dlq, give it a RedrivePolicy, "
+        "or set [rejects] queue or table",
+    )
 
 
 def _written_to(pipeline: Pipeline) -> Iterator[Finding]:
@@ -170,12 +193,6 @@ def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: Rea
     fifo = found.get("FifoQueue") == "true"
     kind = "FIFO" if fifo else "Standard"
     yield Finding(Level.FINE, f"queue {name}: {kind}, {waiting:,} waiting, kept for {retention / DAY:g} days")
-    if "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
-        yield Finding(
-            Level.PROBLEM,
-            f"queue {name} has no dead-letter queue for what is rejected: give it a RedrivePolicy, or set [rejects] "
-            "queue or table",
-        )
     if fifo and options.receivers_of(name) > 1:
         yield Finding(
             Level.WARNING,
@@ -190,14 +207,68 @@ def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: Rea
         )
 
 
+def _key(pipeline: Pipeline) -> Iterator[Finding]:
+    """A key that is in no message: each would count as another one, and duplicates would come through."""
+    key, fields = pipeline.source.key, pipeline.schema.fields
+    if key is None or not key.startswith("$") or pipeline.schema.raw:
+        return
+    if not _leads_to_a_field(JsonPath.parse(key).steps, Struct(fields), any_as_text=pipeline.schema.any_as_text):
+        meant = nearest(key.removeprefix("$."), [one.name for one in fields], ".")
+        yield Finding(
+            Level.PROBLEM,
+            f'[source] key = "{key}": the schema has no such field{meant} '
+            "A message without the field has no key, so that its duplicates are not recognised; add it to [schema]",
+        )
+
+
+def _leads_to_a_field(steps: Sequence[str | int], kind: Type, *, any_as_text: bool) -> bool:
+    if not steps:
+        return True
+    step, rest = steps[0], steps[1:]
+    match kind:
+        case Struct(fields=fields) if isinstance(step, str):
+            inner = next((field.type for field in fields if field.name == step), None)
+        case Map(value=value) if isinstance(step, str):
+            inner = value
+        case Array(element=element) if isinstance(step, int):
+            inner = element
+        case Plain(kind=Kind.STRING):
+            return any_as_text
+        case _:
+            return False
+    return inner is not None and _leads_to_a_field(rest, inner, any_as_text=any_as_text)
+
+
+def _tables(pipeline: Pipeline) -> Iterator[Finding]:
+    """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
+    from semel.spark.pipeline.making import rejects_of, sink_of
+    from semel.spark.pipeline.rows import row_schema
+    from semel.spark.sinks.base import Checkable
+    from semel.spark.sinks.rejects import TABLE
+
+    with suppress(SemelError):  # `_history` tells of a record that cannot be read
+        former = Checkpoint(pipeline.checkpoint).record()
+        for make, schema in ((sink_of, row_schema(pipeline)), (rejects_of, TABLE)):
+            try:
+                sink = make(pipeline)
+                if isinstance(sink, Checkable):
+                    sink.check(schema, None if former is None else former.id)
+                    yield Finding(Level.FINE, f"{sink.name}: can be written to")
+            except SemelError as error:
+                yield Finding(Level.PROBLEM, str(error))
+
+
 def _conditions(pipeline: Pipeline) -> Iterator[Finding]:
     from semel.spark.pipeline.parsing import check_constraints
-    from semel.spark.sessions import session
+    from semel.spark.sessions import end_java, session
 
     try:
         check_constraints(session(f"semel check {pipeline.name}"), pipeline)
     except PipelineFileError as error:
         yield from (Finding(Level.PROBLEM, mistake) for mistake in error.mistakes)
+    except KeyboardInterrupt:
+        end_java()
+        raise
     else:
         yield Finding(Level.FINE, f"constraints: Spark understands all {len(pipeline.schema.constraints)}")
 

@@ -54,13 +54,20 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def load(
-    path: str | Path, *, endpoint_url: str | None = None, environment: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    profile: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Pipeline:
-    """The pipeline that a file describes; `endpoint_url` comes before the file's own. Raises PipelineFileError."""
+    """The pipeline that a file describes; where SQS is, as given here, comes before what [source] says of it. Raises
+    PipelineFileError."""
     path = Path(path)
     table = _toml(path)
-    if endpoint_url is not None and isinstance(table.get("source"), dict):
-        table["source"]["endpoint_url"] = endpoint_url
+    if isinstance(table.get("source"), dict):
+        given = {"endpoint_url": endpoint_url, "region": region, "profile": profile}
+        table["source"] |= {option: value for option, value in given.items() if value is not None}
     notes = Notes(path.resolve().parent, os.environ if environment is None else environment)
     pipeline = _pipeline(Section("", table, notes), path)
     if not notes.mistakes:

@@ -40,7 +40,14 @@ def sink_of(pipeline: Pipeline) -> Sink:
             from semel.spark.handlers_apps import Place
             from semel.spark.sinks.handler import HandlerSink
 
-            place = Place.here(spec.app, endpoint_url=pipeline.source.endpoint_url, attempt_log=pipeline.log.attempts)
+            source = pipeline.source
+            place = Place.here(
+                spec.app,
+                endpoint_url=source.endpoint_url,
+                region=source.region,
+                profile=source.profile,
+                attempt_log=pipeline.log.attempts,
+            )
             return HandlerSink(place, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
         case other:
             assert_never(other)

@@ -1,4 +1,5 @@
-"""What a pipeline itself asks SQS about its queues: their retention, and how many messages wait.
+"""What a pipeline itself asks SQS about its queues: their retention, and how many messages wait; and the dead-letter
+queues that it creates if it is told to.
 
 The number of waiting messages is for people only: it is asked now and then, and nothing depends on the answer.
 """
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from semel.consumer.app import create_dead_letter_queue
 from semel.errors import SemelError
 from semel.spark.dedup import RETENTION
-from semel.spark.pipeline.spec import SourceSpec
+from semel.spark.pipeline.spec import Pipeline, RejectTo, SourceSpec
 from semel.sqs.client import Client
 
 EVERY: Final = 3.0  # seconds between two looks at the backlog
@@ -26,6 +28,17 @@ def retention(source: SourceSpec) -> int:
     with Client(source.endpoint_url, source.region, source.profile) as client:
         found = [client.queue(name).attributes(_RETENTION) for name in source.queues]
     return max(int(one.get(_RETENTION, RETENTION)) for one in found)
+
+
+def create_dead_letter_queues(pipeline: Pipeline) -> None:
+    """For the queues that have none, if rejected messages go there; as `semel run --create-dlq` does it."""
+    if pipeline.rejects.to is not RejectTo.DEAD_LETTER_QUEUE:
+        return
+    source = pipeline.source
+    with Client(source.endpoint_url, source.region, source.profile) as client:
+        for queue in map(client.queue, source.queues):
+            if "RedrivePolicy" not in queue.attributes("RedrivePolicy"):
+                create_dead_letter_queue(client, queue)
 
 
 class Backlog:

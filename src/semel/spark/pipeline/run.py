@@ -15,7 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
-from semel.spark.pipeline import starting, status
+from semel.spark.interpreter import running_spark
+from semel.spark.pipeline import queues, starting, status
 from semel.spark.pipeline.batches import Batches
 from semel.spark.pipeline.board import Board, source_totals
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
@@ -24,12 +25,12 @@ from semel.spark.pipeline.events import Events
 from semel.spark.pipeline.failures import explained
 from semel.spark.pipeline.making import rejects_of, sink_of, traces
 from semel.spark.pipeline.metrics import Metrics, health, serve
-from semel.spark.pipeline.queues import Backlog
 from semel.spark.pipeline.running import End, Running, Trigger
 from semel.spark.pipeline.snapshot import Snapshot, State
 from semel.spark.pipeline.spec import Dedup, HandlerSpec, Pipeline, segments_of
-from semel.spark.pipeline.stopping import Stop, on_signals
+from semel.spark.pipeline.stopping import Stop, interruptible, on_signals
 from semel.spark.pipeline.tasks import Outcome
+from semel.spark.sessions import end_java
 from semel.spark.sinks.rejects import TABLE as REJECTED
 from semel.spark.storage import open_store
 
@@ -42,7 +43,8 @@ DRAIN: Final = 60.0  # seconds for the batch in hand after SIGTERM
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a run ended. `code` is for the command line: 0 done or stopped, 1 failed, 3 stopped within a batch."""
+    """How a run ended. `code` is for the command line: 0 done or stopped, 1 failed, 3 stopped within a batch, 4 every
+    message was rejected."""
 
     snapshot: Snapshot
     error: SemelError | None = None
@@ -50,7 +52,14 @@ class Report:
 
     @property
     def code(self) -> int:
-        return 1 if self.error is not None else 3 if self.unfinished else 0
+        if self.error is not None:
+            return 1
+        return 3 if self.unfinished else 4 if self.all_rejected else 0
+
+    @property
+    def all_rejected(self) -> bool:
+        """Whether there were rejects and no rows: then the schema is more likely to be wrong than every message."""
+        return self.snapshot.run.rejected > 0 and self.snapshot.run.rows == 0
 
 
 def run(
@@ -61,17 +70,19 @@ def run(
     cores: int | None = None,
     show: Show = "auto",
     drain: float = DRAIN,
+    create_dlq: bool = False,
     stop: Stop | None = None,
 ) -> Report:
     """Runs it until it fails, is stopped (by a signal or `stop.ask()`), or with `available_now` the backlog is done.
 
-    A refusal before the start is raised; what happens from then on is in the report, and in status.json.
+    A refusal before the start is raised; what happens from then on is in the report, and in status.json. A signal that
+    comes before the query runs ends it at once, and Spark with it. `create_dlq`: create missing dead-letter queues.
     """
     stop = Stop() if stop is None else stop
     checkpoint = Checkpoint(pipeline.checkpoint)
-    with on_signals(stop), checkpoint.held():
+    with interruptible(), checkpoint.held():
         record = recorded(pipeline, checkpoint)
-        wanted = _Wanted(available_now, master, cores, show, drain)
+        wanted = _Wanted(available_now, master, cores, show, drain, create_dlq)
         return _Run(pipeline, checkpoint, record, wanted, stop).run()
 
 
@@ -95,6 +106,7 @@ class _Wanted:
     cores: int | None
     show: Show
     drain: float
+    create_dlq: bool
 
 
 class _Run:
@@ -113,12 +125,11 @@ class _Run:
         self.events = None if folder is None else Events(folder)
         if self.events is not None:
             self.metrics.attempts_dropped = self.events.dropped
-        self.backlog = Backlog(pipeline.source, self.board.waiting)
+        self.backlog = queues.Backlog(pipeline.source, self.board.waiting)
         self.display = display_for(wanted.show)
 
     def run(self) -> Report:
         with ExitStack() as stack:
-            stack.enter_context(starting.quiet_py4j())
             stack.enter_context(logging_above(self.display))
             stack.enter_context(self.backlog.watched())
             if self.events is not None:
@@ -129,21 +140,25 @@ class _Run:
             return self._told(end)
 
     def _ended(self, stack: ExitStack) -> End:
+        owns_spark = running_spark() is None
         try:
-            return self._carried_out(stack)
+            return self._carried_out(stack, owns_spark)
         except SemelError as error:
             return End(error=error)
+        except KeyboardInterrupt:
+            if owns_spark:
+                end_java()
+            return End(stopped=True)
         except Exception as error:  # a mistake of ours or of a library: one line, and the rest in status.json
             log.debug("the pipeline ended with an error", exc_info=True)
             return End(error=explained(error))
 
-    def _carried_out(self, stack: ExitStack) -> End:
+    def _carried_out(self, stack: ExitStack, owns_spark: bool) -> End:
         self._open(stack)
         if self.stop.asked:
             return End(stopped=True)
-        spark, owned = starting.started(self.pipeline, self.wanted.master, self.wanted.cores)
-        stack.enter_context(on_signals(self.stop))  # again: Spark has taken SIGINT for itself
-        if owned:
+        spark = starting.started(self.pipeline, self.wanted.master, self.wanted.cores)
+        if owns_spark:
             stack.callback(starting.stop_quietly, spark)
         from semel.spark.pipeline.listener import Listener
 
@@ -152,14 +167,25 @@ class _Run:
         batches = Batches(self.record.id, self.sink, self.rejects, self._committed, traced=self.events is not None)
         self._serve(stack, lambda: 0.0 if batches.busy else listener.silence)
         between = self._trying_again(spark, batches)
-        running = Running(batches, listener, self.stop, drain=self.wanted.drain, tick=between, stopping=self._stopping)
+        running = Running(
+            batches,
+            listener,
+            self.stop,
+            drain=self.wanted.drain,
+            tick=between,
+            stopping=self._stopping,
+            end_spark=end_java if owns_spark else None,
+        )
         trigger = Trigger(self.pipeline.trigger.every, self.wanted.available_now)
-        return running.run(rows, self.pipeline.name, self.checkpoint.query, trigger, self._running)
+        with on_signals(self.stop):
+            return running.run(rows, self.pipeline.name, self.checkpoint.query, trigger, self._running)
 
     def _open(self, stack: ExitStack) -> None:
         """Sinks first, then the record: if a sink refuses, the record is still what the last run went by."""
         from semel.spark.pipeline import parsing
 
+        if self.wanted.create_dlq:
+            queues.create_dead_letter_queues(self.pipeline)
         for sink, schema in ((self.sink, parsing.row_schema(self.pipeline)), (self.rejects, REJECTED)):
             stack.callback(sink.close)
             sink.open(schema)

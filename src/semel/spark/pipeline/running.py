@@ -53,7 +53,8 @@ class End:
 
 
 class Running:
-    """One run of a query. `tick` is called a few times a second; `stopping` once, when it is asked to stop."""
+    """One run of a query. `tick` is called a few times a second; `stopping` once, when it is asked to stop. `end_spark`
+    ends a Spark that was started for this query; None: others use it, too."""
 
     def __init__(
         self,
@@ -64,9 +65,11 @@ class Running:
         drain: float,
         tick: Callable[[], None],
         stopping: Callable[[], None],
+        end_spark: Callable[[], None] | None = None,
     ) -> None:
         self._batches, self._listener, self._stop = batches, listener, stop
         self._drain, self._tick, self._stopping = drain, tick, stopping
+        self._end_spark = end_spark
 
     def run(self, df: DataFrame, name: str, checkpoint: str, trigger: Trigger, started: Callable[[str], None]) -> End:
         streams = df.sparkSession.streams
@@ -110,7 +113,7 @@ class Running:
     def _stopped(self, query: StreamingQuery) -> End:
         self._stopping()
         self._batches.stop()
-        until = time.monotonic() + self._drain
+        until = time.monotonic() + self._stop.drain(self._drain)
         while self._batches.busy and time.monotonic() < until and not self._stop.at_once and query.isActive:
             self._tick()
             self._batches.wait(TICK)
@@ -119,7 +122,8 @@ class Running:
             self._written_down()
         if not query.isActive:  # it ended by itself meanwhile, with StopAsked or an error of its own
             return self._ended(query.exception())
-        self._quietly(query.stop)
+        # Within a batch, Spark would take its time, and print the tracebacks of its workers.
+        self._quietly(self._end_spark if unfinished and self._end_spark is not None else query.stop)
         failed = self._batches.error
         if not unfinished and failed is not None and not isinstance(failed, StopAsked):
             return End(error=explained(failed))

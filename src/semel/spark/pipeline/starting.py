@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.spark.pipeline import queues
 from semel.spark.pipeline.making import is_choosy, traces
 from semel.spark.pipeline.spec import Dedup, HandlerSpec, Pipeline
+from semel.spark.pipeline.stopping import interruptible
 from semel.spark.sinks.base import Sink
 
 if TYPE_CHECKING:
@@ -21,21 +20,21 @@ log: Final = logging.getLogger("semel.spark")
 TASK_TRIES: Final = 4  # as on a cluster: on one machine Spark would give up at the first failure
 
 
-def started(pipeline: Pipeline, master: str | None, cores: int | None) -> tuple[SparkSession, bool]:
-    """A session of the pipeline's own, and whether Spark was started for it, and so is to be stopped with it."""
+def started(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkSession:
+    """A session of the pipeline's own. Ctrl-C while Spark starts is a KeyboardInterrupt."""
     from semel.spark.sessions import session
 
     settings: dict[str, Any] = dict(pipeline.spark)
     if master is None and "spark.master" not in settings and "PYSPARK_GATEWAY_PORT" not in os.environ:
         settings["spark.master"] = f"local[{cores or _cores()},{TASK_TRIES}]"
-    owned = _no_spark_yet()
-    spark = session(f"semel {pipeline.name}", master=master, cores=cores, **settings).newSession()
-    _quiet_accumulators(spark)
+    with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
+        spark = session(f"semel {pipeline.name}", master=master, cores=cores, **settings).newSession()
+    quiet_accumulators(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.shuffle.partitions", str(pipeline.source.dedup_partitions))
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
-    return spark, owned
+    return spark
 
 
 def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: Sink) -> DataFrame:
@@ -63,24 +62,7 @@ def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: 
     return dedup.once_by(found, parsing.IDENTITY, within) if by_key else found
 
 
-@contextmanager
-def quiet_py4j() -> Iterator[None]:
-    """Py4J logs each call, and the tracebacks of what a user gets in one line; some of it in the name of the root."""
-    root: list[logging.Handler] = [*logging.getLogger().handlers, *([logging.lastResort] if logging.lastResort else [])]
-    for handler in root:
-        handler.addFilter(_not_py4j)
-    try:
-        yield
-    finally:
-        for handler in root:
-            handler.removeFilter(_not_py4j)
-
-
-def _not_py4j(record: logging.LogRecord) -> bool:
-    return "py4j" not in record.pathname
-
-
-def _quiet_accumulators(spark: SparkSession) -> None:
+def quiet_accumulators(spark: SparkSession) -> None:
     """PySpark's server for accumulators prints a traceback when Java goes away; what is to be said, we say."""
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
@@ -96,11 +78,3 @@ def stop_quietly(spark: SparkSession) -> None:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def _no_spark_yet() -> bool:
-    if "pyspark" not in sys.modules:
-        return True
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is None

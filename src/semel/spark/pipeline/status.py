@@ -13,17 +13,19 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import orjson
 
 from semel.errors import SemelError
-from semel.spark.pipeline.board import Board
 from semel.spark.pipeline.display import machine_readable
 from semel.spark.pipeline.figures import duration, render
 from semel.spark.pipeline.snapshot import Snapshot, State
 from semel.spark.pipeline.spec import Pipeline
 from semel.spark.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from semel.spark.pipeline.board import Board  # which needs pyarrow; whoever only looks does not
 
 log: Final = logging.getLogger("semel.spark")
 

@@ -1,14 +1,15 @@
-"""SIGTERM and SIGINT: the first asks a pipeline to finish the batch in hand and stop, the second to stop at once.
+"""SIGTERM and SIGINT. Before a query runs, the first one ends it all, wherever it comes.
 
-A third one is the system's: it ends the process as if Semel had never looked. Whichever it is, nothing is lost: a batch
-that was not finished is run again by the next start.
+While a query runs, the first one asks it to finish its batch and stop, the second to stop at once. A third one is the
+system's: it ends the process as if Semel had never looked. Whichever it is, nothing is lost: a batch that was not
+finished is run again by the next start.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
@@ -16,12 +17,14 @@ from typing import Any, Final
 from semel.consumer.signals import Herald
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+INTERRUPT_DRAIN: Final = 5.0  # seconds for the batch after Ctrl-C: somebody is waiting
 
 
 class Stop:
     """The wish to stop. Thread-safe; a signal's handler has it asked by a herald."""
 
     def __init__(self) -> None:
+        self.interrupted = False  # by Ctrl-C
         self._asked = 0
         self._wake = threading.Event()
         self._at_once = threading.Event()
@@ -43,6 +46,10 @@ class Stop:
                 self._at_once.set()
             return self._asked
 
+    def drain(self, seconds: float) -> float:
+        """How long a batch may still take: so many seconds, or fewer after Ctrl-C."""
+        return min(seconds, INTERRUPT_DRAIN) if self.interrupted else seconds
+
     def wait(self, seconds: float) -> bool:
         """Sleep, but not past the wish to stop."""
         return self._wake.wait(seconds)
@@ -57,23 +64,42 @@ def on_signals(stop: Stop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-
     herald, signals = Herald(stop.ask), 0
 
-    def heard(_number: int, _frame: FrameType | None) -> None:
+    def heard(number: int, _frame: FrameType | None) -> None:
         nonlocal signals
         signals += 1
+        stop.interrupted = stop.interrupted or number == signal.SIGINT
         herald.tell()
         if signals > 1:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
 
     try:
+        with _handled_by(heard):
+            yield
+    finally:
+        herald.close()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While this lasts, signals raise KeyboardInterrupt, whatever else has asked for them, as Spark does at its start.
+    Only the main thread gets signals; elsewhere this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with _handled_by(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
         for number in SIGNALS:
-            signal.signal(number, heard)
+            signal.signal(number, handler)
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-        herald.close()
+        for number, before in former.items():
+            signal.signal(number, before)

@@ -99,6 +99,21 @@ class Choosy(Protocol):
     def misfits(self, batch: pa.RecordBatch) -> list[Misfit]: ...
 
 
+@runtime_checkable
+class Checkable(Protocol):
+    """A sink that can tell beforehand, and without changing anything, why a pipeline must not write to it."""
+
+    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
+        """Raises SinkError for what `open` would refuse, and for a table that is another's: it has rows, and none of
+        them are of the pipeline with this id (None: it has not run yet)."""
+
+
+def foreign(table: str, found: str) -> SinkError:
+    return SinkError(
+        f"{table} is not this pipeline's: {found}. Choose a new and empty place, or the checkpoint that belongs to it"
+    )
+
+
 def misfits(writer: object, batch: pa.RecordBatch) -> list[Misfit]:
     """The rows of `batch` that must not be given to `writer`: at most one entry a row, in the rows' order."""
     return writer.misfits(batch) if isinstance(writer, Choosy) else []

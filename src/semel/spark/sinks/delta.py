@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.spark import points
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, short
+from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, foreign, short
 from semel.spark.sinks.delta_files import DeltaWriter, file_system, local_store
 from semel.spark.sinks.parquet_files import check_codec
 from semel.spark.sinks.shapes import grown, storable
@@ -56,12 +56,32 @@ class DeltaSink:
         return f"Delta table {self._url}"
 
     def open(self, schema: pa.Schema) -> None:
+        wanted = self._wanted(schema)
+        self._persistently("open it", lambda: self._opened(wanted))
+        self._schema = wanted
+
+    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
+        wanted = self._wanted(schema)
+        self._persistently("read its log", lambda: self._checked(wanted, pipeline))
+
+    def _checked(self, wanted: pa.Schema, pipeline: str | None) -> None:
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = self._fresh()
+        except TableNotFoundError:
+            self._check_empty()
+            return
+        if table.file_uris() and (pipeline is None or table.transaction_version(pipeline) is None):
+            raise foreign(self.name, "it has rows of others")
+        self._grown(table, wanted)
+
+    def _wanted(self, schema: pa.Schema) -> pa.Schema:
         wanted = storable(schema)
         for field in wanted:
             if types.is_time(field.type):
                 raise SinkError(f"{self.name}: column {field.name}: Delta has no type TIME; take STRING or TIMESTAMP")
-        self._persistently("open it", lambda: self._opened(wanted))
-        self._schema = wanted
+        return wanted
 
     def committed(self, batch: MicroBatch) -> bool:
         return bool(self._persistently("read its log", lambda: _has(self._fresh(), batch)))
@@ -115,10 +135,14 @@ class DeltaSink:
             self._check_empty()
             DeltaTable.create(self._url, wanted, mode="ignore", storage_options=self._options)
             table = self._fresh()
+        if self._grown(table, wanted):
+            write_deltalake(table, wanted.empty_table(), mode="append", schema_mode="merge")
+
+    def _grown(self, table: DeltaTable, wanted: pa.Schema) -> bool:
+        """Whether the table needs more columns."""
         _check_usable(table, self.name)
         known = storable(pa.schema(table.schema()))
-        if grown(known, wanted, table=self.name, way_out=_WAY_OUT, may_lack=True) != known:
-            write_deltalake(table, wanted.empty_table(), mode="append", schema_mode="merge")
+        return bool(grown(known, wanted, table=self.name, way_out=_WAY_OUT, may_lack=True) != known)
 
     def _fresh(self) -> DeltaTable:
         from deltalake import DeltaTable

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.spark import points
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, short, store_at, unique
+from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, foreign, short, store_at, unique
 from semel.spark.sinks.parquet_files import check_codec, encode, encode_file, sync_folder
 from semel.spark.sinks.shapes import grown, shaped, sql_name, storable
 from semel.spark.storage import LocalStore, Store
@@ -84,20 +84,40 @@ class ParquetSink:
         return f"Parquet table {self._store.url}"
 
     def open(self, schema: pa.Schema) -> None:
-        wanted, known = storable(schema), self._known()
-        self._schema = (
-            wanted
-            if known is None
-            else grown(
-                known,
-                wanted,
-                table=self.name,
-                way_out="Give the column its old type back and a new one another name, or write to a new folder.",
-                may_lack=False,
-            )
-        )
+        known = self._known()
+        self._schema = self._grown(known, schema)
         if known != self._schema:
             self._store.put(SCHEMA, _written_down(self._schema))
+
+    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
+        if isinstance(self._store, LocalStore) and self._store.root.exists() and not self._store.root.is_dir():
+            raise SinkError(f"{self.name}: it is a file; choose a folder")
+        own = f"{self._prefix}-{short(pipeline)}" if pipeline is not None else None
+        names = [name for name in self._entries() if not name.startswith(("_", "."))]
+        mine = own is not None and (
+            self._store.read(f"{OURS}/{own}.committed") is not None or any(name.startswith(own) for name in names)
+        )
+        if names and not mine:
+            raise foreign(self.name, f"the folder holds {names[0]}{' and more' if len(names) > 1 else ''}")
+        self._grown(self._known(), schema)
+
+    def _entries(self) -> list[str]:
+        """What is in the folder: for readers, all of it is one table."""
+        if not isinstance(self._store, LocalStore):
+            return self._store.names()
+        try:
+            return sorted(entry.name for entry in os.scandir(self._store.root))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SinkError(f"{self.name}: {error.strerror}") from None
+
+    def _grown(self, known: pa.Schema | None, schema: pa.Schema) -> pa.Schema:
+        wanted = storable(schema)
+        if known is None:
+            return wanted
+        way_out = "Give the column its old type back and a new one another name, or write to a new folder."
+        return grown(known, wanted, table=self.name, way_out=way_out, may_lack=False)
 
     def committed(self, batch: MicroBatch) -> bool:
         return _last(self._store, self._mark(batch)) >= batch.number

@@ -17,7 +17,7 @@ import pyarrow as pa
 from psycopg import conninfo, sql
 
 from semel.spark import points
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, short
+from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, foreign, short
 from semel.spark.sinks.postgres_copy import ATTEMPT, PLACE, PostgresWriter, connect, refused
 from semel.spark.sinks.postgres_table import Connection, Table, definition, prepared
 from semel.spark.sinks.postgres_upsert import upsert
@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
     pipeline text, table_name text, number bigint NOT NULL, rows bigint NOT NULL, at timestamptz NOT NULL,
     PRIMARY KEY (pipeline, table_name))
 """
+WRITERS: Final = "SELECT pipeline FROM {batches} WHERE table_name = %s"
 LAST: Final = "SELECT number FROM {batches} WHERE pipeline = %s AND table_name = %s"
 # Waits for another transaction that notes the same; gives nothing if the batch is in.
 NOTE: Final = """
@@ -103,16 +104,42 @@ class PostgresSink:
         return f"PostgreSQL table {self._named}"
 
     def open(self, schema: pa.Schema) -> None:
-        wanted = storable(schema)
-        missing = [column for column in self._key if column not in wanted.names]
-        if missing:
-            raise SinkError(f"{self.name}: the key names {', '.join(missing)}, and the rows have {wanted.names} only")
+        wanted = self._wanted(schema)
         try:
             self._table = self._persistently("to be opened", lambda: self._opened(wanted))
         except BaseException:
             self.close()
             raise
         self._schema = wanted
+
+    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
+        """An existing table is the user's, and rows in it are no reason to refuse it; another pipeline's are."""
+        wanted = self._wanted(schema)
+        try:
+            self._connection = connect(self._dsn, self.name, autocommit=True, tries=1)
+            self._persistently("to be opened", lambda: self._checked(wanted, pipeline))
+        finally:
+            self.close()
+
+    def _checked(self, wanted: pa.Schema, pipeline: str | None) -> None:
+        connection = self._connected()
+        with connection.transaction(force_rollback=True):  # so that nothing is changed
+            connection.execute("SET LOCAL lock_timeout = '2s'")
+            table = prepared(connection, self._named, wanted, self._key)
+            schema = self._staging_schema or table.schema
+            if connection.execute(EXISTS, (schema, BATCHES)).fetchone() is None:
+                return
+            writers = sql.SQL(WRITERS).format(batches=sql.Identifier(schema, BATCHES))
+            found = [row[0] for row in connection.execute(writers, (str(table),)).fetchall()]
+        if found and pipeline not in found:
+            raise foreign(self.name, f"another one has written to it ({BATCHES} has pipeline {found[0]})")
+
+    def _wanted(self, schema: pa.Schema) -> pa.Schema:
+        wanted = storable(schema)
+        missing = [column for column in self._key if column not in wanted.names]
+        if missing:
+            raise SinkError(f"{self.name}: the key names {', '.join(missing)}, and the rows have {wanted.names} only")
+        return wanted
 
     def committed(self, batch: MicroBatch) -> bool:
         return self._persistently("to be read", lambda: self._has(batch))

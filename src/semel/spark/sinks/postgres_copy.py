@@ -75,9 +75,9 @@ class PostgresWriter:
         )
 
 
-def connect(dsn: str, sink: str, *, autocommit: bool = False) -> Connection:
+def connect(dsn: str, sink: str, *, autocommit: bool = False, tries: int = _CONNECT_TRIES) -> Connection:
     """A connection; a server that is starting again is waited for."""
-    for attempt in range(_CONNECT_TRIES):
+    for attempt in range(tries):
         try:
             return psycopg.connect(
                 dsn, autocommit=autocommit, client_encoding="UTF8", application_name="semel", connect_timeout=10
@@ -86,8 +86,10 @@ def connect(dsn: str, sink: str, *, autocommit: bool = False) -> Connection:
             failure = error
         except psycopg.ProgrammingError as error:
             raise SinkError(f"{sink}: the connection string cannot be read: {error}") from None
-        time.sleep(_CONNECT_PAUSE * 2**attempt)
-    raise SinkError(f"{sink}: no connection: {str(failure).strip()}") from failure
+        if attempt + 1 < tries:
+            time.sleep(_CONNECT_PAUSE * 2**attempt)
+    reason = " ".join(str(failure).split())
+    raise SinkError(f"{sink}: no connection (check [sink] dsn, and that the server runs): {reason}") from failure
 
 
 def refused(sink: str, what: str, error: psycopg.Error) -> SinkError:

@@ -86,6 +86,9 @@ class RejectTable:
     def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - what is rejected always looks the same
         self._sink.open(TABLE)
 
+    def check(self, schema: pa.Schema | None, pipeline: str | None) -> None:  # noqa: ARG002
+        self._sink.check(TABLE, pipeline)
+
     def committed(self, batch: MicroBatch) -> bool:
         return self._sink.committed(batch)
 
@@ -193,8 +196,8 @@ def _redrive_target(queue: str, attributes: Mapping[str, str]) -> str:
         target: str = json.loads(attributes["RedrivePolicy"])["deadLetterTargetArn"]
     except (KeyError, ValueError, TypeError):
         raise SinkError(
-            f"queue {queue} has no dead-letter queue for messages that are no rows: give it a RedrivePolicy, or name a "
-            "queue or a table under [rejects]"
+            f"queue {queue} has no dead-letter queue for messages that are no rows: run with --create-dlq, give it a "
+            "RedrivePolicy, or name a queue or a table under [rejects]"
         ) from None
     return target
 
