@@ -112,6 +112,7 @@ def shared(by_message: dict[str, dict[int, list[Event]]]) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 def test_random_logs_are_counted_as_plain_python_counts_them(spark: SparkSession) -> None:
     logs = {f"queue-{seed}": random_log(Random(seed), f"queue-{seed}") for seed in range(QUEUES)}
     found = observe(frame(spark, [event for events in logs.values() for event in events])).behaviours

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MESSAGES = 300
 
 
+@pytest.mark.slow
 def test_each_duplicate_that_was_caused_on_purpose_is_found_with_its_cause(spark: SparkSession, tmp_path: Path) -> None:
     truth = made_ill(tmp_path / "log", MESSAGES)
     assert sum(sum(causes.values()) for causes in truth.values()) > MESSAGES * SICK * 3  # it did happen

@@ -232,6 +232,7 @@ def test_a_message_that_waits_for_long_goes_back_to_its_queue_as_the_same_messag
         assert not all_of(dead)
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_sent_back_has_its_key_for_threads_too(shop: Shop) -> None:
     queue = shop.queue()
     app = shop.app(
@@ -538,6 +539,7 @@ def test_spark_runs_the_handlers_of_an_app_each_effect_once(spark: SparkSession,
     assert len(shop.effects()) == 89
 
 
+@pytest.mark.slow
 def test_spark_keeps_the_order_of_groups_over_batches_and_retries(spark: SparkSession, shop: Shop) -> None:
     queue = shop.queue("orders.fifo")
     app = shop.app(
@@ -587,6 +589,7 @@ def test_options_of_the_other_engine_are_refused(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_and_a_sigterm_cost_nothing(shop: Shop) -> None:
     """As a user runs it: `semel run --on spark` in a process of its own."""
     queue = shop.queue()

@@ -154,6 +154,7 @@ def test_each_message_becomes_a_row_once_and_what_is_no_row_a_dead_letter(spark:
     assert {event["key"] for event in events if event["step"] == "recorded"} == set(named(*range(1_000)))
 
 
+@pytest.mark.slow
 def test_dedup_by_key_drops_what_a_producer_sends_twice_and_a_second_run_still_knows(
     spark: SparkSession, shop: Shop
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_run_that_rejects_every_message_exits_with_4_and_says_why_and_where_th
     assert main([*command, "--endpoint-url", shop.broker.url]) == 0
 
 
+@pytest.mark.slow
 def test_rejects_can_go_to_a_table(spark: SparkSession, shop: Shop) -> None:
     shop.change(rejects=RejectSpec(RejectTo.TABLE, str(shop.folder / "rejects")))
     shop.send("{", json.dumps({"id": "o1", "amount": 1}))
@@ -238,6 +240,7 @@ def test_rejects_can_go_to_a_table(spark: SparkSession, shop: Shop) -> None:
     assert shop.rows == ["o1"]
 
 
+@pytest.mark.slow
 def test_rows_become_a_delta_table(spark: SparkSession, shop: Shop) -> None:
     deltalake = pytest.importorskip("deltalake")
     shop.change(sink=DeltaSpec(str(shop.folder / "delta")))
@@ -263,6 +266,7 @@ def test_a_row_that_postgresql_would_refuse_is_rejected_with_its_message(
     assert [letter["Body"] for letter in shop.dead_letters()] == [odd]
 
 
+@pytest.mark.slow
 def test_rows_become_messages_of_another_queue(spark: SparkSession, shop: Shop) -> None:
     shop.client.create_queue("out")
     shop.change(sink=SqsSpec("out", endpoint_url=shop.broker.url))
@@ -271,6 +275,7 @@ def test_rows_become_messages_of_another_queue(spark: SparkSession, shop: Shop) 
     assert sorted(json.loads(sent["Body"])["id"] for sent in shop.broker.peek("out")) == named(1, 2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", ["orders", "orders.fifo"])
 def test_rows_go_to_the_handlers_of_an_app(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch, queue: str
@@ -296,6 +301,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
 """
 
 
+@pytest.mark.slow
 def test_what_a_handler_wants_to_see_again_is_tried_between_batches(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +424,7 @@ def process(shop: Shop) -> Iterator[subprocess.Popen[str]]:
             started.kill()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_pipeline_in_order(shop: Shop, process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
@@ -427,6 +434,7 @@ def test_sigterm_ends_a_pipeline_in_order(shop: Shop, process: subprocess.Popen[
     assert shop.until(lambda found: found.state.ended).state is State.STOPPED
 
 
+@pytest.mark.slow
 def test_a_killed_java_is_told_in_one_line(shop: Shop, process: subprocess.Popen[str]) -> None:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     java = [int(child) for child in children if "java" in Path(f"/proc/{child}/comm").read_text()]

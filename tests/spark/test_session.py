@@ -238,6 +238,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_with_nothing_but_the_extra_installed_spark_runs_and_nothing_of_its_log_reaches_the_terminal(
     tmp_path: Path,
 ) -> None:

@@ -64,6 +64,7 @@ def race(path: str, start: Any, answers: Any) -> None:
         answers.put(repr(error))
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_commit_the_same_batches_at_once_each_batch_is_in_once(
     table: Table, folder: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_connection_that_is_lost_at_the_commit_leaves_the_batch_in_once(
     assert select(server.url, "SELECT number, rows FROM semel_batches") == [{"number": 0, "rows": 2}]
 
 
+@pytest.mark.slow
 def test_a_server_that_crashes_after_the_copy_loses_staging_and_that_is_noticed(table: Table, server: Server) -> None:
     sink = table.driver()
     put(sink, 0, [orders("a")])

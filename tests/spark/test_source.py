@@ -113,6 +113,7 @@ def test_runs_go_on_where_the_last_ended(
     assert counts(stream.options["segments"]).rows == 300
 
 
+@pytest.mark.slow
 def test_an_idle_queue_makes_no_batches_and_a_message_wakes_it(
     spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_an_idle_queue_makes_no_batches_and_a_message_wakes_it(
         query.stop()
 
 
+@pytest.mark.slow
 def test_once_drops_every_second_copy_by_key_across_runs(
     spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
 ) -> None:

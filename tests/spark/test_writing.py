@@ -303,6 +303,7 @@ def test_a_task_that_fails_and_is_retried_sends_nothing_twice_to_a_fifo_queue(
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow
 def test_a_replayed_batch_sends_nothing_twice_to_a_fifo_queue_and_the_same_keys_to_a_standard_one(
     session: SparkSession, client: Client, tmp_path: Path
 ) -> None:
