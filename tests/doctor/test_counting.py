@@ -7,6 +7,8 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from doctor.stories import START, Event, frame
 from semel.doctor.behaviour import observe
 from semel.doctor.deliveries import CODES

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from doctor.ward import SICK, made_ill
 from semel.doctor import logs
 from semel.doctor.behaviour import observe
