@@ -260,7 +260,7 @@ def difference(shown: tuple[str, ...], printed: str) -> str:
 _NORMAL: Final = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\x1b\[[0-9;?]*[A-Za-z]", ""),  # colours
+        (r"\x1b\[[0-9;?]*[A-Za-z]|\a", ""),  # colours, and the bell
         (r"/(?:tmp|var/folders)/[^\s'\"]+", "PATH"),
         (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "#"),
         (r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#"),
