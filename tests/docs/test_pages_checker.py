@@ -184,6 +184,7 @@ def test_undefined_names_and_syntax_errors_are_found_at_their_lines(tmp_path: Pa
         ("2026-11-16 09:16 to 09:17 UTC", "2027-01-02 10:00 to 11:30 UTC"),
         ("f3b1c8de-0f4e-4b8e-9a53-3d7f1f1a2b3c done", "00000000-0000-0000-0000-000000000000 done"),
         ("COUNT   FIRST", "COUNT FIRST"),
+        ("3 arrived", "\a\x1b[1m3\x1b[0m arrived"),
         ("orders at …", "orders at http://127.0.0.1:5"),
         ("first\n…\nlast", "first\na\nb\nlast"),
         ("first\n...\nlast", "first\nlast"),
