@@ -100,6 +100,15 @@ def test_a_file_that_is_not_there_is_wrong_usage(step: str, capsys: pytest.Captu
     assert "`semel pipeline init nowhere.toml` writes one" in capsys.readouterr().err
 
 
+def test_a_queue_that_does_not_exist_is_told_before_spark_starts_with_the_command_that_creates_it(
+    file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(file.read_text().replace('to = "dead-letter-queue"', 'table = "rejects"'))
+    monkeypatch.setattr("semel.spark.pipeline.starting.started", lambda *_: pytest.fail("Spark was started"))
+    assert main(["pipeline", "run", str(file), "--endpoint-url", sqs_broker.url, "--available-now"]) == 1
+    assert "aws sqs create-queue --queue-name orders" in capsys.readouterr().err
+
+
 def test_run_needs_at_least_one_core(file: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", "run", str(file), "--cores", "0"])

@@ -30,6 +30,13 @@ def retention(source: SourceSpec) -> int:
     return max(int(one.get(_RETENTION, RETENTION)) for one in found)
 
 
+def look_up(source: SourceSpec) -> None:
+    """Raises QueueNotFound for a queue that is not there, before Spark is started."""
+    with Client(source.endpoint_url, source.region, source.profile) as client:
+        for name in source.queues:
+            _ = client.queue(name).url
+
+
 def create_dead_letter_queues(pipeline: Pipeline) -> None:
     """For the queues that have none, if rejected messages go there; as `semel run --create-dlq` does it."""
     if pipeline.rejects.to is not RejectTo.DEAD_LETTER_QUEUE:

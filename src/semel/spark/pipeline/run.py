@@ -181,9 +181,10 @@ class _Run:
             return running.run(rows, self.pipeline.name, self.checkpoint.query, trigger, self._running)
 
     def _open(self, stack: ExitStack) -> None:
-        """Sinks first, then the record: if a sink refuses, the record is still what the last run went by."""
+        """Sinks before the record: if a sink refuses, the record is still what the last run went by."""
         from semel.spark.pipeline import parsing
 
+        queues.look_up(self.pipeline.source)
         if self.wanted.create_dlq:
             queues.create_dead_letter_queues(self.pipeline)
         for sink, schema in ((self.sink, parsing.row_schema(self.pipeline)), (self.rejects, REJECTED)):
