@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import pty
+import random
 import re
 import signal
 import socket
@@ -299,12 +300,18 @@ def _with_default_ports(text: str) -> str:
 
 
 def _free_ports(text: str) -> dict[str, str]:
+    """Not from the range that systems hand out: another program could have one before the page's server starts."""
     ports = sorted({*_PORT.findall(text), *DEFAULT_PORTS.values()})
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
-    free = [str(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return dict(zip(ports, free, strict=True))
+    free = (port for port in random.sample(range(10_000, 30_000), 1_000) if _is_free(port))
+    return {port: str(next(free)) for port in ports}
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def uv(*arguments: str) -> str:

@@ -130,6 +130,12 @@ def test_the_ports_of_a_page_are_replaced_everywhere_by_free_ones(tmp_path: Path
     assert commands[1].count("--port") == 1
 
 
+def test_a_port_of_a_page_is_none_that_the_system_hands_to_others(tmp_path: Path) -> None:
+    text = "```console\n$ semel serve --port 8001 &\nready\n```\n"
+    (command,) = Runner(page(text), tmp_path, tmp_path).page.blocks[0].commands()
+    assert 10_000 <= int(command.text.split()[3]) < 30_000
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
