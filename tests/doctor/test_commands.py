@@ -22,8 +22,12 @@ ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
         ("https://sqs.eu-west-1.api.aws/1/orders", "", " --region eu-west-1"),
         ("https://eu-west-1.queue.amazonaws.com/1/orders", "", " --region eu-west-1"),
         ("https://queue.amazonaws.com/1/orders", "", " --region us-east-1"),
-        ("http://127.0.0.1:9324/1/orders", "", " --endpoint-url http://127.0.0.1:9324"),
-        ("http://127.0.0.1:9324/1/orders", ARN, " --endpoint-url http://127.0.0.1:9324 --region eu-west-1"),
+        ("http://127.0.0.1:9324/1/orders", "", " --endpoint-url http://127.0.0.1:9324 --no-sign-request"),
+        (
+            "http://127.0.0.1:9324/1/orders",
+            ARN,
+            " --endpoint-url http://127.0.0.1:9324 --no-sign-request --region eu-west-1",
+        ),
         (
             "https://vpce-1-2.sqs.eu-west-1.vpce.amazonaws.com/1/orders",
             ARN,

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from semel.doctor.model import Case, DeadLetters, QueueState
+from semel.sqs.hosts import is_loopback
 
 # SQS' names of attributes, and Terraform's.
 _TERRAFORM: Final = {
@@ -70,6 +71,8 @@ def place(url: str | None, arn: str = "") -> str:
     if url and not on_aws(url):
         parts = urlsplit(url)
         options = f" --endpoint-url {shlex.quote(f'{parts.scheme}://{parts.netloc}')}"
+        if is_loopback(parts.hostname or ""):
+            options += " --no-sign-request"  # a local broker asks for no credentials, the AWS CLI does
     region = region_of(url, arn)
     return f"{options} --region {region}" if region else options
 
