@@ -15,6 +15,7 @@ import sys
 from semel.spark import sessions
 try:
     spark = sessions.session("interrupted")
+    spark.sparkContext.parallelize([1]).map(str).collect()  # a task in Python connects the server for accumulators
     print("started", flush=True)
     spark.range(10**12).selectExpr("sum(id % 7)").collect()
 except KeyboardInterrupt:

@@ -97,7 +97,7 @@ def session(
     java_gateway.Popen = _JavaProcess  # type: ignore[attr-defined]
     _silence_py4j()
     try:
-        return SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
+        spark = SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
     except (Py4JError, PySparkException) as error:
         where = settings.get("spark.master", "the master of spark-submit")
         raise SparkError(f"Spark does not start on {where}: {_reason(error)}") from error
@@ -105,6 +105,8 @@ def session(
         if SparkContext._gateway is None:  # PySpark was still waiting for Java, and has forgotten it
             end_java()
         raise
+    _silence_accumulators(spark)
+    return spark
 
 
 class _JavaProcess(Popen[Any]):
@@ -155,6 +157,12 @@ def _silence_py4j() -> None:
     logging.getLogger().addFilter(_is_not_py4j)
     if (logger := logging.getLogger("py4j")).level == logging.NOTSET:  # else somebody wants to see them
         logger.setLevel(logging.CRITICAL)
+
+
+def _silence_accumulators(spark: SparkSession) -> None:
+    """Leave out the stack trace that PySpark's server for accumulators prints when Java ends before it."""
+    if (server := getattr(spark.sparkContext, "_accumulatorServer", None)) is not None:
+        server.handle_error = lambda *_: None
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
