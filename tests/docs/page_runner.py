@@ -36,6 +36,7 @@ UV: Final = find_uv_bin()
 PATIENCE: Final = 300.0  # seconds for a command, on a loaded machine
 START: Final = 60.0  # seconds until a command in the background says that it is ready
 SHUTDOWN: Final = 40.0  # seconds from Ctrl-C to the end of a process
+INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ends at once, such as `semel doctor --watch`
 GRACE = 10.0  # seconds for the processes that a command started to follow it
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 KEPT: Final = re.compile(r"UV_\w+|(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy|SSL_CERT_\w+|TMPDIR|SPARK_SUBMIT_OPTS")
@@ -217,7 +218,7 @@ class _Process:
             os.killpg(self.started.pid, signal.SIGINT)
         if problem := self.finish(SHUTDOWN):
             return f"after Ctrl-C at the page's end: {problem}"
-        if self.code or "Traceback (most recent call last)" in self.output():
+        if self.code not in (0, INTERRUPTED) or "Traceback (most recent call last)" in self.output():
             return f"it ended badly after Ctrl-C at the page's end: exit code {self.code}"
         return None
 
