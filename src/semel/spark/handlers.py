@@ -28,7 +28,6 @@ from semel.spark.handlers_query import HandlerQuery, Source, cores
 from semel.spark.handlers_task import Patience
 from semel.spark.interpreter import running_spark
 from semel.spark.pipeline.failures import explained
-from semel.spark.pipeline.starting import quiet_accumulators
 from semel.spark.pipeline.stopping import Stop, interruptible, on_signals
 from semel.spark.sessions import end_java, session
 from semel.spark.sinks.base import Written
@@ -264,7 +263,6 @@ def _started(app: str, master: str | None, receivers: Sequence[int]) -> SparkSes
     tasks = max(cores(), sum(receivers)) if master is None else None
     with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
         spark = session(f"semel {app}", master=master, cores=tasks).newSession()
-    quiet_accumulators(spark)
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
     spark.conf.set("spark.sql.adaptive.enabled", "false")

@@ -29,7 +29,6 @@ def started(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkS
         settings["spark.master"] = f"local[{cores or _cores()},{TASK_TRIES}]"
     with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
         spark = session(f"semel {pipeline.name}", master=master, cores=cores, **settings).newSession()
-    quiet_accumulators(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.shuffle.partitions", str(pipeline.source.dedup_partitions))
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
@@ -60,13 +59,6 @@ def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: 
         rows, pipeline, with_message=is_choosy(pipeline), traced=folder is not None, identified=by_key
     )
     return dedup.once_by(found, parsing.IDENTITY, within) if by_key else found
-
-
-def quiet_accumulators(spark: SparkSession) -> None:
-    """PySpark's server for accumulators prints a traceback when Java goes away; what is to be said, we say."""
-    server = getattr(spark.sparkContext, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda *_: None
 
 
 def stop_quietly(spark: SparkSession) -> None:
