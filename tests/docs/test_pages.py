@@ -22,8 +22,7 @@ PAGES: Final = [
 FAST: Final = ("README.md", "docs/consumer.md", "docs/testing.md", "docs/pipeline.md")
 # To be converted to the conventions in docs/documentation.md; this list is to become empty, and to go.
 NOT_YET: Final = (
-    "docs/pipeline.md",
-    "docs/spark.md",
+    "docs/spark.md",  # converted; but the wheel lacks the package pyspark_sqs, so format("sqs") is not found
 )
 DONE: Final = [page for page in PAGES if page not in NOT_YET]
 EXECUTED: Final = [
