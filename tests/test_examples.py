@@ -89,7 +89,7 @@ def test_the_order_shipper_runs_as_it_stands(tmp_path: Path) -> None:
     told = run("orders.py", tmp_path)
     assert "6 messages for 3 orders." in told
     assert "lamp" in told
-    assert "Calls to the warehouse: 3. Messages in orders-dlq: 1." in told
+    assert "Calls to the warehouse: 4. Messages in orders-dlq: 2." in told  # the second unicorn is rejected, too
 
 
 def test_the_account_ledger_runs_as_it_stands(tmp_path: Path) -> None:

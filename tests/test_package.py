@@ -27,8 +27,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[zipfile.ZipFile,
         return zipfile.ZipFile(wheel), {name.partition("/")[2] for name in archive.getnames()}
 
 
-def test_the_wheel_has_every_file_of_the_package(archives: tuple[zipfile.ZipFile, set[str]]) -> None:
-    tracked = subprocess.run(["git", "ls-files", "src/semel"], cwd=ROOT, check=True, capture_output=True, text=True)
+def test_the_wheel_has_every_file_of_both_packages(archives: tuple[zipfile.ZipFile, set[str]]) -> None:
+    tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, check=True, capture_output=True, text=True)
     if not tracked.stdout:
         pytest.skip("not a git checkout")
     expected = {name.removeprefix("src/") for name in tracked.stdout.splitlines() if (ROOT / name).exists()}

@@ -51,6 +51,20 @@ def test_it_waits_for_a_retry(app: App, broker: EmbeddedBroker) -> None:
     assert not broker.peek("orders")
 
 
+def test_a_duplicate_that_came_with_its_original_is_deleted_as_soon_as_that_is_done(
+    app: App, broker: EmbeddedBroker
+) -> None:
+    @app.handler("orders", key="$.n", lease=300)
+    def handle(order: dict[str, int]) -> None:
+        pass
+
+    send(app)
+    send(app)
+    report = app.run(burst=True)
+    assert (report.completed, report.duplicates, report.waiting) == (1, 1, {})
+    assert not broker.peek("orders")
+
+
 @pytest.mark.parametrize("last", [600, 0])
 def test_it_does_not_wait_for_a_message_that_nothing_ever_ends(app: App, last: int) -> None:
     attempts = []

@@ -212,6 +212,20 @@ def test_a_predecessor_that_is_delivered_again_is_skipped_and_the_order_of_effec
     assert place.is_empty(QUEUE)
 
 
+def test_a_second_sending_that_comes_in_the_same_receive_does_not_hold_up_the_first(place: Place) -> None:
+    for dedup, name in enumerate(("a1", "a1", "a2")):
+        place.send({"name": name}, QUEUE, group="a", dedup=str(dedup))
+    book = Book()
+    worker = place.worker(app_for(book))
+    assert worker.drain() == 1
+    assert book.tried == [("a1", 1)]
+    assert worker.lane(QUEUE).metrics.received.count == 3  # the first one was not given back and received again
+    place.clock.advance(LEASE + 2)
+    worker.drain()
+    assert book.tried == [("a1", 1), ("a2", 1)]
+    assert names(place) == []
+
+
 def test_nothing_overtakes_a_head_that_somebody_else_is_still_at(place: Place) -> None:
     slow, quick = Book(), Book()
     send(place, "a1", "a2", "b1")

@@ -20,14 +20,9 @@ PAGES: Final = [
 ]
 # What a newcomer types first; all others are executed in the second tier.
 FAST: Final = ("README.md", "docs/consumer.md", "docs/testing.md", "docs/pipeline.md")
-# To be converted to the conventions in docs/documentation.md; this list is to become empty, and to go.
-NOT_YET: Final = (
-    "docs/spark.md",  # converted; but the wheel lacks the package pyspark_sqs, so format("sqs") is not found
-)
-DONE: Final = [page for page in PAGES if page not in NOT_YET]
 EXECUTED: Final = [
     pytest.param(page, marks=() if page in FAST else pytest.mark.slow)
-    for page in DONE
+    for page in PAGES
     if any(block.not_executed is None and block.language != "text" for block in Page.read(ROOT / page).blocks)
 ]
 
@@ -53,7 +48,7 @@ def servers(page: Page, request: pytest.FixtureRequest) -> Iterator[tuple[str, s
         yield "redis://localhost", request.getfixturevalue("redis_server").url
 
 
-@pytest.mark.parametrize("page", DONE)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_is_executed_or_says_why_not(page: str) -> None:
     read = Page.read(ROOT / page)
     assert not read.block_problems(), "\n".join(read.block_problems())
@@ -63,7 +58,7 @@ def test_every_block_of_a_page_is_executed_or_says_why_not(page: str) -> None:
 
 
 def test_the_python_on_a_page_imports_the_names_it_uses(tmp_path: Path) -> None:
-    problems = name_problems([Page.read(ROOT / page) for page in DONE], tmp_path)
+    problems = name_problems([Page.read(ROOT / page) for page in PAGES], tmp_path)
     assert not problems, "\n".join(problems)
 
 

@@ -20,6 +20,8 @@ Shown = Mapping[str, Any]
 
 # A message that is hidden for no longer than this may become visible while we look.
 _BLINK: Final = 0.1
+# The broker's time is in whole milliseconds, rounded down.
+_TICK: Final = 0.001
 
 
 class Promise(StrEnum):
@@ -134,7 +136,7 @@ class Witness:
             self.complain(Promise.COUNTS_RECEIVES, f"{letter.body}: receive {count} after receive {earlier}")
         self._receives[message_id].append((now, count))
         hold = self._holds.get(message_id)
-        if hold is not None and hold.until > now:
+        if hold is not None and hold.until - _TICK > now:
             self.complain(Promise.HIDES, f"{letter.body} was received {hold.until - now:.3f} s before its time")
 
     def _check_order(self, letter: Letter, before: list[Letter], now: float) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane
+from semel.consumer.life import State
 from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.consumer.threads import LaneThreads
 from semel.ledger.contract import Ledger, LedgerError
@@ -36,6 +37,8 @@ class _PutBack:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._visible_at: dict[str, float] = {}  # by message id
+        self._duplicates: list[tuple[Delivery, Delivery]] = []  # each with the one of its key that is in progress here
+        self._lane = lane
         self._given_up: set[str] = set()  # message ids
         self._last_news = monotonic()
         self._watch = lane.arrived
@@ -51,10 +54,25 @@ class _PutBack:
 
     def _add(self, delivery: Delivery, seconds: float) -> None:
         name = delivery.received.message_id
+        with self._lane.lock:
+            others = [other for other in self._lane.in_hand.values() if other is not delivery]
+        first = next((other for other in others if other.ledger_key == delivery.ledger_key), None)
         with self._lock:
+            if delivery.state is State.BOUNCED and first is not None:
+                self._duplicates.append((delivery, first))
             self._visible_at[name] = self._monotonic() + seconds
             if delivery.dlq_failed or not (self._limited or delivery.attempt < RECOMMENDED_RECEIVES):
                 self._given_up.add(name)
+
+    def show_duplicates(self) -> None:
+        """Those of work that is recorded by now need not stay hidden for a lease: they come now, and are deleted."""
+        with self._lock:
+            done = [pair for pair in self._duplicates if pair[1].state in (State.RECORDED, State.ACKED)]
+            self._duplicates = [pair for pair in self._duplicates if pair not in done]
+            for duplicate, _ in done:
+                self._visible_at[duplicate.received.message_id] = self._monotonic() + 1
+        if done:
+            self._lane.hiding.put([(duplicate, 0) for duplicate, _ in done])
 
     def count(self) -> tuple[int, int]:
         """How many there are: those that are awaited, and those that were given up on."""
@@ -98,6 +116,7 @@ class Burst:
 
     def _is_empty(self, threads: LaneThreads) -> bool:
         lane, put_back = threads.lane, self._put_back[threads.lane.name]
+        put_back.show_duplicates()
         awaited, given_up = put_back.count()
         if awaited:
             threads.empty_polls = 0  # those that count come after it

@@ -37,9 +37,9 @@ def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:
     _told(lane, deliveries, verdicts)
     if disputed:
         _claim_apart(lane, disputed)
-    held_up = _held_up(deliveries) if lane.fifo else frozenset()
+    blocked = _blocked(deliveries) if lane.fifo else ()
     lane.carry_out(steps)
-    _dispatch(lane, won, held_up)
+    _dispatch(lane, won, blocked)
 
 
 def _read(lane: Lane, delivery: Delivery) -> None:
@@ -142,20 +142,28 @@ def _claim_apart(lane: Lane, disputed: Sequence[Delivery]) -> None:
     lane.carry_out(steps)
 
 
-def _held_up(deliveries: Sequence[Delivery]) -> frozenset[str]:
-    """Groups of which an earlier message neither is done nor can be worked on here: what follows must wait."""
+def _blocked(deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """What comes after a message of its group that neither is done nor can be worked on here. What comes before that
+    message goes on: it may be the very one that it waits for."""
     ends = (State.BOUNCED, State.BACKING_OFF, State.LOST, State.RELEASED)
-    return frozenset(d.group for d in deliveries if d.group is not None and d.state in ends)
+    stuck: set[str] = set()
+    blocked = []
+    for delivery in deliveries:
+        if delivery.group in stuck:
+            blocked.append(delivery)
+        elif delivery.group is not None and delivery.state in ends:
+            stuck.add(delivery.group)
+    return blocked
 
 
-def _dispatch(lane: Lane, won: Sequence[Delivery], held_up: frozenset[str]) -> None:
+def _dispatch(lane: Lane, won: Sequence[Delivery], blocked: Sequence[Delivery]) -> None:
     if not lane.fifo:
         lane.runnable.put(won)
         return
     ready, refused = [], []
     with lane.lock:
         for delivery in won:
-            if delivery.group in held_up:
+            if delivery in blocked:
                 refused.append(delivery)
             elif lane.handler.is_batch or lane.groups.add(delivery):
                 ready.append(delivery)
