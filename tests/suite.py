@@ -33,6 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
     _thorough = config.getoption("markexpr") != "not slow"
 
 
+def slow(*values: Any) -> list[Any]:
+    """Values of a parameter that are for the slow tier."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def effort(*, fast: int, full: int) -> int:
     """How often a test that looks for trouble tries: `full` where the slow tier runs as well."""
     return full if _thorough else fast

@@ -21,6 +21,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.doctor import advice
 from semel.sqs import Entry, Queue
+from suite import slow
 
 APP = """
 import os, time
@@ -247,10 +248,7 @@ def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(
-    "pause",
-    [pytest.param(pause, marks=() if pause == 0.6 else pytest.mark.slow) for pause in (0.0, 0.3, 0.6, 1.0, 1.5)],
-)
+@pytest.mark.parametrize("pause", [0.6, *slow(0.0, 0.3, 1.0, 1.5)])
 def test_a_stop_that_comes_while_workers_start_ends_them_all(shop: Shop, orders: Queue, pause: float) -> None:
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "3", "--log-level", "error")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

@@ -49,6 +49,7 @@ def ended(job: Job) -> Job:
     return job
 
 
+@pytest.mark.slow
 def test_everything_works_where_looking_means_receiving(client: Client, tmp_path: Path) -> None:
     bury(client, 14)
     desk = Desk(client, state=tmp_path, who="tester")

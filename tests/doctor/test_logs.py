@@ -18,6 +18,7 @@ from semel.doctor import files, footers, logs
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import COLUMNS, SCHEMA
 from semel.doctor.model import Quality
+from suite import slow
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 DAY: Final = 86_400.0
@@ -118,7 +119,7 @@ def test_what_is_being_written_is_not_read(spark: SparkSession, tmp_path: Path) 
     assert (ids(rows), quality.files) == (["id-1"], 1)
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst", "bz2", "lz4"])
+@pytest.mark.parametrize("suffix", ["gz", "zst", *slow("bz2", "lz4")])
 def test_compressed_lines_are_read(spark: SparkSession, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.jsonl.{suffix}"
     with pa.OSFile(str(path), "wb") as raw, pa.CompressedOutputStream(raw, files.PACKED[f".{suffix}"]) as stream:

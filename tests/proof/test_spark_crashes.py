@@ -2,7 +2,7 @@
 
 Real processes: `semel pipeline run` is started, dies, and is started again. Every sink dies while it commits; the
 source's points are the same for all sinks, and one of them has it die at each. `make prove-spark` kills 20 times for
-every sink, at random moments.
+every sink, at random moments. In the fast tier, the README's `semel demo pipeline` kills a driver.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-import suite
 from semel.broker import running
 from spark import crashing
 from spark.crashing import Audit, DeltaFolder, FifoQueue, HandlerEffects, Orders, ParquetFolder, PostgresTable, Trial
@@ -33,8 +32,7 @@ MakeTrial = Callable[..., Trial]
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Options of every driver's Java. What makes it start faster takes a driver to make: not worth it for one test."""
-    return crashing.with_archive(tmp_path_factory.mktemp("archive")) if suite.effort(fast=0, full=1) else crashing.JAVA
+    return crashing.with_archive(tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture
@@ -115,6 +113,7 @@ def test_postgres_append_has_every_order_once(
     assert_once(killed(trial(orders(again=TWICE), table, source=BY_KEY), "during-commit"), came_again=False)
 
 
+@pytest.mark.slow
 def test_postgres_upsert_has_every_order_once(
     orders: MakeOrders, trial: MakeTrial, postgres_server: postgres.Server
 ) -> None:

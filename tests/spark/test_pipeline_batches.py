@@ -230,6 +230,7 @@ class Held(ParquetSink):
         super().commit(batch, written)
 
 
+@pytest.mark.slow
 def test_a_batch_in_hand_is_finished_and_no_other_is_begun(setup: Setup) -> None:
     setup.sink = held = Held(str(setup.folder / "rows"))
     setup.arrive(good("a"))

@@ -50,6 +50,7 @@ from semel.spark.pipeline.stopping import Stop
 from semel.spark.storage import LocalStore
 from semel.sqs import Client, Entry, Queue
 from spark import shops
+from suite import slow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +172,7 @@ def test_dedup_by_key_drops_what_a_producer_sends_twice_and_a_second_run_still_k
     assert second.snapshot.id == first.snapshot.id
 
 
-@pytest.mark.parametrize("point", ["before-commit", "during-commit", "after-commit"])
+@pytest.mark.parametrize("point", ["during-commit", *slow("before-commit", "after-commit")])
 def test_a_driver_that_dies_around_the_commit_loses_nothing_doubles_nothing_and_counts_once(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -24,14 +25,17 @@ def settings(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, str
     """What Spark would be started with, and the PYSPARK_PYTHON that it would find; nothing is started."""
     from pyspark.sql import SparkSession
 
-    def taken(builder: Any) -> dict[str, str]:
-        return {**builder._options, "PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]}
+    started: list[dict[str, str]] = []
 
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", taken)
+    def get_or_create(builder: Any) -> SimpleNamespace:
+        started.append({**builder._options, "PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]})
+        return SimpleNamespace(sparkContext=None)
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
     monkeypatch.setattr(java, "use", lambda: None)
     monkeypatch.setenv("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", "python"))  # and back to what it was
-    found: Any = session("name", **arguments)
-    return dict(found)
+    session("name", **arguments)
+    return started[-1]
 
 
 # What it is set to.

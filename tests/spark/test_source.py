@@ -98,6 +98,7 @@ def test_a_queue_becomes_rows_and_is_empty_afterwards(
     assert queue.attributes("ApproximateNumberOfMessages") == {"ApproximateNumberOfMessages": "0"}
 
 
+@pytest.mark.slow
 def test_runs_go_on_where_the_last_ended(
     spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
 ) -> None:
