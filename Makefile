@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := $(VENV)/.demo
 DEV    := $(VENV)/.dev
-WORKERS ?= 2
+# Tests wait about as long as they compute, so that three processes suit two cores.
+WORKERS ?= 3
 
 .PHONY: help demo test test-all check browser format lock \
 	bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor bench-dashboard bench-tests \

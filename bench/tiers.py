@@ -54,7 +54,7 @@ def folder_of(classname: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: python bench/tiers.py --tier fast")
     parser.add_argument("--tier", choices=list(TIERS), action="append", help="only this tier; may be repeated")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=3, help="worker processes (default %(default)s)")
     given = parser.parse_args()
     runs = {tier: measure(TIERS[tier], given.workers) for tier in given.tier or TIERS}
     for tier, run in runs.items():

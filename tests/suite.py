@@ -1,4 +1,4 @@
-"""The tests on several processes at once (`pytest -n 2`). A file's tests stay in one process; so do all files that use
+"""The tests on several processes at once (`pytest -n 3`). A file's tests stay in one process; so do all files that use
 the one Spark. What takes longest comes first, so that no process is left alone with it at the end.
 """
 
