@@ -138,7 +138,7 @@ def test_several_processes_share_the_work_and_report_as_one(shop: Shop, orders: 
         "queue orders: handler shop.handle, at least once, one holder at a time, always with the same key; "
         "key $.n, concurrency 32, dead-letter queue none"
     )
-    assert stopped == "stopped: 60 messages completed"
+    assert stopped == "stopped, messages completed: 60"
     assert shop.effects == list(range(60))
 
 
@@ -367,7 +367,7 @@ def test_a_missing_queue_is_named(shop: Shop, broker: EmbeddedBroker) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_region_that_is_given_counts_in_every_process(shop: Shop, orders: Queue) -> None:
+def test_a_region_that_is_given_counts(shop: Shop, orders: Queue) -> None:
     away = APP.replace("import os, time", "import os, time, multiprocessing").replace('"orders"', '"nowhere"')
     (shop.folder / "shop.py").write_text(away)
     _, _, errors = shop.run("run", "shop:app", "--queue", "nowhere", "--region", "eu-west-3")

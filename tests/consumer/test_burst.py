@@ -78,7 +78,7 @@ def test_it_does_not_wait_for_a_message_that_nothing_ever_ends(app: App, last: i
     report = app.run(burst=True)
     assert attempts[:5] == [1, 2, 3, 4, 5]
     assert report.waiting == {"orders": 1}
-    assert str(report) == f"0 messages completed, {len(attempts)} put back for a retry, 1 waiting for a retry"
+    assert str(report) == f"messages completed: 0, put back for a retry: {len(attempts)}, waiting for a retry: 1"
 
 
 def test_it_does_not_wait_for_a_message_that_was_rejected_without_a_dead_letter_queue(app: App) -> None:

@@ -126,7 +126,7 @@ class App:
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
             report = runtime.run()
-        logger.info("stopped: %s", report)
+        logger.info("stopped, %s", report)
         return report
 
     def start(self, stack: ExitStack, **how: Any) -> Runtime:

@@ -103,7 +103,7 @@ def run(wanted: Wanted) -> Report:
             **wanted.options,
         )
     report = _Parent(wanted).run()
-    logger.info("stopped: %s", report)
+    logger.info("stopped, %s", report)
     return report
 
 

@@ -62,8 +62,8 @@ class Report:
             "waiting for a retry": sum(self.waiting.values()),
             "left in the outbox": self.outbox,
         }
-        parts = [f"{self.completed:,} messages completed"]
-        return ", ".join(parts + [f"{count:,} {what}" for what, count in counts.items() if count])
+        others = [f"{what}: {count:,}" for what, count in counts.items() if count]
+        return ", ".join([f"messages completed: {self.completed:,}", *others])
 
     @classmethod
     def sum(cls, reports: Sequence[Report]) -> Report:
