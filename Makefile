@@ -6,6 +6,8 @@ DEMO   := $(VENV)/.demo
 DEV    := $(VENV)/.dev
 # Tests wait about as long as they compute, so that three processes suit two cores.
 WORKERS ?= 3
+# A company's own certificate authority is known to the system, not to uv
+export UV_SYSTEM_CERTS := true
 
 .PHONY: help demo test test-all check browser format lock \
 	bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor bench-dashboard bench-tests \

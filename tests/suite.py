@@ -4,6 +4,7 @@ the one Spark. What takes longest comes first, so that no process is left alone 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,9 @@ _thorough = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in the background with Ctrl-C ignored, and all its processes inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     global _thorough
     _thorough = config.getoption("markexpr") != "not slow"
 

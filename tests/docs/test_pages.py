@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import secrets
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import psycopg
 import pytest
-from page_runner import PageRunner, uv
+from page_runner import PageRunner
 from pages import Page, name_problems
 
 ROOT: Final = Path(__file__).parents[2]
@@ -79,6 +81,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         if not (folder / "wheel").exists():
             unwanted = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "semel-data", "tests")
             shutil.copytree(ROOT, folder / "source", ignore=unwanted)
-            uv("build", "--wheel", "--quiet", "--out-dir", str(folder / "wheel"), str(folder / "source"))
+            command = [
+                sys.executable,
+                "-m",
+                "hatchling",
+                "build",
+                "--target",
+                "wheel",
+                "--directory",
+                str(folder / "wheel"),
+            ]
+            subprocess.run(command, cwd=folder / "source", check=True, stdout=subprocess.DEVNULL)
     (built,) = (folder / "wheel").glob("*.whl")
     return built
