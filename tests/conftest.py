@@ -32,7 +32,7 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session", autouse=True)
 def one_service_model() -> Iterator[None]:
-    """Each botocore session parses megabytes of JSON for itself: half of the time of most tests that make a client."""
+    """Each botocore session parses megabytes of JSON for itself; all sessions of a test process share one parse."""
     import botocore.session
 
     with pytest.MonkeyPatch.context() as patch:
