@@ -139,6 +139,13 @@ def test_the_command_can_be_called_by_its_name_and_as_a_module(command: tuple[st
     assert run(*command, "--version", folder=tmp_path) == Said(0, f"semel {semel.__version__}\n", "")
 
 
+@pytest.mark.parametrize("command", [(SEMEL,), (sys.executable, "-m", "semel")], ids=["semel", "python -m"])
+def test_ctrl_c_while_a_dataclass_is_made_is_exit_code_130(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Dataclasses execute texts, and so does this app while it is imported."""
+    (tmp_path / "shop.py").write_text('exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")\n')
+    assert run(*command, "run", "shop:app", folder=tmp_path) == Said(130, "", "")
+
+
 # Wrong usage.
 
 

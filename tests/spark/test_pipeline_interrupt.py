@@ -78,7 +78,6 @@ def check(ended: interrupted.Ended, code: int, *, seconds: float) -> None:
     assert ended.seconds < seconds
 
 
-@pytest.mark.slow
 def test_before_spark_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it waits for an SQS that never answers."""
     monkeypatch.chdir(tmp_path)

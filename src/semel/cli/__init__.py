@@ -49,5 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"semel: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
+        # `python -m` ends by the signal, whatever we return, if Ctrl-C came while a text was executed (as dataclasses
+        # do when they are imported) and none was executed since.
+        exec("")  # noqa: S102
         return 130
     return code
