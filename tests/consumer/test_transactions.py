@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, new_place, shop, take
+from driven import LEASE, Calls, Place, ledger_away, letter, new_place, shop, take
 from semel import App, Context, Fixed, Lost, Reject, Retry, SemelError, Transaction
 from semel.consumer.handlers import Guarantee
 from semel.ledger.contract import Status
@@ -112,10 +112,12 @@ class TestCommit:
         assert [key for key, _ in bank.entries()] == ["p0", "p1", "p2", "p3"]
         assert place.is_empty("payments")
 
-    def test_a_claim_that_was_lost_before_the_commit_undoes_it(self, place: Place, bank: Bank) -> None:
+    def test_a_claim_that_another_has_taken_over_before_the_commit_undoes_it(self, place: Place, bank: Bank) -> None:
         def lose(_payment: dict[str, Any], ctx: Context, _tx: Transaction) -> None:
-            if ctx.attempt == 1:
-                worker.lane("payments").lose(ctx._delivery, "test")
+            if ctx.fence == 1:
+                place.take_over("p1", "payments")
+                place.clock.advance(LEASE / 3)
+                worker.worker.beat()
                 with pytest.raises(Lost):
                     ctx.check()
 
@@ -126,7 +128,24 @@ class TestCommit:
         assert len(place.messages("payments")) == 1
         place.clock.advance(LEASE + 1)
         worker.drain()
-        assert bank.entries() == [("p1", 2)]
+        assert bank.entries() == [("p1", 3)]
+        assert place.is_empty("payments")
+
+    def test_a_transaction_commits_although_its_handler_was_told_if_nobody_took_over(
+        self, place: Place, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def outlast_an_outage(_payment: dict[str, Any], ctx: Context, _tx: Transaction) -> None:
+            ledger_away(monkeypatch, "extend")
+            for _ in range(4):
+                place.clock.advance(LEASE / 3)
+                worker.worker.beat()
+            monkeypatch.undo()
+            assert ctx.lost.is_set()
+
+        place.send({"id": "p1"}, "payments")
+        worker = place.worker(bank.app(before=outlast_an_outage))
+        assert worker.drain() == 1
+        assert bank.entries() == [("p1", 1)]
         assert place.is_empty("payments")
 
     def test_the_guarantee_of_a_handler_is_told_by_what_it_asks_for(self, place: Place, bank: Bank) -> None:

@@ -34,7 +34,7 @@ from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
 if TYPE_CHECKING:
     from semel.sqs import Queue
 
-# Seconds before the claim's end at which a message counts as lost: nothing is begun, and nothing recorded, so late.
+# Seconds before the claim's end at which a message counts as lost: nothing is begun so late.
 MARGIN: Final = 0.5
 BOUNCE_JITTER: Final = 2.0
 UNBURIABLE_ATTEMPT: Final = 20  # a message that has nowhere to go waits as one that failed this often
@@ -151,7 +151,7 @@ class Lane:
                 running = self.in_hand.get(message.message_id)
                 if running is not None and running.state not in ENDS and not running.is_lost:
                     # SQS has handed out a message that we hold: its newest handle is the one that counts.
-                    running.receipt, running.visible_at = message.receipt, visible_at
+                    running.receipt, running.visible_at, running.hidden = message.receipt, visible_at, True
                     twin = Delivery(self, message, since, visible_at)
                     twin.key, twin.key_origin, twin.fence = running.key, running.key_origin, running.fence
                     held.append(twin)
@@ -258,7 +258,7 @@ class Lane:
             self.log(Step.RELEASED, (delivery,), spent)
 
     def lose(self, delivery: Delivery, reason: str) -> None:
-        """Visibility or lease is gone."""
+        """The claim may be another's by now."""
         with self.lock:
             if delivery.state in ENDS or delivery.is_lost:
                 return
@@ -266,6 +266,19 @@ class Lane:
             delivery.state, actions = step(delivery.state, Event.LOST)
         if delivery.state is before:
             return  # an outcome is under way: the fence decides
+        self._lost(delivery, actions, reason)
+
+    def visibility_lost(self, delivery: Delivery, reason: str) -> None:
+        """SQS may show it to others by now."""
+        with self.lock:
+            if delivery.state in ENDS or not delivery.hidden:
+                return
+            delivery.hidden = False
+            delivery.state, actions = step(delivery.state, Event.VISIBLE)
+        goes_on = "" if delivery.state in ENDS else "; its handler goes on, and its lease is extended"
+        self._lost(delivery, actions, f"{reason}{goes_on}")
+
+    def _lost(self, delivery: Delivery, actions: tuple[Action, ...], reason: str) -> None:
         self.metrics.heartbeat_lost.add(1)
         self.log(Step.LOST, (delivery,), error=reason)
         logger.warning("lost %s of %s: %s", delivery.received.message_id, self.name, reason)
