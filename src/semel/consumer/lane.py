@@ -278,10 +278,21 @@ class Lane:
         goes_on = "" if delivery.state in ENDS else "; its handler goes on, and its lease is extended"
         self._lost(delivery, actions, f"{reason}{goes_on}")
 
+    def _behind(self, delivery: Delivery) -> list[Delivery]:
+        """Under the lock: those of its group that came after it, and must not overtake it."""
+        if not self.handler.is_batch:
+            return self.groups.behind(delivery)
+        group = [other for other in self.in_hand.values() if other.group == delivery.group]
+        return group[group.index(delivery) + 1 :] if delivery in group else group
+
     def _lost(self, delivery: Delivery, actions: tuple[Action, ...], reason: str) -> None:
         self.metrics.heartbeat_lost.add(1)
         self.log(Step.LOST, (delivery,), error=reason)
         logger.warning("lost %s of %s: %s", delivery.received.message_id, self.name, reason)
+        if delivery.group is not None and delivery.state is State.LOST:
+            with self.lock:
+                behind = self._behind(delivery)
+            self.give_up(behind)  # now, and not when its claim is given back: another may be about to begin
         self.carry_out(((delivery, actions),))
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
@@ -360,19 +371,13 @@ class Lane:
         blocked: list[Delivery] = []
         with self.lock:
             for delivery in ended:
-                if self.in_hand.get(delivery.received.message_id) is delivery:
-                    del self.in_hand[delivery.received.message_id]
-                if delivery.group is None:
-                    continue
-                if self.handler.is_batch:
+                if delivery.group is not None:
                     if delivery.state not in (State.RECORDED, State.ACKED):
-                        blocked += [d for d in self.in_hand.values() if d.group == delivery.group]
-                elif delivery.state in (State.RECORDED, State.ACKED):
+                        blocked += self._behind(delivery)
                     if (following := self.groups.ended(delivery)) is not None:
                         ready.append(following)
-                else:
-                    blocked += self.groups.behind(delivery)
-                    self.groups.ended(delivery)
+                if self.in_hand.get(delivery.received.message_id) is delivery:
+                    del self.in_hand[delivery.received.message_id]
         self.slots.give(len(ended), sum(delivery.size for delivery in ended))
         if ready:
             self.runnable.put(ready)
