@@ -193,6 +193,32 @@ class TestAnOpenTransaction:
             assert later.purge() == 0
         assert later.purge() == 1
 
+    def test_that_stops_between_its_record_and_its_commit_does_not_keep_the_key_for_ever(
+        self, make: Make, database: psycopg.Connection[Any], effects: str
+    ) -> None:
+        ledger, shift = make(idle_timeout=0.05), Shift()
+        successor = make(clock=shift)
+        claim = win(ledger, "key").claim
+        shift.advance(LEASE + 1)
+
+        def take_over() -> None:
+            ends = time.monotonic() + 30
+            while not isinstance(verdict := ask(successor, "key"), Won):
+                assert isinstance(verdict, Held)
+                assert time.monotonic() < ends
+            assert verdict.taken_over
+
+        def work() -> None:
+            with ledger.transaction() as tx:
+                tx.execute(f"INSERT INTO {effects} VALUES ('key', 1)")
+                assert tx.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
+                assert tx.record([Finish(claim)]) == [True]
+                take_over()  # here this process is stopped
+
+        with pytest.raises(LedgerUnavailable):
+            work()
+        assert count(database) == 0
+
     def test_takes_a_connection_with_its_first_statement(self, make: Make) -> None:
         ledger = make(pool_size=1)
         with ledger.transaction(), ledger.transaction() as tx:  # the outer one has not begun

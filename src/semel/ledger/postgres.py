@@ -71,6 +71,7 @@ class PostgresLedger(Ledger):
     takes its connection with its first statement, and waits for one while all of them are in use.
     `carriers`: connections for everything else, shared by all threads. `timeout`: seconds until a call gives up.
     `lock_timeout`: seconds that a claim waits for a row which somebody else's open transaction has locked.
+    `idle_timeout`: seconds after which the server ends a transaction that has recorded a key and then does nothing.
     """
 
     transactional = True
@@ -86,6 +87,7 @@ class PostgresLedger(Ledger):
         clock: Clock = own_clock,
         timeout: float = 5.0,
         lock_timeout: float = 0.5,
+        idle_timeout: float = 30.0,
     ) -> None:
         if keep <= 0:
             raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
@@ -94,7 +96,9 @@ class PostgresLedger(Ledger):
         self._dsn, self._where = _address(dsn, timeout)
         self._session = {"lock": f"{math.ceil(lock_timeout * 1000)}ms", "statement": f"{math.ceil(timeout * 1000)}ms"}
         named = self._migrated(schema)
-        self._rounds = Rounds(Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock())
+        self._rounds = Rounds(
+            Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock(), idle=idle_timeout
+        )
         self._sizes = (carriers, pool_size)
         self._closed = False
         self._start()
