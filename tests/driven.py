@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 from ledger.stores import Shift
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
 from semel.consumer.context import Context
 from semel.consumer.lane import Lane
-from semel.ledger.contract import Entry, Ledger
+from semel.ledger.contract import Ask, Entry, Ledger, LedgerUnavailable, Won
 from semel.ledger.sqlite import SqliteLedger
 from semel.sqs import Client, Queue
 from semel.testing.driver import Driver
@@ -113,6 +115,13 @@ class Place:
         (found,) = self.ledger.look([f"{queue}/{key}"])
         return found
 
+    def take_over(self, key: str, queue: str = "orders") -> None:
+        """Somebody else has the key from now on, for a lease."""
+        name = f"{queue}/{key}"
+        self.ledger.forget([name])
+        (verdict,) = self.ledger.claim([Ask(name)], claimant=f"somebody/{time.time_ns()}", lease=LEASE)
+        assert isinstance(verdict, Won)
+
     def known(self, key: str, queue: str = "orders") -> Entry:
         found = self.entry(key, queue)
         assert found is not None, f"the ledger does not know {queue}/{key}"
@@ -124,6 +133,16 @@ def take(driver: Driver, queue: str = "orders") -> Lane:
     lane = driver.lane(queue)
     driver.worker.receive(lane)
     return lane
+
+
+def ledger_away(monkeypatch: pytest.MonkeyPatch, *calls: str) -> None:
+    """These calls of every SQLite ledger fail as in an outage, until `monkeypatch.undo()`."""
+
+    def away(*_given: object, **_options: object) -> None:
+        raise LedgerUnavailable("away")
+
+    for call in calls:
+        monkeypatch.setattr(SqliteLedger, call, away)
 
 
 def letter(message: dict[str, Any]) -> dict[str, str]:

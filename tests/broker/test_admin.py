@@ -831,17 +831,6 @@ def test_a_page_of_another_site_cannot_call_sqs_either(sqs: Service, origin: str
     assert sqs.broker.admin("GET", "queues") == {"queues": []}
 
 
-def test_a_page_whose_name_was_made_to_point_here_is_another_site(sqs: Service) -> None:
-    raw = (
-        b"PUT /_semel/faults HTTP/1.1\r\nHost: evil.example:9324\r\nOrigin: http://evil.example:9324\r\n"
-        b'Content-Length: 32\r\n\r\n{"kind": "throttle", "rate": 1} '
-    )
-    with sqs.connect() as connection:
-        connection.send(raw)
-        assert connection.answer().status == 403
-    assert sqs.broker.admin("GET", "faults")["faults"] == []
-
-
 def test_a_head_request_is_answered_without_a_body_and_the_connection_goes_on(sqs: Service) -> None:
     head = b"HEAD /_semel/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     get = b"GET /_semel/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -345,6 +345,7 @@ def test_other_machines_are_let_in_if_asked_for(serve: Starter) -> None:
     [
         ("--account", "12"),
         ("--account", "12345678901x"),
+        ("--allow-host", "http://sqs.example.com:9324"),
         ("--region", "Mars"),
         ("--region", "us_east_1"),
         ("--fault", "nonsense=1"),

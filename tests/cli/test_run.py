@@ -190,6 +190,20 @@ def test_ctrl_c_drains_and_the_second_one_ends_it_at_once_and_says_so(
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_lets_handlers_finish(shop: Shop, orders: Queue, number: signal.Signals) -> None:
+    """As a terminal sends Ctrl-C, and systemd SIGTERM: to the workers, too, which hear of it a second time from us."""
+    orders.send(json.dumps({"n": 1, "seconds": 1}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--json")
+    wait_for(lambda: shop.effects == [1], process)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["completed"] == 1
+    counts = orders.attributes("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    assert set(counts.values()) == {"0"}
+
+
 SLOW_IMPORT = """
 import multiprocessing, os, time
 from semel import App
@@ -205,15 +219,18 @@ if os.environ["TEST_SLOW"] == ("worker" if multiprocessing.parent_process() else
 """
 
 
-@pytest.mark.parametrize(("slow", "code"), [("parent", 130), ("worker", 0)])
-def test_ctrl_c_while_the_app_is_imported_ends_it_without_a_traceback(
-    shop: Shop, orders: Queue, slow: str, code: int
+@pytest.mark.parametrize(
+    ("slow", "number", "code"),
+    [("parent", signal.SIGINT, 130), ("worker", signal.SIGINT, 0), ("worker", signal.SIGTERM, 0)],
+)
+def test_a_signal_to_all_processes_while_the_app_is_imported_ends_it_without_a_word(
+    shop: Shop, orders: Queue, slow: str, number: signal.Signals, code: int
 ) -> None:
     (shop.folder / "shop.py").write_text(SLOW_IMPORT)
     shop.environment["TEST_SLOW"] = slow
     process = shop.start("run", "shop:app", "--processes", "2", "--log-level", "error")
     wait_for(lambda: shop.effects == [1], process)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (code, "")
 

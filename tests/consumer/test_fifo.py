@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -346,3 +346,53 @@ def test_a_bad_message_of_a_fifo_batch_fails_alone_and_holds_up_its_own_group_on
     assert [name for name in done if name[0] == "b"] == ["b1", "b2"]
     assert [letter(dead)["key"] for dead in place.messages("dead.fifo")] == ["a2"]
     assert place.is_empty(QUEUE)
+
+
+def batch_app_for(book: Book) -> App:
+    app = App()
+
+    @app.batch_handler(QUEUE, key="$.name", size=10, retry=Fixed(5))
+    def apply(batch: Batch[dict[str, str]]) -> None:
+        for item in batch:
+            book.apply(item.value["name"], item.context)
+
+    return app
+
+
+@pytest.mark.parametrize("make", [app_for, batch_app_for])
+def test_a_second_sending_does_not_hold_up_what_stands_before_it(place: Place, make: Callable[[Book], App]) -> None:
+    for dedup, name in enumerate(("a1", "a2", "a1", "a3")):
+        place.send({"name": name}, QUEUE, group="a", dedup=str(dedup))
+    book = Book()
+    worker = place.worker(make(book))
+    assert worker.drain() == 2
+    assert book.tried == [("a1", 1), ("a2", 1)]
+    assert worker.lane(QUEUE).metrics.received.count == 4  # nothing was given back and received again
+    place.clock.advance(LEASE + 2)
+    worker.drain()
+    assert book.tried == [("a1", 1), ("a2", 1), ("a3", 1)]
+    assert names(place) == []
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("make", [app_for, batch_app_for])
+def test_a_message_that_is_lost_while_it_waits_takes_those_behind_it_along(
+    place: Place, make: Callable[[Book], App], settled: bool
+) -> None:
+    book = Book()
+    send(place, "a1", "a2", "a3", "b1")
+    worker = place.worker(make(book))
+    lane = take(worker, QUEUE)
+    place.take_over("a2", QUEUE)
+    place.clock.advance(LEASE / 3)
+    worker.worker.beat()
+    if settled:
+        worker.worker.settle(lane)
+    worker.worker.work(lane)
+    assert sorted(book.done) == ["a1", "b1"]  # not a3, which would overtake a2
+    place.clock.advance(LEASE + 2)
+    worker.drain()
+    assert book.of("a") == ["a1", "a2", "a3"]
+    assert place.is_empty(QUEUE)
+    assert lane.slots.taken == 0
+    assert len(lane.groups) == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from driven import ledger_away
 from semel import App, Context, Lost
 from semel.broker import EmbeddedBroker
 from semel.consumer.attempts import Attempt, Step
@@ -68,9 +69,9 @@ def watch_changes(driver: Driver, watch: Callable[[Any], None]) -> None:
     queue = driver.lane("jobs").queue
     change = queue.change_visibility
 
-    def watched(pairs: Any) -> Any:
+    def watched(pairs: Any, **options: Any) -> Any:
         watch(pairs)
-        return change(pairs)
+        return change(pairs, **options)
 
     queue.change_visibility = watched  # type: ignore[method-assign]
 
@@ -133,17 +134,26 @@ def test_messages_that_wait_for_a_worker_are_kept_too_ten_a_call(sqs_broker: Emb
         assert calls == [10]
 
 
-def test_a_handler_whose_message_was_taken_back_is_told_and_its_outcome_does_not_count(
+def another(driver: Driver, broker: EmbeddedBroker, runs: list[int]) -> Driver:
+    """A second worker of the same queue and ledger; it notes its fence in `runs`."""
+    app = App(lease=LEASE)
+
+    @app.handler("jobs")
+    def work(body: str, ctx: Context) -> None:
+        runs.append(ctx.fence)
+
+    return Driver(app, broker, driver.client, driver.ledger)
+
+
+def test_a_handler_whose_claim_was_taken_over_is_told_and_its_outcome_does_not_count(
     sqs_broker: EmbeddedBroker, queue: str
 ) -> None:
     runs: list[int] = []
 
     def during(driver: Driver, ctx: Context) -> None:
-        runs.append(ctx.fence)
-        if len(runs) > 1:
-            return
         lost = ctx.lost
         sqs_broker.clock.advance(LEASE + 1)  # no beat in time: a long pause
+        another(driver, sqs_broker, runs).drain()
         driver.worker.beat()
         assert lost.is_set()
         with pytest.raises(Lost):
@@ -151,12 +161,132 @@ def test_a_handler_whose_message_was_taken_back_is_told_and_its_outcome_does_not
 
     with at_work(sqs_broker, during) as driver:
         send(sqs_broker, queue)
-        driver.drain()
-        assert runs == [1, 2]  # the first one did not count; what came back was worked on again
+        assert driver.drain() == 0
+        assert runs == [2]
         steps = driver.log.steps()  # type: ignore[attr-defined]
-        assert steps.count(Step.LOST) == 1
-        assert steps.count(Step.RECORDED) == 1
+        assert steps.count(Step.FENCED) == 1
+        assert steps.count(Step.RECORDED) == 0
         assert sqs_broker.peek("jobs") == []
+
+
+def test_a_process_that_was_held_up_past_its_lease_keeps_its_claim_if_nobody_took_over(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    runs: list[int] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        sqs_broker.clock.advance(LEASE + 1)  # no beat in time: a long pause
+        driver.worker.beat()
+        assert not ctx.lost.is_set()
+        another(driver, sqs_broker, runs).drain()  # SQS shows it again; the ledger says that it is held
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+        assert runs == []
+        sqs_broker.clock.advance(LEASE + 2)
+        another(driver, sqs_broker, runs).drain()
+        assert runs == []
+        assert sqs_broker.peek("jobs") == []
+
+
+@pytest.mark.parametrize("how", ["SQS does not answer", "SQS has taken it back"])
+def test_work_whose_visibility_is_lost_goes_on_under_its_lease_and_its_outcome_counts(
+    sqs_broker: EmbeddedBroker, queue: str, how: str
+) -> None:
+    runs: list[int] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        if how == "SQS does not answer":
+            sqs_broker.faults.set("server-error", 1.0)
+        else:
+            sqs_broker.client().purge_queue(QueueUrl=queue)
+        for _ in range(20):  # many leases
+            sqs_broker.clock.advance(LEASE / 4)
+            driver.worker.beat()
+            assert not ctx.lost.is_set()
+            ctx.check()
+            assert ctx.deadline > sqs_broker.clock.now()
+        sqs_broker.faults.clear()
+        another(driver, sqs_broker, runs).drain()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+        sqs_broker.clock.advance(LEASE + 2)
+        another(driver, sqs_broker, runs).drain()
+        assert runs == []
+        assert sqs_broker.peek("jobs") == []
+        assert driver.log.steps().count(Step.LOST) == 1  # type: ignore[attr-defined]
+
+
+def test_a_handler_that_was_told_and_succeeds_all_the_same_is_recorded_if_nobody_took_over(
+    sqs_broker: EmbeddedBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def during(driver: Driver, ctx: Context) -> None:
+        ledger_away(monkeypatch, "extend")
+        deadline = ctx.deadline
+        while not ctx.lost.is_set():
+            sqs_broker.clock.advance(0.25)
+            driver.worker.beat()
+            assert sqs_broker.clock.now() < deadline  # told in time
+        monkeypatch.undo()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 1
+        assert sqs_broker.peek("jobs") == []
+
+
+def test_work_that_is_done_outlasts_any_outage_of_the_ledger_hidden_and_is_recorded_after_it(
+    sqs_broker: EmbeddedBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        runs.append(ctx.fence)
+        ledger_away(monkeypatch, "extend", "record", "claim")
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        assert driver.drain() == 0
+        worker, lane = driver.worker, driver.lane("jobs")
+        for _ in range(20):  # five leases
+            sqs_broker.clock.advance(LEASE / 4)
+            worker.beat()
+            worker.settle(lane)
+            assert in_flight(sqs_broker) == 1
+        monkeypatch.undo()
+        assert driver.drain() == 1
+        assert runs == [1]
+        assert sqs_broker.peek("jobs") == []
+
+
+def test_a_heartbeat_gives_sqs_one_attempt_and_a_sixth_of_the_lease(sqs_broker: EmbeddedBroker, queue: str) -> None:
+    given: list[float] = []
+    calls: list[int] = []
+
+    def during(driver: Driver, ctx: Context) -> None:
+        change = driver.lane("jobs").queue.change_visibility
+
+        def watched(pairs: Any, *, timeout: float) -> Any:
+            given.append(timeout)
+            return change(pairs, timeout=timeout)
+
+        driver.lane("jobs").queue.change_visibility = watched  # type: ignore[assignment, method-assign]
+        sqs_broker.faults.set("server-error", 1.0)
+        sqs_broker.clock.advance(LEASE / 3)
+        before = sqs_broker.faults.counts().get("server-error", 0)
+        driver.worker.beat()
+        calls.append(sqs_broker.faults.counts()["server-error"] - before)
+        sqs_broker.faults.clear()
+
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        driver.worker.receive(driver.lane("jobs"))
+        driver.worker.work(driver.lane("jobs"))
+        assert given == [LEASE / 6]
+        assert calls == [1]
 
 
 def test_a_beat_that_fails_is_tried_again_inside_the_margin(sqs_broker: EmbeddedBroker, queue: str) -> None:
@@ -177,28 +307,26 @@ def test_a_beat_that_fails_is_tried_again_inside_the_margin(sqs_broker: Embedded
         assert driver.drain() == 1
 
 
-def test_beats_that_go_on_failing_lose_the_message_before_its_visibility_ends(
+def test_beats_that_go_on_failing_lose_what_is_not_begun_before_its_visibility_ends(
     sqs_broker: EmbeddedBroker, queue: str
 ) -> None:
-    seen: list[float] = []
-
-    def during(driver: Driver, ctx: Context) -> None:
-        if seen:
-            return
+    runs: list[str] = []
+    with at_work(sqs_broker, lambda _driver, ctx: runs.append(ctx.key)) as driver:
+        send(sqs_broker, queue)
+        lane = driver.lane("jobs")
+        driver.worker.receive(lane)
+        (delivery,) = lane.in_hand.values()
         sqs_broker.faults.set("throttle", 1.0)
-        deadline = ctx.deadline
-        while not ctx.lost.is_set():
+        while lane.in_hand:
             sqs_broker.clock.advance(0.25)
             driver.worker.beat()
-            assert sqs_broker.clock.now() < deadline
-        seen.append(sqs_broker.clock.now())
+            driver.worker.settle(lane)
+            assert sqs_broker.clock.now() < delivery.visible_at
         sqs_broker.faults.clear()
-
-    with at_work(sqs_broker, during) as driver:
-        send(sqs_broker, queue)
-        driver.drain()
-        assert seen
+        driver.worker.work(lane)
+        assert runs == []
         assert in_flight(sqs_broker) == 1  # nothing of it was touched: it comes back by itself
+        assert lane.slots.taken == 0
 
 
 def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: EmbeddedBroker, queue: str) -> None:
@@ -313,12 +441,12 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
         lane = driver.lane("jobs")
         change = lane.queue.change_visibility
 
-        def slow(pairs: Any) -> Any:
+        def slow(pairs: Any, **options: Any) -> Any:
             name = "beat" if not order else "back-off"
             if name == "beat":
                 reached.set()
                 go_on.wait(30)
-            answer = change(pairs)
+            answer = change(pairs, **options)
             order.append(name)
             return answer
 

@@ -144,13 +144,15 @@ def test_the_heartbeat_holds_a_message_up_to_the_twelve_hours_and_then_tells_its
     worker.worker.work(lane)
     assert 11.5 * HOUR < lost[0] <= LONGEST + HOUR / 6
     assert lane.metrics.heartbeat_failed.count == 0  # SQS was never asked for more than it gives
-    assert place.known("7").status is Status.FREE
-    assert len(place.messages()) == 1
+    assert place.known("7").status is Status.DONE  # nobody else began meanwhile: its work counts
     assert lane.slots.taken == 0
 
 
-def test_a_handler_that_runs_longer_than_it_may_is_told_and_its_outcome_is_not_recorded(place: Place) -> None:
-    app = App()
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_handler_that_runs_longer_than_it_may_is_told_and_from_then_on_another_may_take_over(
+    place: Place, taken_over: bool
+) -> None:
+    app, others = App(), Calls()
 
     @app.handler("orders", key="$.id", max_runtime=60)
     def encode(video: dict[str, Any], ctx: Context) -> None:
@@ -158,14 +160,17 @@ def test_a_handler_that_runs_longer_than_it_may_is_told_and_its_outcome_is_not_r
             place.clock.advance(5)
             worker.worker.beat()
         assert ctx.lost.is_set()
+        if taken_over:
+            place.worker(shop(others)).drain()
 
     place.send({"id": 7})
     worker = place.worker(app)
     lane = take(worker)
     worker.worker.work(lane)
-    assert lane.metrics.fenced.count == 1
-    assert place.known("7").status is Status.FREE
-    assert len(place.messages()) == 1
+    assert lane.metrics.fenced.count == taken_over
+    assert lane.metrics.completed.count == (not taken_over)
+    assert others.seen == [("7", 2)] * taken_over
+    assert place.known("7").status is Status.DONE
 
 
 @pytest.mark.parametrize("end", ["lost", "given up"])
@@ -179,7 +184,7 @@ def test_a_claim_that_is_won_after_its_message_was_let_go_is_given_back_and_noth
         verdicts = real(asks, claimant=claimant, lease=lease)
         for delivery in list(lane.in_hand.values()):
             if end == "lost":
-                lane.lose(delivery, "test")
+                lane.visibility_lost(delivery, "test")
             else:
                 lane.give_up([delivery])
         return verdicts

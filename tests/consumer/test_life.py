@@ -17,54 +17,59 @@ RECEIVED      HELD        BOUNCED       STOP_BEAT HIDE_FOR_LEASE END
 RECEIVED      CONFLICT    DISPUTED      CLAIM_APART
 RECEIVED      LEDGER_DOWN BACKING_OFF   STOP_BEAT HIDE_FOR_RETRY END
 RECEIVED      GIVE_UP     RELEASED      STOP_BEAT SHOW END
-RECEIVED      LOST        LOST          STOP_BEAT END
+RECEIVED      VISIBLE     LOST          STOP_BEAT END
 
 DISPUTED      WON         REJECTED      DEAD_LETTER
 DISPUTED      FOUND_DONE  RECORDED      STOP_BEAT DELETE END
 DISPUTED      HELD        BOUNCED       STOP_BEAT HIDE_FOR_LEASE END
 DISPUTED      LEDGER_DOWN BACKING_OFF   STOP_BEAT HIDE_FOR_RETRY END
 DISPUTED      GIVE_UP     RELEASED      STOP_BEAT SHOW END
-DISPUTED      LOST        LOST          STOP_BEAT END
+DISPUTED      VISIBLE     LOST          STOP_BEAT END
 
 CLAIMED       STARTED     WORKING
 CLAIMED       SUCCEEDED   DONE          RECORD
 CLAIMED       REFUSED     REJECTED      DEAD_LETTER
 CLAIMED       GIVE_UP     RELEASED      STOP_BEAT GIVE_BACK_UNTRIED SHOW END
 CLAIMED       LOST        LOST          STOP_BEAT GIVE_BACK_UNTRIED END
+CLAIMED       VISIBLE     LOST          STOP_BEAT GIVE_BACK_UNTRIED END
 
 WORKING       SUCCEEDED   DONE          RECORD
 WORKING       COMMITTED   RECORDED      STOP_BEAT DELETE END
 WORKING       FAILED      BACKING_OFF   STOP_BEAT GIVE_BACK HIDE_FOR_RETRY END
 WORKING       REFUSED     REJECTED      DEAD_LETTER
-WORKING       LEDGER_DOWN BACKING_OFF   STOP_BEAT GIVE_BACK HIDE_FOR_RETRY END
+WORKING       LEDGER_DOWN BACKING_OFF   STOP_BEAT GIVE_BACK_UNTRIED HIDE_FOR_RETRY END
 WORKING       FENCED      LOST          STOP_BEAT END
 WORKING       ABANDONED   RELEASED      STOP_BEAT GIVE_BACK SHOW END
-WORKING       LOST        LOST_AT_WORK  STOP_BEAT TELL
+WORKING       LOST        LOST_AT_WORK  TELL
+WORKING       VISIBLE     WORKING
 
 DONE          RECORDED    RECORDED      STOP_BEAT DELETE END
 DONE          FENCED      LOST          STOP_BEAT END
 DONE          LOST        DONE
-DONE          LEDGER_DOWN LOST          STOP_BEAT END
+DONE          VISIBLE     DONE
 
 REJECTED      BURIED      BURIED        RECORD_REJECTED
 REJECTED      UNBURIABLE  BACKING_OFF   STOP_BEAT GIVE_BACK HIDE_FOR_RETRY END
 REJECTED      LOST        REJECTED
+REJECTED      VISIBLE     REJECTED
 BURIED        RECORDED    RECORDED      STOP_BEAT DELETE END
 BURIED        FENCED      LOST          STOP_BEAT END
 BURIED        LOST        BURIED
-BURIED        LEDGER_DOWN LOST          STOP_BEAT END
+BURIED        VISIBLE     BURIED
 
-LOST_AT_WORK  SUCCEEDED   LOST          GIVE_BACK END
-LOST_AT_WORK  FAILED      LOST          GIVE_BACK END
-LOST_AT_WORK  REFUSED     LOST          GIVE_BACK END
-LOST_AT_WORK  LEDGER_DOWN LOST          GIVE_BACK END
-LOST_AT_WORK  ABANDONED   LOST          GIVE_BACK END
-LOST_AT_WORK  FENCED      LOST          END
+LOST_AT_WORK  SUCCEEDED   DONE          RECORD
+LOST_AT_WORK  COMMITTED   RECORDED      STOP_BEAT DELETE END
+LOST_AT_WORK  FAILED      LOST          STOP_BEAT GIVE_BACK END
+LOST_AT_WORK  REFUSED     LOST          STOP_BEAT GIVE_BACK END
+LOST_AT_WORK  LEDGER_DOWN LOST          STOP_BEAT GIVE_BACK END
+LOST_AT_WORK  ABANDONED   LOST          STOP_BEAT GIVE_BACK END
+LOST_AT_WORK  FENCED      LOST          STOP_BEAT END
 LOST_AT_WORK  LOST        LOST_AT_WORK
-LOST_AT_WORK  COMMITTED   RECORDED      DELETE END
+LOST_AT_WORK  VISIBLE     LOST_AT_WORK
 
 RECORDED      DELETED     ACKED
 RECORDED      LOST        RECORDED
+RECORDED      VISIBLE     RECORDED
 
 LOST          WON         LOST          GIVE_BACK_UNTRIED
 RELEASED      WON         RELEASED      GIVE_BACK_UNTRIED
@@ -112,7 +117,10 @@ def test_what_cannot_happen_is_refused_by_name() -> None:
 
 
 def test_late_words_about_a_life_that_has_ended_change_nothing() -> None:
-    late = {Event.LOST, Event.GIVE_UP, Event.DELETED, Event.FOUND_DONE, Event.HELD, Event.CONFLICT, Event.LEDGER_DOWN}
+    late = {
+        Event.LOST, Event.VISIBLE, Event.GIVE_UP, Event.DELETED, Event.FOUND_DONE, Event.HELD, Event.CONFLICT,
+        Event.LEDGER_DOWN,
+    }  # fmt: skip
     assert late == LATE
     for end in ENDS:
         for event in late:
@@ -251,16 +259,37 @@ def test_a_claim_is_recorded_or_given_back_or_left_to_its_successor(life: list[P
 
 
 @given(lives())
-def test_once_lost_at_work_nothing_is_recorded_and_only_what_was_committed_is_deleted(life: list[Past]) -> None:
+def test_work_that_has_succeeded_is_recorded_whatever_was_lost_and_only_its_fence_can_undo_it(life: list[Past]) -> None:
+    for place, past in enumerate(life):
+        if past.event is not Event.SUCCEEDED:
+            continue
+        assert past.actions == (Action.RECORD,)
+        end = next(later for later in life[place + 1 :] if Action.END in later.actions)
+        assert end.event in (Event.RECORDED, Event.FENCED)
+
+
+@given(lives())
+def test_once_lost_at_work_nothing_is_shown_hidden_or_dead_lettered_and_only_what_is_written_is_deleted(
+    life: list[Past],
+) -> None:
     lost = [place for place, past in enumerate(life) if past.after is State.LOST_AT_WORK]
     if not lost:
         return
     later = life[lost[0] + 1 :]
     done = set(actions_of(later))
-    assert not done & {Action.RECORD, Action.RECORD_REJECTED, Action.DEAD_LETTER}
+    assert not done & {Action.RECORD_REJECTED, Action.DEAD_LETTER}
     assert not done & RETURNS
     if Action.DELETE in done:
-        assert any(past.event is Event.COMMITTED for past in later)
+        assert any(past.event in (Event.COMMITTED, Event.RECORDED) for past in later)
+
+
+@given(lives())
+def test_a_handler_is_told_only_that_its_claim_may_be_gone_not_that_others_see_its_message(life: list[Past]) -> None:
+    for past in life:
+        if Action.TELL in past.actions:
+            assert past.event is Event.LOST
+        if past.event is Event.VISIBLE and past.state is State.WORKING:
+            assert past.after is State.WORKING
 
 
 @given(lives())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -321,6 +322,32 @@ def test_stopping_an_idle_consumer_does_not_wait_for_its_long_poll(app: App, bro
         until(lambda: run.lane().slots.taken > 0, "the poll")
         assert run.stop().clean
         until(lambda: run.runtime.lanes[0].receivers == 0, "the receiver's end")
+
+
+def test_what_a_fifo_receive_had_got_when_the_stop_cancelled_it_is_handed_back_before_the_end(
+    app: App, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue(app, "moves.fifo")
+
+    @app.handler("moves.fifo", wait=20)
+    def apply(move: dict[str, Any]) -> None:
+        pytest.fail("it came after the stop")
+
+    with running_app(app) as run:
+        threads = run.runtime.lanes[0]
+        receive = threads.lane.queue.receive
+
+        def receive_late(limit: int, wait: int, **options: Any) -> Any:
+            if wait == 0:  # it looks what the cancelled one has got; SQS takes its time
+                threads._join(("claim", "settle", "delete", "hide"), time.monotonic() + 0.5)
+                queue.send("{}", group="a", dedup="1")
+            return receive(limit, wait, **options)
+
+        until(lambda: threads.cancel._running, "a poll")
+        monkeypatch.setattr(threads.lane.queue, "receive", receive_late)
+        assert run.stop().clean
+        threads._join(("receive",), time.monotonic() + PATIENCE)
+        assert [message["State"] for message in broker.peek("moves.fifo")] == ["visible"]
 
 
 def test_without_the_ledger_nothing_is_worked_on_and_all_goes_on_when_it_is_back(

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import threading
+import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, new_place, shop, take
+from driven import LEASE, Calls, Place, ledger_away, letter, new_place, shop, take
+from running_apps import client_of
 from semel import App, Context, Fixed, Lost, Reject, Retry, SemelError, Transaction
+from semel.broker import running
 from semel.consumer.handlers import Guarantee
-from semel.ledger.contract import Status
+from semel.ledger.contract import LedgerUnavailable, Status
+from semel.ledger.postgres import PostgresLedger
+from semel.sqs import Entry
+
+if TYPE_CHECKING:
+    from servers.postgres import Server
 
 Hook = Callable[[dict[str, Any], Context, Transaction], None]
 
@@ -112,10 +122,12 @@ class TestCommit:
         assert [key for key, _ in bank.entries()] == ["p0", "p1", "p2", "p3"]
         assert place.is_empty("payments")
 
-    def test_a_claim_that_was_lost_before_the_commit_undoes_it(self, place: Place, bank: Bank) -> None:
+    def test_a_claim_that_another_has_taken_over_before_the_commit_undoes_it(self, place: Place, bank: Bank) -> None:
         def lose(_payment: dict[str, Any], ctx: Context, _tx: Transaction) -> None:
-            if ctx.attempt == 1:
-                worker.lane("payments").lose(ctx._delivery, "test")
+            if ctx.fence == 1:
+                place.take_over("p1", "payments")
+                place.clock.advance(LEASE / 3)
+                worker.worker.beat()
                 with pytest.raises(Lost):
                     ctx.check()
 
@@ -126,7 +138,24 @@ class TestCommit:
         assert len(place.messages("payments")) == 1
         place.clock.advance(LEASE + 1)
         worker.drain()
-        assert bank.entries() == [("p1", 2)]
+        assert bank.entries() == [("p1", 3)]
+        assert place.is_empty("payments")
+
+    def test_a_transaction_commits_although_its_handler_was_told_if_nobody_took_over(
+        self, place: Place, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def outlast_an_outage(_payment: dict[str, Any], ctx: Context, _tx: Transaction) -> None:
+            ledger_away(monkeypatch, "extend")
+            for _ in range(4):
+                place.clock.advance(LEASE / 3)
+                worker.worker.beat()
+            monkeypatch.undo()
+            assert ctx.lost.is_set()
+
+        place.send({"id": "p1"}, "payments")
+        worker = place.worker(bank.app(before=outlast_an_outage))
+        assert worker.drain() == 1
+        assert bank.entries() == [("p1", 1)]
         assert place.is_empty("payments")
 
     def test_the_guarantee_of_a_handler_is_told_by_what_it_asks_for(self, place: Place, bank: Bank) -> None:
@@ -283,3 +312,64 @@ def test_a_zombies_transaction_is_undone_whatever_it_wrote(place: Place, bank: B
     assert bank.entries() == [("p1", 2)]
     assert place.is_empty("receipts")
     assert lane.metrics.fenced.count == 1
+
+
+class TestAPoolThatIsSmallerThanTheConcurrency:
+    """PostgreSQL: each open transaction needs a connection of its own."""
+
+    @pytest.fixture
+    def ledger(self, postgres_server: Server) -> Iterator[PostgresLedger]:
+        schema = f"test_{uuid.uuid4().hex[:12]}"
+        with PostgresLedger(postgres_server.url, schema=schema, pool_size=1) as ledger:
+            yield ledger
+            with ledger.transaction() as tx:
+                tx.execute(f"DROP SCHEMA {schema} CASCADE")
+
+    @pytest.fixture
+    def app(self, ledger: PostgresLedger) -> Iterator[App]:
+        with running() as broker, client_of(broker) as client:
+            queue = client.create_queue("payments")
+            queue.send_many([Entry(json.dumps({"id": n})) for n in range(4)])
+            yield App(ledger, client=client, concurrency=4, lease=30, max_attempts=1)
+
+    def test_holds_nobody_up_before_the_first_statement(self, app: App) -> None:
+        together = threading.Barrier(4)
+
+        @app.handler("payments", key="$.id")
+        def book(payment: dict[str, Any], tx: Transaction) -> None:
+            together.wait(30)
+            tx.execute("SELECT 1")
+
+        report = app.run(burst=True)
+        assert (report.completed, report.retried, report.dead_lettered) == (4, 0, 0)
+
+    def test_makes_handlers_wait_for_each_other_and_costs_no_attempt(self, app: App, ledger: PostgresLedger) -> None:
+        attempts, waiting = list[int](), threading.Semaphore(0)
+        ledger._timeout = 0.02  # of the pool only: what the ledger itself does has its full time
+
+        @app.handler("payments", key="$.id")
+        def book(payment: dict[str, Any], ctx: Context, tx: Transaction) -> None:
+            attempts.append(ctx.attempt)
+            waiting.release()
+            tx.execute("SELECT 1")
+            if len(attempts) < 4:  # the first one
+                for _ in range(4):
+                    assert waiting.acquire(timeout=30)
+            tx.execute("SELECT pg_sleep(0.1)")  # several times as long as one waits for a connection at a time
+
+        report = app.run(burst=True)
+        assert attempts == [1, 1, 1, 1]
+        assert (report.completed, report.retried, report.dead_lettered) == (4, 0, 0)
+
+
+def test_a_ledger_that_is_away_while_a_handler_works_costs_no_attempt(place: Place) -> None:
+    place.queue("orders", dlq="dead")
+    place.send({"id": 7})
+    calls = Calls(LedgerUnavailable("away"), LedgerUnavailable("away"))
+    worker = place.worker(shop(calls, max_attempts=1))
+    for _ in range(3):
+        worker.drain()
+        place.clock.advance(LEASE)
+    assert calls.seen == [("7", 1), ("7", 1), ("7", 1)]
+    assert place.is_empty("dead")
+    assert place.is_empty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -192,12 +193,68 @@ class TestAnOpenTransaction:
             assert later.purge() == 0
         assert later.purge() == 1
 
-    def test_is_refused_when_all_connections_are_in_use(self, make: Make) -> None:
+    def test_that_stops_between_its_record_and_its_commit_does_not_keep_the_key_for_ever(
+        self, make: Make, database: psycopg.Connection[Any], effects: str
+    ) -> None:
+        ledger, shift = make(idle_timeout=0.05), Shift()
+        successor = make(clock=shift)
+        claim = win(ledger, "key").claim
+        shift.advance(LEASE + 1)
+
+        def take_over() -> None:
+            ends = time.monotonic() + 30
+            while not isinstance(verdict := ask(successor, "key"), Won):
+                assert isinstance(verdict, Held)
+                assert time.monotonic() < ends
+            assert verdict.taken_over
+
+        def work() -> None:
+            with ledger.transaction() as tx:
+                tx.execute(f"INSERT INTO {effects} VALUES ('key', 1)")
+                assert tx.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
+                assert tx.record([Finish(claim)]) == [True]
+                take_over()  # here this process is stopped
+
+        with pytest.raises(LedgerUnavailable):
+            work()
+        assert count(database) == 0
+
+    def test_takes_a_connection_with_its_first_statement(self, make: Make) -> None:
         ledger = make(pool_size=1)
-        with ledger.transaction():
+        with ledger.transaction(), ledger.transaction() as tx:  # the outer one has not begun
+            assert tx.execute("SELECT 1").fetchone() == (1,)
+
+    def test_waits_for_a_connection_while_others_have_them_in_use(self, make: Make) -> None:
+        ledger = make(pool_size=1, timeout=0.5)
+        waiting, seen = threading.Event(), list[Any]()
+
+        def wait_for_it() -> None:
+            with ledger.transaction() as tx:
+                waiting.set()
+                seen.append(tx.execute("SELECT 1").fetchone())
+
+        thread = threading.Thread(target=wait_for_it, daemon=True)
+        with ledger.transaction() as tx:
+            tx.execute("SELECT 1")
+            thread.start()
+            assert waiting.wait(30)
+            thread.join(3 * ledger._timeout)  # longer than any call may take
+            assert thread.is_alive()
+            assert win(ledger, "key")  # the ledger's own work goes on
+        thread.join(30)
+        assert seen == [(1,)]
+
+    def test_around_another_is_refused_when_all_connections_are_in_use(self, make: Make) -> None:
+        """It would wait for itself, or for others that do the same."""
+        ledger = make(pool_size=1)
+        with ledger.transaction() as outer:
+            outer.execute("SELECT 1")
             ledger._timeout = 0.01  # only from here on, so that a slow machine does not fail for another reason
-            with pytest.raises(LedgerUnavailable, match="all 1 connections"), ledger.transaction():
-                pass
+            with (
+                pytest.raises(LedgerUnavailable, match=r"all 1 connections .* by this very thread"),
+                ledger.transaction() as inner,
+            ):
+                inner.execute("SELECT 1")
             assert win(ledger, "key")  # the ledger's own work goes on
 
 

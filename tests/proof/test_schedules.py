@@ -105,6 +105,8 @@ class World:
             self.place.clock.advance(seconds)
             if self.drivers[other] is not self.busy:
                 self.drain(self.drivers[other])
+            assert self.busy is not None
+            self.busy.worker.beat()  # it is awake again, and finds out what it has lost
 
     def drain(self, driver: Driver) -> None:
         """Everything that this worker can do now, unless it is the one that pauses."""
@@ -141,6 +143,7 @@ class World:
     def act(self, what: str, driver: Driver, move: Move) -> None:
         inline, lane = driver.worker, driver.lane(QUEUE)
         self.busy = driver
+        before = len(self.holds)
         match what:
             case "go":
                 _, _, point, paused, duplicate, lose = move
@@ -151,6 +154,7 @@ class World:
                 inline.work(lane)
                 with self.fault("lost-delete" if lose else None):
                     inline.settle(lane)
+                self.check_nothing_is_discarded(before)
             case "receive":
                 inline.receive(lane)
             case "receive while visible":
@@ -169,6 +173,12 @@ class World:
             case "beat":
                 inline.beat()
         self.pauses = []
+
+    def check_nothing_is_discarded(self, before: int) -> None:
+        """Handlers have returned, and no worker died: what they did counts, unless somebody else took over."""
+        for hold in self.holds[before:]:
+            entry = self.place.known(hold.key)
+            assert entry.status is Status.DONE or entry.fence > hold.fence, f"{hold} was discarded: {entry}"
 
     @contextlib.contextmanager
     def fault(self, kind: str | None) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -281,6 +282,45 @@ def test_what_was_done_before_a_call_failed_as_a_whole_is_not_forgotten() -> Non
         assert {each.code for each in sent[10:] if isinstance(each, Failure)} == {"AccessDeniedException"}
         assert all(isinstance(each, Failure) and "no more" in each.message for each in sent[10:])
         assert len(server.requests) == 2  # the third call would only have failed as well
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refusal("ServiceUnavailable", status=503),
+        answer({"Failed": [{"Id": "0", "Code": "ServiceUnavailable", "SenderFault": False}]}),
+    ],
+)
+def test_a_change_of_visibility_with_a_timeout_is_tried_once(reply: bytes) -> None:
+    with scripted(lambda _request: reply) as server, client_for(server.url) as client:
+        queue = client.queue(f"{server.url}/1/orders")
+        try:
+            failed = queue.change_visibility([("r", 30)], timeout=5) != [None]
+        except ServerFailed:
+            failed = True
+        assert failed
+        assert len(server.requests) == 1
+
+
+def test_the_timeout_of_a_change_of_visibility_is_for_all_of_its_calls() -> None:
+    """One call hangs: it ends after the time that is left, and no other one is begun."""
+    release = threading.Event()
+    done = answer({"Successful": [{"Id": str(place)} for place in range(10)]})
+
+    def script(_request: Request) -> bytes | None:
+        if len(server.requests) == 1:
+            return done
+        release.wait()
+        return None
+
+    with scripted(script) as server, client_for(server.url) as client:
+        try:
+            outcomes = client.queue(f"{server.url}/1/orders").change_visibility([("r", 30)] * 100, timeout=0.2)
+        finally:
+            release.set()
+        assert outcomes[:10] == [None] * 10
+        assert all(isinstance(each, Failure) and not each.gone for each in outcomes[10:])
+        assert len(server.requests) == 2
 
 
 def test_an_endpoint_with_a_lower_limit_for_batches_gets_smaller_ones() -> None:

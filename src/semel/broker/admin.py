@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -45,10 +44,16 @@ class Admin:
     """Answers admin requests; each runs inside the broker's transaction, like any call."""
 
     def __init__(
-        self, engine: Engine, clock: Clock, faults: Faults, history: History, time_passed: Callable[[], None]
+        self,
+        engine: Engine,
+        clock: Clock,
+        faults: Faults,
+        history: History,
+        time_passed: Callable[[], None],
+        refusal: Callable[[Request], str | None],
     ) -> None:
         self._engine, self._clock, self._faults, self._history = engine, clock, faults, history
-        self._time_passed = time_passed
+        self._time_passed, self._refusal = time_passed, refusal
 
     def serves(self, target: str) -> bool:
         return target.startswith((PREFIX, "/metrics"))
@@ -78,8 +83,8 @@ class Admin:
     def _route(self, request: Request) -> Work:
         url = urlsplit(request.target)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        if request.method not in ("GET", "HEAD") and comes_from_another_site(request):
-            raise AdminError(403, f"requests from pages of {request.header(b'origin')} are refused")
+        if refusal := self._refusal(request):
+            raise AdminError(403, refusal)
         method = "GET" if request.method == "HEAD" else request.method
         match method, *unquote(url.path).strip("/").split("/"):
             case "GET", "metrics":
@@ -204,25 +209,6 @@ class Admin:
             raise AdminError(400, str(error)) from None
         self._time_passed()
         return {"now": self._clock.now() / 1000, "manual": True}
-
-
-def comes_from_another_site(request: Request) -> bool:
-    """Whether a browser sent this for a page that is not ours: such a page could do harm in its reader's name.
-
-    A page whose own name was made to point here looks like ours, so only names that cannot be are trusted."""
-    origin = request.header(b"origin")
-    if not origin:
-        return False
-    host = urlsplit(f"//{request.header(b'host')}")
-    return urlsplit(origin).netloc != host.netloc or not (host.hostname == "localhost" or _is_address(host.hostname))
-
-
-def _is_address(name: str | None) -> bool:
-    try:
-        ipaddress.ip_address(name or "")
-    except ValueError:
-        return False
-    return True
 
 
 def _body(request: Request) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from random import Random
 from time import monotonic, time
 from typing import Final
 
 from semel.broker import wire
-from semel.broker.admin import Admin, comes_from_another_site
+from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.clock import Clock
 from semel.broker.committer import Committer
@@ -25,6 +25,7 @@ from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
 from semel.broker.jobs import Batch, Job
+from semel.broker.origins import Origins
 from semel.sqs.errors import (
     ACCESS_DENIED,
     INTERNAL_FAILURE,
@@ -54,6 +55,7 @@ class Broker:
         *,
         durable: bool,
         verifier: Verifier | None = None,
+        allowed_hosts: Collection[str] = (),
         rng: Random | None = None,
         max_connections: int = 4096,
         free_space: Callable[[], int] | None = None,
@@ -64,7 +66,8 @@ class Broker:
         self._max_connections = max_connections
         self._verifier = verifier
         self._history = History(engine)
-        self._admin = Admin(engine, clock, faults, self._history, self.time_passed)
+        self._origins = Origins(allowed_hosts, signed=verifier is not None)
+        self._admin = Admin(engine, clock, faults, self._history, self.time_passed, self._origins.refusal)
         self._rng = rng or Random()
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []
@@ -94,8 +97,8 @@ class Broker:
                 job.work = self._admin.work(request)
             else:
                 sender = self._authenticate(request)
-                if self._verifier is None and comes_from_another_site(request):
-                    raise ServiceError(ACCESS_DENIED, "Requests from pages of other sites are refused.")
+                if refusal := self._origins.refusal_of_call(request):
+                    raise ServiceError(ACCESS_DENIED, refusal)
                 job.origin = _origin(request)
                 job.sender = sender
                 job.trace = request.header(b"x-amzn-trace-id") or None

@@ -44,6 +44,7 @@ class Options:
     fault_seed: int = 0
     credentials: Path | None = None
     insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
     max_connections: int = 4096
 
     def check(self) -> None:
@@ -54,6 +55,9 @@ class Options:
             raise StartError(f"--region {self.region}: not a region; write for example eu-west-1")
         if not 0 <= self.port <= 65535:
             raise StartError(f"--port {self.port}: a port is a number from 0 to 65535; 0 picks a free one")
+        for name in self.allowed_hosts:
+            if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+                raise StartError(f"--allow-host {name}: give a host name without a port, for example sqs.example.com")
         if self.credentials is None and not self.insecure and not is_loopback(self.host):
             raise StartError(
                 f"--host {self.host} can be reached from other machines, and nothing would ask who is calling: "
@@ -126,6 +130,7 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
         faults,
         durable=options.data is not None,
         verifier=verifier,
+        allowed_hosts=options.allowed_hosts,
         max_connections=options.max_connections,
         free_space=None if options.data is None else partial(_free_space, options.data),
     )

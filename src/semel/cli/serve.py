@@ -50,6 +50,14 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--insecure", action="store_true", help="allow other machines in without credentials")
     parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name by which clients reach this broker, besides addresses, names without a dot and names in "
+        ".localhost, .local, .internal or .test; may be repeated. Without --credentials all others are refused",
+    )
+    parser.add_argument(
         "--fault",
         action="append",
         default=[],
@@ -95,6 +103,7 @@ def run(given: argparse.Namespace) -> int:
             fault_seed=given.fault_seed,
             credentials=given.credentials,
             insecure=given.insecure,
+            allowed_hosts=tuple(given.allow_host),
         )
         options.check()
     if given.ui_port is None:

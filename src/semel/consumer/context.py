@@ -72,13 +72,13 @@ class Context:
 
     @property
     def lost(self) -> threading.Event:
-        """Set once the claim is gone: stop then, what you do no longer counts. Async handlers are cancelled too."""
+        """Set once the claim may be gone: stop then, another may be at it by now. Async handlers are cancelled too."""
         return self._delivery.lost_event()
 
     def check(self) -> None:
-        """Raise Lost if the claim is gone: call it between the parts of long work."""
+        """Raise Lost if the claim may be gone: call it between the parts of long work."""
         if self._delivery.is_lost:
-            raise Lost(f"the claim on {self.key!r} is gone: another worker may have the message by now")
+            raise Lost(f"the claim on {self.key!r} may be gone: another worker may have the message by now")
 
     @property
     def log(self) -> MessageLogger:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from semel.sqs.web_pages import can_be_rebound
+
 PROXIED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 HOW: Final = "start it with --control-token (or SEMEL_CONTROL_TOKEN), and send Authorization: Bearer TOKEN"
 
@@ -34,7 +36,7 @@ def refusal(address: str, headers: Mapping[str, str], token: str | None) -> Refu
         return Refusal(HTTPStatus.UNAUTHORIZED, "this needs the worker's token: send Authorization: Bearer TOKEN")
     if not _is_loopback(address) or any(headers.get(name) is not None for name in PROXIED):
         return Refusal(HTTPStatus.FORBIDDEN, f"without a token only this machine itself may ask: {HOW}")
-    if not _names_an_address(headers.get("Host", "")):
+    if can_be_rebound(headers.get("Host", "")):
         return Refusal(HTTPStatus.FORBIDDEN, f"the host {headers.get('Host')!r} is not this one: use 127.0.0.1")
     return None
 
@@ -46,15 +48,3 @@ def _is_loopback(address: str) -> bool:
         return False
     mapped = getattr(found, "ipv4_mapped", None)
     return (mapped or found).is_loopback
-
-
-def _names_an_address(host: str) -> bool:
-    """Whether the Host header is an IP address or localhost: no name that somebody else could point here."""
-    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-    if name.lower() in ("", "localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -35,6 +35,7 @@ class Delivery:
         "fence",
         "group",
         "held_for",
+        "hidden",
         "is_lost",
         "key",
         "key_origin",
@@ -68,6 +69,7 @@ class Delivery:
         self.received_at = received_at
         self.started_at = 0.0
         self.visible_at = visible_at  # when SQS shows it to others, unless the heartbeat succeeds before
+        self.hidden = True  # as far as we know
         self.lease_ends = visible_at
         # What was read from it.
         self.key = ""
@@ -100,7 +102,7 @@ class Delivery:
 
     @property
     def deadline(self) -> float:
-        return min(self.visible_at, self.lease_ends)
+        return min(self.visible_at, self.lease_ends) if self.hidden else self.lease_ends
 
     @property
     def context(self) -> Context:

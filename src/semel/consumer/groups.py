@@ -42,10 +42,11 @@ class Groups:
         return members[0]
 
     def behind(self, delivery: Delivery) -> list[Delivery]:
-        """Those of its group that wait for it, in order. They are taken out."""
+        """Those of its group that wait for it, in order, wherever it stands itself. They are taken out."""
         members = self._members.get(delivery.group or "")
-        if members is None or members[0] is not delivery:
+        if members is None or delivery not in members:
             return []
-        waiting = list(members)[1:]
-        del self._members[delivery.group or ""]
+        waiting: list[Delivery] = []
+        while members[-1] is not delivery:
+            waiting.insert(0, members.pop())
         return waiting

@@ -4,8 +4,10 @@ The rules:
 1. It starts at the receipt and stops before a delete, a back-off or a release; a beat under way is waited for.
 2. A beat is due at a third of the lease, with jitter: two may fail before anything is lost.
 3. Deadlines are counted from before a call. What was not confirmed by the margin before its deadline is lost.
-4. Visibility and lease are extended together; either one refused is a loss.
-5. SQS hides a message for twelve hours from its receipt at most, and a handler may run for `max_runtime`.
+4. Visibility and lease are extended together, and lost apart. What is not begun is dropped with either. A handler at
+   work is told only if its claim may be gone; without its visibility it goes on, as its lease keeps others off.
+5. A beat never takes so long itself that the next one would be late: SQS has a sixth of the lease to answer in.
+6. SQS hides a message for twelve hours from its receipt at most, and a handler may run for `max_runtime`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from semel.sqs.errors import SqsError
 
 SHARE: Final = 1 / 3
 AT_ONCE: Final = 100  # messages of one lane in one round; ten a call
+CALL_SHARE: Final = 1 / 6  # of the lease: how long SQS may take for all calls of a round; nothing is tried twice in it
 TOGETHER: Final = 0.05  # what is due within this share of the lease goes with the batch, to fill it up
 
 
@@ -129,62 +132,72 @@ class Heartbeat:
         """Extend visibility and lease, and say when each is to beat again."""
         before = self._monotonic()
         wanted = self._not_over(lane, deliveries, before)
-        confirmed = self._extend_visibility(lane, wanted, before)
-        held = self._extend_leases(lane, [d for d in confirmed if d.claim is not None and d.state in LEASED], before)
+        hideable = [d for d in wanted if d.hidden and _may_be_hidden(d, before) >= 1]
+        hidden = self._extend_visibility(lane, hideable, before)
+        unanswered = set(hideable) - hidden
+        held = self._extend_leases(lane, [d for d in wanted if d.claim is not None and d.state in LEASED], before)
         now = self._monotonic()
         well = 0
         again = before + self._interval(lane)
-        for delivery in deliveries:  # those with nothing left to ask for are looked at when they are over
-            delivery.beat_at = delivery.deadline - MARGIN
-        for delivery, _ in wanted:
-            if delivery in confirmed and delivery not in held.refused and delivery not in held.failed:
-                well += 1
-                delivery.beat_at = again
-            elif delivery in held.refused:
+        for delivery in wanted:
+            delivery.beat_at = again
+            unconfirmed = []
+            if delivery in held.refused:
                 lane.lose(delivery, "the ledger has a newer claim on its key")
-            elif now > delivery.deadline - MARGIN:
-                lane.lose(delivery, "neither SQS nor the ledger confirmed in time that it is still ours")
-            elif not delivery.is_lost and not delivery.stopped:
-                left = delivery.deadline - MARGIN - now
-                delivery.beat_at = now + max(0.05, min(1.0, left / 4))
+            elif delivery in held.failed:
+                unconfirmed.append(delivery.lease_ends)
+                if now >= delivery.lease_ends - MARGIN:
+                    lane.lose(delivery, "the ledger did not confirm in time that the claim is still ours")
+            if delivery in unanswered and delivery.hidden:
+                unconfirmed.append(delivery.visible_at)
+                if now >= delivery.visible_at - MARGIN:
+                    lane.visibility_lost(delivery, "SQS did not confirm in time that it is still hidden")
+            # While there is time, once more before long. After that nothing is urgent any more.
+            for left in (end - MARGIN - now for end in unconfirmed if end - MARGIN > now):
+                delivery.beat_at = min(delivery.beat_at, now + max(0.05, min(1.0, left / 4)))
+            well += not unconfirmed and delivery not in unanswered and delivery not in held.refused
         if well:
             lane.metrics.heartbeat_ok.add(well)
-            lane.log(Step.HEARTBEAT, confirmed, now - before)
+        if hidden:
+            lane.log(Step.HEARTBEAT, hidden, now - before)
         if failed := len(wanted) - well:
             lane.metrics.heartbeat_failed.add(failed)
-        self._look_at(lane, min(delivery.beat_at for delivery in deliveries))
+        self._look_at(lane, min((delivery.beat_at for delivery in wanted), default=math.inf))
 
-    def _not_over(self, lane: Lane, deliveries: Sequence[Delivery], now: float) -> list[tuple[Delivery, int]]:
-        """Each with the seconds that it may be hidden for; whose time is up is lost."""
+    def _not_over(self, lane: Lane, deliveries: Sequence[Delivery], now: float) -> list[Delivery]:
+        """Those that are to be kept. Whose time is up is lost."""
         wanted = []
-        lease = math.ceil(lane.settings.lease)
         for delivery in deliveries:
-            left = LONGEST - CAP_MARGIN - math.ceil(now - delivery.received_at)
-            runs = now - delivery.started_at if delivery.state is State.WORKING else 0.0
+            runs = now - delivery.started_at if delivery.state in (State.WORKING, State.LOST_AT_WORK) else 0.0
             if runs > lane.settings.max_runtime:
                 lane.lose(delivery, f"it has run for {runs:.0f} s, longer than max_runtime")
-            elif now > delivery.deadline - MARGIN:
-                over = left < lease
-                lane.lose(
+                delivery.beat_at = math.inf
+                continue
+            if delivery.hidden and now >= delivery.visible_at - MARGIN:
+                over = _may_be_hidden(delivery, now) < lane.settings.lease
+                lane.visibility_lost(
                     delivery,
                     "SQS hides a message for twelve hours at most, and they are over"
                     if over
-                    else "this process was held up for so long that its visibility or its lease has ended",
+                    else "this process was held up for so long that its visibility has ended",
                 )
-            elif left >= 1:
-                wanted.append((delivery, min(lease, left)))
+            if delivery.state in BEATING:
+                wanted.append(delivery)
         return wanted
 
-    def _extend_visibility(self, lane: Lane, wanted: Sequence[tuple[Delivery, int]], before: float) -> set[Delivery]:
-        if not wanted:
+    def _extend_visibility(self, lane: Lane, deliveries: Sequence[Delivery], before: float) -> set[Delivery]:
+        """Those that are hidden now, for a lease from `before`."""
+        if not deliveries:
             return set()
+        lease = math.ceil(lane.settings.lease)
+        pairs = [(delivery.receipt, min(lease, _may_be_hidden(delivery, before))) for delivery in deliveries]
         try:
-            failures = lane.queue.change_visibility([(delivery.receipt, seconds) for delivery, seconds in wanted])
+            failures = lane.queue.change_visibility(pairs, timeout=lane.settings.lease * CALL_SHARE)
         except SqsError as error:
-            lane.sqs_failed(error, "got no heartbeat", len(wanted))
+            lane.sqs_failed(error, "got no heartbeat", len(deliveries))
             return set()
         confirmed = set()
-        for (delivery, seconds), failure in zip(wanted, failures, strict=True):
+        for delivery, (_, seconds), failure in zip(deliveries, pairs, failures, strict=True):
             if failure is None:
                 delivery.visible_at = before + seconds
                 confirmed.add(delivery)
@@ -194,7 +207,7 @@ class Heartbeat:
 
     def _refused(self, lane: Lane, delivery: Delivery, failure: Failure) -> None:
         if failure.gone:
-            lane.lose(delivery, f"SQS has taken it back: {failure.message}")
+            lane.visibility_lost(delivery, f"SQS has taken it back: {failure.message}")
         else:
             logger.warning("the heartbeat of %s failed: %s", delivery.received.message_id, failure.message)
 
@@ -226,3 +239,8 @@ class _Held:
     def __init__(self) -> None:
         self.refused: set[Delivery] = set()
         self.failed: set[Delivery] = set()
+
+
+def _may_be_hidden(delivery: Delivery, now: float) -> int:
+    """Seconds for which SQS would still hide it."""
+    return LONGEST - CAP_MARGIN - math.ceil(now - delivery.received_at)

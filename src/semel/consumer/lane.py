@@ -34,7 +34,7 @@ from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
 if TYPE_CHECKING:
     from semel.sqs import Queue
 
-# Seconds before the claim's end at which a message counts as lost: nothing is begun, and nothing recorded, so late.
+# Seconds before the claim's end at which a message counts as lost: nothing is begun so late.
 MARGIN: Final = 0.5
 BOUNCE_JITTER: Final = 2.0
 UNBURIABLE_ATTEMPT: Final = 20  # a message that has nowhere to go waits as one that failed this often
@@ -151,7 +151,7 @@ class Lane:
                 running = self.in_hand.get(message.message_id)
                 if running is not None and running.state not in ENDS and not running.is_lost:
                     # SQS has handed out a message that we hold: its newest handle is the one that counts.
-                    running.receipt, running.visible_at = message.receipt, visible_at
+                    running.receipt, running.visible_at, running.hidden = message.receipt, visible_at, True
                     twin = Delivery(self, message, since, visible_at)
                     twin.key, twin.key_origin, twin.fence = running.key, running.key_origin, running.fence
                     held.append(twin)
@@ -258,7 +258,7 @@ class Lane:
             self.log(Step.RELEASED, (delivery,), spent)
 
     def lose(self, delivery: Delivery, reason: str) -> None:
-        """Visibility or lease is gone."""
+        """The claim may be another's by now."""
         with self.lock:
             if delivery.state in ENDS or delivery.is_lost:
                 return
@@ -266,9 +266,33 @@ class Lane:
             delivery.state, actions = step(delivery.state, Event.LOST)
         if delivery.state is before:
             return  # an outcome is under way: the fence decides
+        self._lost(delivery, actions, reason)
+
+    def visibility_lost(self, delivery: Delivery, reason: str) -> None:
+        """SQS may show it to others by now."""
+        with self.lock:
+            if delivery.state in ENDS or not delivery.hidden:
+                return
+            delivery.hidden = False
+            delivery.state, actions = step(delivery.state, Event.VISIBLE)
+        goes_on = "" if delivery.state in ENDS else "; its handler goes on, and its lease is extended"
+        self._lost(delivery, actions, f"{reason}{goes_on}")
+
+    def _behind(self, delivery: Delivery) -> list[Delivery]:
+        """Under the lock: those of its group that came after it, and must not overtake it."""
+        if not self.handler.is_batch:
+            return self.groups.behind(delivery)
+        group = [other for other in self.in_hand.values() if other.group == delivery.group]
+        return group[group.index(delivery) + 1 :] if delivery in group else group
+
+    def _lost(self, delivery: Delivery, actions: tuple[Action, ...], reason: str) -> None:
         self.metrics.heartbeat_lost.add(1)
         self.log(Step.LOST, (delivery,), error=reason)
         logger.warning("lost %s of %s: %s", delivery.received.message_id, self.name, reason)
+        if delivery.group is not None and delivery.state is State.LOST:
+            with self.lock:
+                behind = self._behind(delivery)
+            self.give_up(behind)  # now, and not when its claim is given back: another may be about to begin
         self.carry_out(((delivery, actions),))
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
@@ -347,19 +371,13 @@ class Lane:
         blocked: list[Delivery] = []
         with self.lock:
             for delivery in ended:
-                if self.in_hand.get(delivery.received.message_id) is delivery:
-                    del self.in_hand[delivery.received.message_id]
-                if delivery.group is None:
-                    continue
-                if self.handler.is_batch:
+                if delivery.group is not None:
                     if delivery.state not in (State.RECORDED, State.ACKED):
-                        blocked += [d for d in self.in_hand.values() if d.group == delivery.group]
-                elif delivery.state in (State.RECORDED, State.ACKED):
+                        blocked += self._behind(delivery)
                     if (following := self.groups.ended(delivery)) is not None:
                         ready.append(following)
-                else:
-                    blocked += self.groups.behind(delivery)
-                    self.groups.ended(delivery)
+                if self.in_hand.get(delivery.received.message_id) is delivery:
+                    del self.in_hand[delivery.received.message_id]
         self.slots.give(len(ended), sum(delivery.size for delivery in ended))
         if ready:
             self.runnable.put(ready)

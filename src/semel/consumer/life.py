@@ -4,8 +4,8 @@ The rules that this table keeps:
 1. A message is deleted only after the ledger has its outcome: recorded by us, or found recorded on arrival.
 2. The heartbeat stops before the message is deleted, hidden for a retry, or shown again.
 3. A claim is given back before its message is shown to others, so that they need not wait for the lease.
-4. Once visibility or lease is lost, nothing of the handler's outcome is recorded and nothing is deleted.
-   Where a record is already under way, its fence decides.
+4. What is not begun is dropped once its visibility or its claim may be gone. What is at work goes on, and work that
+   has succeeded is always recorded, for as long as that takes: whether the claim was lost is for its fence to say.
 5. Every life ends, and frees its slot exactly once.
 """
 
@@ -24,7 +24,7 @@ class State(IntEnum):
     REJECTED = auto()  # to be copied to the dead-letter queue
     BURIED = auto()  # copied there; the record is under way
     RECORDED = auto()  # the ledger has its outcome; to be deleted
-    LOST_AT_WORK = auto()  # visibility or lease is gone, the handler still runs
+    LOST_AT_WORK = auto()  # the claim may be gone: the handler has been told, and still runs
     # The ends.
     ACKED = auto()  # deleted; or if that failed, healed by the next delivery
     BOUNCED = auto()  # another holder works on the key: hidden for the rest of its lease
@@ -48,7 +48,8 @@ class Event(IntEnum):
     UNBURIABLE = auto()  # there is no dead-letter queue, or it did not take the copy
     RECORDED = auto()  # the ledger has written the outcome down
     FENCED = auto()  # the ledger refused: a newer claim exists
-    LOST = auto()  # visibility or lease ended, or could not be extended in time
+    LOST = auto()  # the claim may be another's: the ledger refused to extend it, or did not confirm it in time
+    VISIBLE = auto()  # SQS may show it to others: its visibility ended, or could not be extended in time
     GIVE_UP = auto()  # not begun and not to be begun here: shutdown, or its group is blocked
     ABANDONED = auto()  # begun, cancelled by the shutdown, and ended
     DELETED = auto()  # SQS took the deletion, or it is not worth another try
@@ -59,7 +60,7 @@ class Action(IntEnum):
     DEAD_LETTER = auto()  # copy it to the dead-letter queue
     RECORD = auto()  # write down that it is done
     RECORD_REJECTED = auto()
-    TELL = auto()  # tell the handler that it has lost its claim
+    TELL = auto()  # tell the handler that it may have lost its claim
     STOP_BEAT = auto()
     GIVE_BACK = auto()  # release the claim; the attempt counts
     GIVE_BACK_UNTRIED = auto()  # release the claim; the attempt does not count
@@ -75,7 +76,10 @@ _DELETE: Final = (_A.STOP_BEAT, _A.DELETE, _A.END)
 _BOUNCE: Final = (_A.STOP_BEAT, _A.HIDE_FOR_LEASE, _A.END)
 _BACK_OFF: Final = (_A.STOP_BEAT, _A.HIDE_FOR_RETRY, _A.END)
 _RETRY: Final = (_A.STOP_BEAT, _A.GIVE_BACK, _A.HIDE_FOR_RETRY, _A.END)
+_RETRY_UNTRIED: Final = (_A.STOP_BEAT, _A.GIVE_BACK_UNTRIED, _A.HIDE_FOR_RETRY, _A.END)
 _RELEASE: Final = (_A.STOP_BEAT, _A.GIVE_BACK_UNTRIED, _A.SHOW, _A.END)
+_LET_GO: Final = (_A.STOP_BEAT, _A.GIVE_BACK, _A.END)
+_LET_GO_UNTRIED: Final = (_A.STOP_BEAT, _A.GIVE_BACK_UNTRIED, _A.END)
 _DROP: Final = (_A.STOP_BEAT, _A.END)
 
 Next = tuple[State, tuple[Action, ...]]
@@ -87,57 +91,61 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.RECEIVED, _E.CONFLICT): (_S.DISPUTED, (_A.CLAIM_APART,)),
     (_S.RECEIVED, _E.LEDGER_DOWN): (_S.BACKING_OFF, _BACK_OFF),
     (_S.RECEIVED, _E.GIVE_UP): (_S.RELEASED, (_A.STOP_BEAT, _A.SHOW, _A.END)),
-    (_S.RECEIVED, _E.LOST): (_S.LOST, _DROP),
+    (_S.RECEIVED, _E.VISIBLE): (_S.LOST, _DROP),
     #
     (_S.DISPUTED, _E.WON): (_S.REJECTED, (_A.DEAD_LETTER,)),
     (_S.DISPUTED, _E.FOUND_DONE): (_S.RECORDED, _DELETE),
     (_S.DISPUTED, _E.HELD): (_S.BOUNCED, _BOUNCE),
     (_S.DISPUTED, _E.LEDGER_DOWN): (_S.BACKING_OFF, _BACK_OFF),
     (_S.DISPUTED, _E.GIVE_UP): (_S.RELEASED, (_A.STOP_BEAT, _A.SHOW, _A.END)),
-    (_S.DISPUTED, _E.LOST): (_S.LOST, _DROP),
+    (_S.DISPUTED, _E.VISIBLE): (_S.LOST, _DROP),
     #
     (_S.CLAIMED, _E.STARTED): (_S.WORKING, ()),
     (_S.CLAIMED, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
     (_S.CLAIMED, _E.REFUSED): (_S.REJECTED, (_A.DEAD_LETTER,)),
     (_S.CLAIMED, _E.GIVE_UP): (_S.RELEASED, _RELEASE),
-    (_S.CLAIMED, _E.LOST): (_S.LOST, (_A.STOP_BEAT, _A.GIVE_BACK_UNTRIED, _A.END)),
+    (_S.CLAIMED, _E.LOST): (_S.LOST, _LET_GO_UNTRIED),
+    (_S.CLAIMED, _E.VISIBLE): (_S.LOST, _LET_GO_UNTRIED),
     #
     (_S.WORKING, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
     (_S.WORKING, _E.COMMITTED): (_S.RECORDED, _DELETE),
     (_S.WORKING, _E.FAILED): (_S.BACKING_OFF, _RETRY),
     (_S.WORKING, _E.REFUSED): (_S.REJECTED, (_A.DEAD_LETTER,)),
-    (_S.WORKING, _E.LEDGER_DOWN): (_S.BACKING_OFF, _RETRY),
+    (_S.WORKING, _E.LEDGER_DOWN): (_S.BACKING_OFF, _RETRY_UNTRIED),
     (_S.WORKING, _E.FENCED): (_S.LOST, _DROP),
     (_S.WORKING, _E.ABANDONED): (_S.RELEASED, (_A.STOP_BEAT, _A.GIVE_BACK, _A.SHOW, _A.END)),
-    (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.STOP_BEAT, _A.TELL)),
+    (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.TELL,)),
+    (_S.WORKING, _E.VISIBLE): (_S.WORKING, ()),  # whoever receives it finds it claimed
     #
-    # The effect is there and the record under way: whether the claim was lost is for the fence to say.
+    # The effect is there and the record under way. While the ledger is away nobody else can claim it either.
     (_S.DONE, _E.RECORDED): (_S.RECORDED, _DELETE),
     (_S.DONE, _E.FENCED): (_S.LOST, _DROP),
     (_S.DONE, _E.LOST): (_S.DONE, ()),
-    (_S.DONE, _E.LEDGER_DOWN): (_S.LOST, _DROP),
+    (_S.DONE, _E.VISIBLE): (_S.DONE, ()),
     #
     (_S.REJECTED, _E.BURIED): (_S.BURIED, (_A.RECORD_REJECTED,)),
     (_S.REJECTED, _E.UNBURIABLE): (_S.BACKING_OFF, _RETRY),
     (_S.REJECTED, _E.LOST): (_S.REJECTED, ()),
+    (_S.REJECTED, _E.VISIBLE): (_S.REJECTED, ()),
     (_S.BURIED, _E.RECORDED): (_S.RECORDED, _DELETE),
     (_S.BURIED, _E.FENCED): (_S.LOST, _DROP),
     (_S.BURIED, _E.LOST): (_S.BURIED, ()),
-    (_S.BURIED, _E.LEDGER_DOWN): (_S.LOST, _DROP),
+    (_S.BURIED, _E.VISIBLE): (_S.BURIED, ()),
     #
     # Its slot and its claim are kept until the handler has ended: until then it may still be at work.
-    (_S.LOST_AT_WORK, _E.SUCCEEDED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
-    (_S.LOST_AT_WORK, _E.FAILED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
-    (_S.LOST_AT_WORK, _E.REFUSED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
-    (_S.LOST_AT_WORK, _E.LEDGER_DOWN): (_S.LOST, (_A.GIVE_BACK, _A.END)),
-    (_S.LOST_AT_WORK, _E.ABANDONED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
-    (_S.LOST_AT_WORK, _E.FENCED): (_S.LOST, (_A.END,)),
+    (_S.LOST_AT_WORK, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
+    (_S.LOST_AT_WORK, _E.COMMITTED): (_S.RECORDED, _DELETE),
+    (_S.LOST_AT_WORK, _E.FAILED): (_S.LOST, _LET_GO),
+    (_S.LOST_AT_WORK, _E.REFUSED): (_S.LOST, _LET_GO),
+    (_S.LOST_AT_WORK, _E.LEDGER_DOWN): (_S.LOST, _LET_GO),
+    (_S.LOST_AT_WORK, _E.ABANDONED): (_S.LOST, _LET_GO),
+    (_S.LOST_AT_WORK, _E.FENCED): (_S.LOST, _DROP),
     (_S.LOST_AT_WORK, _E.LOST): (_S.LOST_AT_WORK, ()),
-    # Its transaction was already being committed, and the fence was still the newest one.
-    (_S.LOST_AT_WORK, _E.COMMITTED): (_S.RECORDED, (_A.DELETE, _A.END)),
+    (_S.LOST_AT_WORK, _E.VISIBLE): (_S.LOST_AT_WORK, ()),
     #
     (_S.RECORDED, _E.DELETED): (_S.ACKED, ()),
     (_S.RECORDED, _E.LOST): (_S.RECORDED, ()),
+    (_S.RECORDED, _E.VISIBLE): (_S.RECORDED, ()),
     #
     # The ledger's answer came after the message had been let go: nobody is to wait for a claim that nobody uses.
     (_S.LOST, _E.WON): (_S.LOST, (_A.GIVE_BACK_UNTRIED,)),
@@ -145,12 +153,14 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
 }
 
 ENDS: Final = frozenset({_S.ACKED, _S.BOUNCED, _S.BACKING_OFF, _S.RELEASED, _S.LOST})
-# Kept hidden by the heartbeat.
-BEATING: Final = frozenset({_S.RECEIVED, _S.DISPUTED, _S.CLAIMED, _S.WORKING, _S.DONE, _S.REJECTED, _S.BURIED})
-# What may still be said of a life that has ended; it changes nothing.
-LATE: Final = frozenset({_E.LOST, _E.GIVE_UP, _E.DELETED, _E.FOUND_DONE, _E.HELD, _E.CONFLICT, _E.LEDGER_DOWN})
 # Somebody is at it: the heartbeat extends the ledger's lease too.
-LEASED: Final = frozenset({_S.CLAIMED, _S.WORKING, _S.DONE, _S.REJECTED, _S.BURIED})
+LEASED: Final = frozenset({_S.CLAIMED, _S.WORKING, _S.LOST_AT_WORK, _S.DONE, _S.REJECTED, _S.BURIED})
+# Kept hidden by the heartbeat.
+BEATING: Final = LEASED | {_S.RECEIVED, _S.DISPUTED}
+# What may still be said of a life that has ended; it changes nothing.
+LATE: Final = frozenset(
+    {_E.LOST, _E.VISIBLE, _E.GIVE_UP, _E.DELETED, _E.FOUND_DONE, _E.HELD, _E.CONFLICT, _E.LEDGER_DOWN}
+)
 
 # The same table by number: a dictionary of pairs of enums costs more than the step itself.
 _TABLE: Final[list[list[Next | None]]] = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]

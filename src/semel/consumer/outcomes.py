@@ -33,4 +33,4 @@ class Skip(Outcome):
 
 
 class Lost(Outcome):
-    """The claim is gone: another worker may have the message by now, and what this one does no longer counts."""
+    """The claim may be gone: another worker may have the message by now. A handler that raises it has no outcome."""

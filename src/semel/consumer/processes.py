@@ -359,10 +359,10 @@ class _Parent:
         for worker in self._workers:
             if worker.report is not None:
                 reports.append(worker.report)
-            elif not worker.signals or worker.process.exitcode != -signal.SIGTERM:
+            elif not self._signals or worker.process.exitcode != -signal.SIGTERM:
                 error = SemelError(f"worker {worker.place} ended with {worker.process.exitcode}, without a word")
                 reports.append(Report(error=error))
-            # Otherwise it was told to stop before it had begun: it had nothing in hand.
+            # Otherwise it was told to stop before it had begun, by us or by whoever told us: it had nothing in hand.
         return Report.sum(reports)
 
 

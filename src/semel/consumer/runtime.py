@@ -31,7 +31,7 @@ PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence
 FLUSH: Final = 10.0  # seconds for the last deletes
 BURST_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
-AT_WORK: Final = LEASED - {State.CLAIMED} | {State.LOST_AT_WORK}
+AT_WORK: Final = LEASED - {State.CLAIMED}
 
 
 @dataclass(frozen=True, slots=True)

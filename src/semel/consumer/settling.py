@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from semel.consumer.attempts import Step
 from semel.consumer.delivery import Delivery
-from semel.consumer.lane import MARGIN, Lane, Settlement
+from semel.consumer.lane import Lane, Settlement
 from semel.consumer.life import Action, Event
 from semel.ledger.contract import Finish, LedgerError, Status
 
 
 def settle(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
-    """Returns what the ledger could not take and what is still worth another try."""
+    """Returns what the ledger could not take: to be tried again."""
     records = [item for item in items if item[1] in (Action.RECORD, Action.RECORD_REJECTED)]
     again = _record(lane, records) if records else []
     for tried, action in ((True, Action.GIVE_BACK), (False, Action.GIVE_BACK_UNTRIED)):
@@ -38,7 +38,8 @@ def _record(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
         recorded = lane.ledger.record(finishes)
     except LedgerError as error:
         lane.ledger_failed("record", error)
-        return _not_recorded(lane, items)
+        # The work is done. However long the ledger is away: nobody else can claim it meanwhile.
+        return list(items)
     lane.ledger_answers(True)
     now = lane.tools.monotonic()
     lane.metrics.record.observe(now - before)
@@ -61,20 +62,6 @@ def _count(lane: Lane, done: Sequence[Delivery], now: float) -> None:
     if lane.tools.log is not None:
         for delivery in done:
             lane.log(Step.RECORDED, (delivery,), now - delivery.started_at if delivery.started_at else 0.0)
-
-
-def _not_recorded(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
-    """Keep trying while the claim is ours; past that, the next delivery has to do the work again."""
-    now = lane.tools.monotonic()
-    again, steps = [], []
-    for item in items:
-        if now < item[0].deadline - MARGIN:
-            again.append(item)
-        else:
-            lane.log(Step.LOST, (item[0],), error="the ledger did not answer until its claim had ended")
-            steps.append((item[0], lane.advance(item[0], Event.LEDGER_DOWN)))
-    lane.carry_out(steps)
-    return again
 
 
 def _release(lane: Lane, items: Sequence[Settlement], *, tried: bool) -> None:

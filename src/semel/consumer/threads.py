@@ -83,7 +83,7 @@ class LaneThreads:
         with self._lock:
             self._threads = [known for known in self._threads if known.is_alive()]
             self._threads.append(thread)
-        thread.start()
+            thread.start()  # here, so that whoever ends them all finds none that is still to start
         return thread
 
     def _guarded(self, run: Callable[[], None]) -> None:
@@ -367,6 +367,7 @@ class LaneThreads:
         lane: Lane = self.lane
         ends = self.runtime.tools.monotonic() + timeout
         stages: tuple[tuple[tuple[Inbox[Any], ...], tuple[str, ...]], ...] = (
+            ((), ("receive",)),  # what a poll that was cancelled had got is handed back, too
             ((self._claiming,), ("claim",)),
             ((lane.runnable,), ("start",)),
             ((lane.burying,), ("bury",)),

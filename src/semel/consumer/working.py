@@ -201,7 +201,7 @@ def _in_transaction(
                 _keep_result(lane, deliveries[0], result)
             finishes = _finishes(lane, deliveries, batch, tx)
             lane.tools.crash("before_commit")
-            if any(delivery.is_lost for delivery in deliveries) or not all(tx.record(finishes)):
+            if not all(tx.record(finishes)):
                 raise Fenced("a newer claim exists: this transaction is undone")
         lane.tools.crash("after_record")
     except OutcomeUnknown as error:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from weakref import WeakSet
@@ -41,7 +41,7 @@ from semel.ledger.contract import (
 from semel.ledger.postgres_carriers import Carriers, translated
 from semel.ledger.postgres_rounds import Asking, Rounds
 from semel.ledger.postgres_schema import Statements, identity, migrate
-from semel.ledger.postgres_transaction import PostgresTransaction, check_finishes, commit, undo
+from semel.ledger.postgres_transaction import Begun, PostgresTransaction, check_finishes, commit, undo
 
 Connection = psycopg.Connection[Any]
 
@@ -67,9 +67,11 @@ _LEFT_TO_THE_PARENT: Final[list[Any]] = []
 class PostgresLedger(Ledger):
     """A ledger in a schema of a PostgreSQL database (12 or newer); the schema is made and kept up to date.
 
-    `dsn`: a URL or a libpq connection string. `pool_size`: how many transactions can be open at once.
+    `dsn`: a URL or a libpq connection string. `pool_size`: how many transactions can be open at once; a transaction
+    takes its connection with its first statement, and waits for one while all of them are in use.
     `carriers`: connections for everything else, shared by all threads. `timeout`: seconds until a call gives up.
     `lock_timeout`: seconds that a claim waits for a row which somebody else's open transaction has locked.
+    `idle_timeout`: seconds after which the server ends a transaction that has recorded a key and then does nothing.
     """
 
     transactional = True
@@ -85,6 +87,7 @@ class PostgresLedger(Ledger):
         clock: Clock = own_clock,
         timeout: float = 5.0,
         lock_timeout: float = 0.5,
+        idle_timeout: float = 30.0,
     ) -> None:
         if keep <= 0:
             raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
@@ -93,7 +96,9 @@ class PostgresLedger(Ledger):
         self._dsn, self._where = _address(dsn, timeout)
         self._session = {"lock": f"{math.ceil(lock_timeout * 1000)}ms", "statement": f"{math.ceil(timeout * 1000)}ms"}
         named = self._migrated(schema)
-        self._rounds = Rounds(Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock())
+        self._rounds = Rounds(
+            Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock(), idle=idle_timeout
+        )
         self._sizes = (carriers, pool_size)
         self._closed = False
         self._start()
@@ -115,6 +120,7 @@ class PostgresLedger(Ledger):
             name="semel-ledger",
         )
         self._opening = threading.Lock()
+        self._holders: list[int] = []  # threads that have a connection of the pool, once for each
 
     def _start_in_child(self) -> None:
         # Kept, but never touched again: letting go of them would say goodbye to the server in the parent's name.
@@ -180,22 +186,29 @@ class PostgresLedger(Ledger):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        connection, block = self._begin()
-        tx = PostgresTransaction(connection, where=self._where, rounds=self._rounds)
+        self._check_open()
+        tx = PostgresTransaction(self._begin, where=self._where, rounds=self._rounds)
         try:
             try:
                 yield tx
             except BaseException as error:
-                gone = connection.closed
-                undo(connection, block, error)
-                if gone and isinstance(error, psycopg.Error):
-                    raise translated(error, self._where) from error
+                if tx.begun is not None:
+                    connection, block = tx.begun
+                    gone = connection.closed
+                    undo(connection, block, error)
+                    if gone and isinstance(error, psycopg.Error):
+                        raise translated(error, self._where) from error
                 raise
-            commit(connection, block, self._where)
+            if tx.begun is not None:
+                commit(*tx.begun, self._where)
         finally:
             tx.over = True
-            connection.row_factory = tuple_row  # whatever the user has made of it
-            self._pool.putconn(connection)
+            if tx.begun is not None:
+                connection, _ = tx.begun
+                connection.row_factory = tuple_row  # whatever the user has made of it
+                with self._opening:
+                    self._holders.remove(threading.get_ident())
+                self._pool.putconn(connection)
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
         (taken,) = self._carriers.carry(self._rounds.take, [(limit, lease)])
@@ -229,30 +242,53 @@ class PostgresLedger(Ledger):
             raise
         return connection
 
-    def _begin(self) -> tuple[Connection, AbstractContextManager[psycopg.Transaction]]:
-        """A connection with a transaction open on it: the BEGIN also shows whether the connection still lives."""
+    def _check_open(self) -> None:
         with self._opening:
             if self._closed:
                 raise LedgerError(f"the ledger in {self._where} is closed; open a new one")
             self._pool.open()
+
+    def _begin(self) -> Begun:
+        """A connection with a transaction open on it: the BEGIN also shows whether the connection still lives."""
+        self._check_open()
         deadline = time.monotonic() + self._timeout
         while True:
-            try:
-                connection = self._pool.getconn(max(0.001, deadline - time.monotonic()))
-            except (PoolTimeout, PoolClosed) as error:
-                raise LedgerUnavailable(
-                    f"no connection to the ledger in {self._where} within {self._timeout:g} seconds: the server does "
-                    f"not answer, or all {self._pool.max_size} connections for transactions are in use (pool_size)"
-                ) from error
+            connection = self._free_connection(deadline)
             block = connection.transaction()
             try:
                 block.__enter__()
-                return connection, block
             except psycopg.Error:
                 self._pool.putconn(connection)  # it is dropped; the next one may be as old, so try until time is up
             except BaseException:
                 self._pool.putconn(connection)
                 raise
+            else:
+                with self._opening:
+                    self._holders.append(threading.get_ident())
+                return connection, block
+
+    def _free_connection(self, deadline: float) -> Connection:
+        """From the pool. While others have connections in use this is no outage: one of theirs will be free. Only who
+        has one itself does not wait for long: all others might be waiting just like that."""
+        while True:
+            try:
+                return self._pool.getconn(max(0.001, deadline - time.monotonic()))
+            except PoolTimeout as error:
+                with self._opening:
+                    nested, others = threading.get_ident() in self._holders, bool(self._holders)
+                if nested or not others:
+                    reason = (
+                        f"all {self._pool.max_size} connections for transactions are in use (pool_size), one of them "
+                        "by this very thread, for a transaction around this one"
+                        if nested
+                        else "the server does not answer"
+                    )
+                    raise LedgerUnavailable(
+                        f"no connection to the ledger in {self._where} within {self._timeout:g} seconds: {reason}"
+                    ) from error
+                deadline = time.monotonic() + self._timeout
+            except PoolClosed as error:
+                raise LedgerUnavailable(f"the ledger in {self._where} was closed meanwhile; open a new one") from error
 
 
 def _after_fork() -> None:

@@ -7,6 +7,7 @@ statement sees each key once; what else is asked about the same key waits for th
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -56,11 +57,12 @@ Extra = TypeVar("Extra")
 
 
 class Rounds:
-    def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock) -> None:
+    def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock, idle: float = 30.0) -> None:
         self.sql = sql
         self._identity = identity
         self._keep = min(keep, LONGEST)
         self._clock = clock
+        self._idle = f"{math.ceil(idle * 1000)}ms"
 
     def _rows(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
         parameters |= {"now": self._clock(), "keep": self._keep}
@@ -139,6 +141,7 @@ class Rounds:
             self.sql.record,
             items,
             statuses=Integers.pack([CODE[finish.status] for finish in finishes]),
+            idle=self._idle,
             results=ByteStrings.pack([finish.result for finish in finishes]),
             keeps=Numbers.pack([None if finish.keep is None else min(finish.keep, LONGEST) for finish in finishes]),
         )
@@ -166,7 +169,7 @@ class Rounds:
         return self._by_layers(connection, items, write)
 
     def _written(
-        self, connection: Connection, statement: str, items: Sequence[tuple[Claim, Any]], **columns: bytes
+        self, connection: Connection, statement: str, items: Sequence[tuple[Claim, Any]], **columns: bytes | str
     ) -> set[bytes]:
         claims = [claim for claim, _ in items]
         keys = ByteStrings.pack([claim.key.encode() for claim in claims])

@@ -134,6 +134,8 @@ _HELD: Final = f"""
     WHERE r.status IN ({CLAIMED}, {TAKEN}) AND r.expires > now_.at
     ORDER BY r.key FOR NO KEY UPDATE OF r"""
 
+# From here on the row is locked: a process that is stopped before its COMMIT must not keep it from all others. The
+# server then ends the session.
 RECORD: Final = f"""
 WITH {NOW},
 held AS MATERIALIZED (
@@ -145,7 +147,7 @@ held AS MATERIALIZED (
 UPDATE {{ledger}} AS r
 SET status = held.status::smallint, result = nullif(held.result, ''), notes = NULL, changed = at, expires = held.expires
 FROM held WHERE r.key = held.key
-RETURNING r.key
+RETURNING r.key, set_config('idle_in_transaction_session_timeout', %(idle)s, true)
 """
 
 # For those that RECORD did not find held: the same may have been recorded before.

@@ -1,13 +1,14 @@
 """The user's writes, the ledger's record and the messages to send, in one PostgreSQL transaction.
 
-The rule kept here: what is told to the caller is what is known. The user's own SQL errors pass as they are; a lost
-connection is LedgerUnavailable, as nothing was committed; only if it was lost after COMMIT went out, OutcomeUnknown.
+The rules kept here: a connection is taken with the first statement, not with the block. What is told to the caller is
+what is known: the user's own SQL errors pass as they are; a lost connection is LedgerUnavailable, as nothing was
+committed; only if it was lost after COMMIT went out, OutcomeUnknown.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -29,11 +30,17 @@ FAILED: Final = (
 )
 
 
-class PostgresTransaction(Transaction):
-    """Open until the block of `PostgresLedger.transaction` ends."""
+# A connection, with a transaction open on it.
+Begun = tuple["psycopg.Connection[Any]", AbstractContextManager[psycopg.Transaction]]
 
-    def __init__(self, connection: psycopg.Connection[Any], *, where: str, rounds: Rounds) -> None:
-        self._connection = connection
+
+class PostgresTransaction(Transaction):
+    """Open from its first statement until the block of `PostgresLedger.transaction` ends: what a handler does before
+    it writes keeps no connection from the others."""
+
+    def __init__(self, begin: Callable[[], Begun], *, where: str, rounds: Rounds) -> None:
+        self._begin = begin
+        self.begun: Begun | None = None
         self._where = where
         self._rounds = rounds
         self.over = False
@@ -42,7 +49,9 @@ class PostgresTransaction(Transaction):
     def connection(self) -> psycopg.Connection[Any]:
         if self.over:  # by now the connection may be another transaction's
             raise LedgerError(f"the transaction in {self._where} is over: open another one")
-        return self._connection
+        if self.begun is None:
+            self.begun = self._begin()
+        return self.begun[0]
 
     def execute(self, query: Any, parameters: Any = (), /) -> psycopg.Cursor[Any]:
         with self._connected() as connection:

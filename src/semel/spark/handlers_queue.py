@@ -207,7 +207,12 @@ class RowQueue:
                 self._changed.notify_all()
         return [None] * len(receipts)
 
-    def change_visibility(self, pairs: Sequence[tuple[str, int]]) -> list[Failure | None]:
+    def change_visibility(
+        self,
+        pairs: Sequence[tuple[str, int]],
+        *,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> list[Failure | None]:
         """The heartbeat's: what is out stays out, for as long as the lane has it in hand."""
         return [None] * len(pairs)
 

@@ -1,4 +1,4 @@
-"""Which hosts are this machine itself."""
+"""Which hosts are this machine itself, and which are addresses."""
 
 from __future__ import annotations
 
@@ -12,3 +12,12 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         name = host.lower().removesuffix(".")
         return name == "localhost" or name.endswith(".localhost")
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, without brackets, and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -7,12 +7,13 @@ entry has an outcome; after that, the entries that have none get it as their Fai
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from semel.sqs.client.failures import short, throttled, transient
 from semel.sqs.client.messages import Failure
 from semel.sqs.client.retries import pause_before_retry
-from semel.sqs.errors import BadRequest, SqsError
+from semel.sqs.errors import BadRequest, SqsError, Unreachable
 from semel.sqs.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
 if TYPE_CHECKING:
@@ -38,12 +39,17 @@ def parts(
 
 
 class Batch:
-    """One batch operation on one queue. `entries` are in wire form, each with its place as its Id."""
+    """One batch operation on one queue. `entries` are in wire form, each with its place as its Id.
 
-    def __init__(self, queue: Queue, operation: str, entries: Sequence[dict[str, Any]]) -> None:
+    With `timeout` each entry is tried once, and those that have had no turn after so many seconds have failed."""
+
+    def __init__(
+        self, queue: Queue, operation: str, entries: Sequence[dict[str, Any]], timeout: float | None = None
+    ) -> None:
         self._queue = queue
         self._operation = operation
         self._entries = entries
+        self._ends = None if timeout is None else monotonic() + timeout
         # What the answer says of an entry: its element of Successful, or why it failed.
         self.outcomes: list[dict[str, Any] | Failure | None] = [None] * len(entries)
 
@@ -63,7 +69,7 @@ class Batch:
         attempt = 1
         while failed := self._once(part):
             again = [place for place, failure in failed if transient(failure.code, sender_fault=failure.sender_fault)]
-            if not again or attempt >= client.max_attempts:
+            if not again or attempt >= (client.max_attempts if self._ends is None else 1):
                 return
             slow_down = any(throttled(failure.code) for _, failure in failed)
             client.pause(pause_before_retry(attempt, client.chance(), throttled=slow_down))
@@ -73,8 +79,11 @@ class Batch:
     def _once(self, part: list[int]) -> list[tuple[int, Failure]]:
         """One call; returns what failed."""
         queue = self._queue
+        left = None if self._ends is None else self._ends - monotonic()
+        if left is not None and left <= 0:
+            raise Unreachable(f"{self._operation} on queue {queue.name}: no time was left for all of its entries")
         try:
-            answer = queue.call(self._operation, {"Entries": [self._entries[place] for place in part]})
+            answer = queue.call(self._operation, {"Entries": [self._entries[place] for place in part]}, timeout=left)
         except BadRequest as error:
             # An endpoint with a lower limit than SQS has today.
             if short(error.code) != "BatchRequestTooLong" or len(part) == 1:

@@ -159,17 +159,29 @@ class Client:
             ) from error
 
     def perform(
-        self, operation: str, body: bytes, *, queue: str = "", wait: float = 0.0, cancel: Cancel | None = None
+        self,
+        operation: str,
+        body: bytes,
+        *,
+        queue: str = "",
+        wait: float = 0.0,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
     ) -> dict[str, Any]:
-        """One call with its retries. `queue` is for the texts of errors; the answer may take `wait` seconds longer."""
-        timeout = max(self._read_timeout, wait + MARGIN) if wait else self._read_timeout
+        """One call with its retries. `queue` is for the texts of errors; the answer may take `wait` seconds longer.
+
+        With `timeout` there is one attempt, which takes at most about so many seconds."""
+        limit = max(self._read_timeout, wait + MARGIN) if wait else self._read_timeout
+        most = self.max_attempts
+        if timeout is not None:
+            limit, most = min(timeout, limit), 1
         try:
-            return self._attempt(operation, body, queue, timeout, cancel)
+            return self._attempt(operation, body, queue, limit, cancel)
         except SqsError as error:
-            return self._again(error, operation, body, queue, timeout, cancel)
+            return self._again(error, operation, body, queue, limit, cancel, most)
 
     def _again(
-        self, error: SqsError, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
+        self, error: SqsError, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None, most: int
     ) -> dict[str, Any]:
         counted, tried = 1, 0
         mended: set[str] = set()
@@ -179,7 +191,7 @@ class Client:
             mend = self._mend(error)
             if mend and mend not in mended:
                 mended.add(mend)
-            elif error.retryable and counted < self.max_attempts:
+            elif error.retryable and counted < most:
                 self.pause(pause_after(error, counted, self._chance()), cancel)
                 counted += 1
             else:

@@ -113,11 +113,11 @@ class Queue:
                 raise self.client.misses("GetQueueAttributes", self.name, "QueueArn")
         return self._arn
 
-    def call(self, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Any operation on this queue; its URL is added."""
+    def call(self, operation: str, params: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """Any operation on this queue; its URL is added. `timeout` as in `Client.perform`."""
         client = self.client
         body = client.encoded(operation, {"QueueUrl": self.url, **params}, self.name)
-        return client.perform(operation, body, queue=self.name)
+        return client.perform(operation, body, queue=self.name, timeout=timeout)
 
     # Receiving.
 
@@ -195,16 +195,23 @@ class Queue:
         entries = [{"Id": str(place), "ReceiptHandle": receipt} for place, receipt in enumerate(receipts)]
         return self._settle("DeleteMessageBatch", entries)
 
-    def change_visibility(self, pairs: Sequence[tuple[str, int]]) -> list[Failure | None]:
-        """Hides messages for so many seconds from now, or shows them at once with 0: (receipt, seconds) each."""
+    def change_visibility(
+        self, pairs: Sequence[tuple[str, int]], *, timeout: float | None = None
+    ) -> list[Failure | None]:
+        """Hides messages for so many seconds from now, or shows them at once with 0: (receipt, seconds) each.
+
+        With `timeout` nothing is tried twice, and what was not done after so many seconds has failed: for a heartbeat,
+        which comes again by itself, and must not be held up."""
         entries = [
             {"Id": str(place), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
             for place, (receipt, seconds) in enumerate(pairs)
         ]
-        return self._settle("ChangeMessageVisibilityBatch", entries)
+        return self._settle("ChangeMessageVisibilityBatch", entries, timeout)
 
-    def _settle(self, operation: str, entries: list[dict[str, Any]]) -> list[Failure | None]:
-        outcomes = Batch(self, operation, entries).run(parts((place, 0) for place in range(len(entries))))
+    def _settle(
+        self, operation: str, entries: list[dict[str, Any]], timeout: float | None = None
+    ) -> list[Failure | None]:
+        outcomes = Batch(self, operation, entries, timeout).run(parts((place, 0) for place in range(len(entries))))
         return [outcome if isinstance(outcome, Failure) else None for outcome in outcomes]
 
     # Sending.

@@ -13,6 +13,7 @@ import ssl
 import weakref
 from base64 import b64encode
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -75,14 +76,14 @@ class Transport:
 
     def exchange(self, request: bytes, timeout: float, cancel: Cancel | None = None) -> Answer:
         """One request and its answer. Raises OSError, or Cancelled."""
-        connection = self._kept() or self._dial(cancel)
+        connection = self._kept() or self._dial(cancel, timeout)
         try:
             return self._over(connection, request, timeout, cancel)
         except OSError as error:
             stale = connection.used and not connection.heard and not isinstance(error, TimeoutError)
             if not stale:
                 raise
-        return self._over(self._dial(cancel), request, timeout, cancel)._replace(sent=2)
+        return self._over(self._dial(cancel, timeout), request, timeout, cancel)._replace(sent=2)
 
     def _over(self, connection: Connection, request: bytes, timeout: float, cancel: Cancel | None) -> Answer:
         if cancel is None:
@@ -158,14 +159,14 @@ class Transport:
 
     # Dialling.
 
-    def _dial(self, cancel: Cancel | None) -> Connection:
+    def _dial(self, cancel: Cancel | None, timeout: float = inf) -> Connection:
         if cancel is not None and cancel.is_set():
             raise Cancelled("cancelled")
         address = self._address
         via = address.proxy
         where = (via.host, via.port) if via else (address.host, address.port)
         try:
-            sock = socket.create_connection(where, self._connect_timeout)
+            sock = socket.create_connection(where, min(timeout, self._connect_timeout))
         except OSError as error:
             raise CannotConnect(f"{_reason(error)}{f' (proxy {via.host}:{via.port})' if via else ''}") from error
         try:
