@@ -10,8 +10,8 @@ from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import UNBURIABLE_ATTEMPT, Lane
 from semel.consumer.life import Event
-from semel.sqs import Entry, Sent, letters
-from semel.sqs.errors import SqsError
+from semel.sqs import Entry, Queue, Sent, letters
+from semel.sqs.errors import BadRequest, SqsError
 
 
 def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
@@ -20,10 +20,7 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
         problem = "there is no dead-letter queue: set a RedrivePolicy, dead_letter=…, or run with --create-dlq"
         outcomes: Sequence[object] = [problem] * len(deliveries)
     else:
-        try:
-            outcomes = lane.dead_letters.send_many([entry_for(delivery) for delivery in deliveries])
-        except SqsError as error:
-            outcomes = [error] * len(deliveries)
+        outcomes = _sent(lane.dead_letters, [entry_for(delivery) for delivery in deliveries])
     lane.tools.crash("after_bury")
     steps = []
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
@@ -33,7 +30,7 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
             lane.log(Step.REJECTED, (delivery,), error=delivery.error)
             logger.warning("dead letter %s of %s: %s", delivery.received.message_id, lane.name, delivery.error)
         else:
-            delivery.retry_after = lane.settings.retry.delay(UNBURIABLE_ATTEMPT, 1.0)
+            delivery.retry_after = lane.delay(UNBURIABLE_ATTEMPT, 1.0)
             lane.log(Step.RETRIED, (delivery,), error=f"{delivery.error}; not buried: {outcome}")
             delivery.dlq_failed = True
             logger.error(
@@ -45,6 +42,18 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
             )
         steps.append((delivery, lane.advance(delivery, Event.BURIED if buried else Event.UNBURIABLE)))
     lane.carry_out(steps)
+
+
+def _sent(queue: Queue, entries: Sequence[Entry]) -> Sequence[object]:
+    """What SQS says of each. A call that it refuses because of one of them is made again for each alone."""
+    try:
+        return queue.send_many(entries)
+    except BadRequest as error:
+        if len(entries) == 1:
+            return [error]
+        return [outcome for entry in entries for outcome in _sent(queue, [entry])]
+    except SqsError as error:
+        return [error] * len(entries)
 
 
 def entry_for(delivery: Delivery) -> Entry:
