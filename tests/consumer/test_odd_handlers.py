@@ -357,6 +357,21 @@ class TestRaised:
             assert run.stop().error is None
 
 
+def test_a_batch_handler_may_change_the_list_of_its_batch(place: Place) -> None:
+    app, seen = App(), list[Any]()
+
+    @app.batch_handler("orders", key="$.id")
+    def handle(batch: Batch[dict[str, Any]]) -> None:
+        while batch.items:
+            seen.append(batch.items.pop().value["id"])
+
+    for number in range(3):
+        place.send({"id": number})
+    assert place.worker(app).drain() == 3
+    assert sorted(seen) == [0, 1, 2]
+    assert place.is_empty()
+
+
 # What is asked for.
 
 

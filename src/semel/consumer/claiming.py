@@ -71,13 +71,17 @@ def _read_message(lane: Lane, delivery: Delivery) -> None:
         key = Key(own_id(received), "message-id")
         if lane.settings.missing_key != "message-id":
             delivery.problem = delivery.problem or f"no key: {error}"
-    except Exception as error:  # noqa: BLE001 - the user's own function
+    except BaseException as error:  # of the user's own function
+        if not is_failure(error):
+            raise
         key = Key(own_id(received), "message-id")
         delivery.problem = delivery.problem or f"no key: {described(error)}"
     if key.origin != "message-id":  # under its own id a message can only be itself
         try:
             delivery.payload = handler.payload(received, delivery.value)
-        except Exception as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # as above
+            if not is_failure(error):
+                raise
             # It cannot be what the key stands for already: that was read.
             delivery.payload = f"unreadable/{received.message_id}"
             delivery.problem = delivery.problem or f"no payload: {described(error)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from semel.consumer.attempts import Step
@@ -10,7 +10,7 @@ from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import UNBURIABLE_ATTEMPT, Lane
 from semel.consumer.life import Event
-from semel.sqs import Entry, Queue, Sent, letters
+from semel.sqs import Attribute, Entry, Queue, Sent, letters
 from semel.sqs.errors import BadRequest, SqsError
 
 
@@ -61,7 +61,7 @@ def entry_for(delivery: Delivery) -> Entry:
     letter = _letter(delivery)
     return Entry(
         received.body,
-        attributes=letters.attributes(letter, received.attributes, len(received.body.encode())),
+        attributes=letters.attributes(letter, _attributes(delivery), len(received.body.encode())),
         group=_group(delivery),
         # A second sending of this copy is the same copy; the message that comes back and fails again has a new id.
         dedup=received.message_id if _fifo(delivery) else None,
@@ -79,7 +79,7 @@ class Packed:
 def packed(delivery: Delivery) -> Packed:
     """The same for the outbox, whose messages have attributes of text only."""
     received = delivery.received
-    texts = letters.texts(_letter(delivery), received.attributes, len(received.body.encode()))
+    texts = letters.texts(_letter(delivery), _attributes(delivery), len(received.body.encode()))
     return Packed(received.body, _group(delivery), texts)
 
 
@@ -92,8 +92,16 @@ def _letter(delivery: Delivery) -> letters.Letter:
         attempts=delivery.attempt,
         message_id=delivery.received.message_id,
         queue=delivery.lane.name,
-        redrives=letters.redrives(delivery.received.attributes),
+        redrives=letters.redrives(_attributes(delivery)),
     )
+
+
+def _attributes(delivery: Delivery) -> Mapping[str, Attribute]:
+    """None where they cannot be read: that may be why it is here."""
+    try:
+        return delivery.received.attributes
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _fifo(delivery: Delivery) -> bool:

@@ -197,7 +197,7 @@ class Heartbeat:
         if failure.gone:
             lane.lose(delivery, f"SQS has taken it back: {failure.message}")
         else:
-            lane.complaints.error(
+            lane.limited_log.error(
                 "heartbeat", "the heartbeat of %s failed: %s", delivery.received.message_id, failure.message
             )
 

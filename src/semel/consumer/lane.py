@@ -24,7 +24,7 @@ from semel.consumer.groups import Groups
 from semel.consumer.handlers import Handler
 from semel.consumer.inbox import Inbox
 from semel.consumer.life import ENDS, Action, Event, State, step
-from semel.consumer.logs import RateLimit
+from semel.consumer.logs import RateLimitedLog
 from semel.consumer.metrics import Lane as LaneMetrics
 from semel.consumer.metrics import Metrics
 from semel.consumer.settings import Settings
@@ -104,7 +104,7 @@ class Lane:
             None
         )  # it comes again after these
         self.committed: Callable[[], None] = lambda: None  # the outbox's ear: a transaction may have sent something
-        self.complaints = RateLimit(logger, tools.monotonic)  # what could be said again and again
+        self.limited_log = RateLimitedLog(logger, tools.monotonic)  # what could be said again and again
         self.stopping = False
         self.paused = False  # nothing more is received; what is in hand goes on
 
@@ -352,7 +352,7 @@ class Lane:
         except BaseException as error:
             if not is_failure(error):
                 raise
-            self.complaints.error(
+            self.limited_log.error(
                 "retry", "the back-off of %s does not work, the default is used: %s", self.name, described(error)
             )
             return Exponential().delay(attempt, chance)
@@ -413,20 +413,20 @@ class Lane:
 
     def sqs_failed(self, error: SqsError, what: str, count: int) -> None:
         """A call about messages in hand failed. Without the permission to make it, going on would only do harm."""
-        self.complaints.error(what, "%d messages of %s %s: %s", count, self.name, what, error)
+        self.limited_log.error(what, "%d messages of %s %s: %s", count, self.name, what, error)
         # Credentials that have expired may be renewed; a permission that is missing is missing.
         if isinstance(error, AccessDenied) and not isinstance(error, CredentialsRefused):
             self.failed(error)
 
     def ledger_failed(self, doing: str, error: LedgerError) -> None:
         self.metrics.ledger_errors.add(1)
-        self.complaints.error(doing, "the ledger failed at %s for %s: %s", doing, self.name, error)
+        self.limited_log.error(doing, "the ledger failed at %s for %s: %s", doing, self.name, error)
         self.ledger_answers(False)
 
     def ledger_refused(self, doing: str, error: LedgerError) -> None:
         """The ledger answers, and does not take what it was given for one message."""
         self.metrics.ledger_errors.add(1)
-        self.complaints.error(f"refused {doing}", "the ledger refused a %s for %s: %s", doing, self.name, error)
+        self.limited_log.error(f"refused {doing}", "the ledger refused a %s for %s: %s", doing, self.name, error)
 
     def claim_of(self, delivery: Delivery) -> Claim:
         assert delivery.claim is not None

@@ -84,7 +84,7 @@ def message_logger(
     return MessageLogger(logger, fields)
 
 
-class RateLimit:
+class RateLimitedLog:
     """Says the same thing once in `every` seconds at most, and how often it was left unsaid meanwhile. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, monotonic: Callable[[], float], every: float = 5.0) -> None:

@@ -6,6 +6,7 @@ Whatever a handler raises becomes one event of its message's life; no handler ca
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -150,7 +151,9 @@ def _run_batch(lane: Lane, deliveries: list[Delivery]) -> None:
 
 
 def _call_batch(lane: Lane, batch: Batch[Any], tx: Transaction | None) -> None:
-    result = lane.handler.function(batch, **lane.handler.arguments(None, None, tx))
+    given = copy.copy(batch)
+    given.items = list(batch.items)  # the handler's own: what it does to the list is not for us
+    result = lane.handler.function(given, **lane.handler.arguments(None, None, tx))
     _done(asyncio.run(result) if lane.handler.is_async else result)
 
 
