@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
+import gc
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pytest
 
 from ledger.asking import LEASE, at_once, entry, finish, win
 from ledger.stores import Shift
-from semel.ledger.contract import MAX_RESULT, Claim, Fenced, Ledger, LedgerError, Status
+from semel.ledger.contract import MAX_RESULT, Claim, Fenced, Ledger, LedgerError, LedgerUnavailable, Status
 from semel.ledger.idempotent import InProgress, PayloadConflict, ResultNotKept, idempotent
 from semel.ledger.idempotent_beats import beats_of
 from semel.ledger.sqlite import SqliteLedger
@@ -34,6 +36,25 @@ def ledger(clock: Shift) -> Iterator[SqliteLedger]:
 class Order(NamedTuple):
     id: int
     item: str = ""
+
+
+class Failing(SqliteLedger):
+    """Raises `errors`, one a call, and for the `refused` keys; calls `on_success` after that."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.errors: list[Exception] = []
+        self.refused: set[str] = set()
+        self.on_success: Callable[[], None] = lambda: None
+
+    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        if self.errors:
+            raise self.errors.pop()
+        if any(claim.key in self.refused for claim in claims):
+            raise LedgerError("it does not take this key")
+        found = super().extend(claims, lease)
+        self.on_success()
+        return found
 
 
 class TestOnce:
@@ -419,15 +440,39 @@ class TestLease:
             thread.join(60)
             assert not thread.is_alive()
 
-    def test_a_lease_that_is_gone_is_noticed(self, ledger: Ledger) -> None:
-        beat = beats_of(ledger).start(ledger, Claim("never claimed", 1), 0.01, time.monotonic())
-        assert beat.lost.wait(60)
+    def test_a_lease_that_another_has_taken_over_is_not_extended_any_more(self, ledger: Ledger) -> None:
+        before = threading.enumerate()
+        beats_of(ledger).start(ledger, Claim("never claimed", 1), 0.01, time.monotonic())
+        for thread in [it for it in threading.enumerate() if it.name == "semel-leases" and it not in before]:
+            thread.join(60)
+            assert not thread.is_alive()
 
-    def test_when_the_ledger_is_away_the_lease_is_lost_once_it_is_over(self) -> None:
-        ledger = SqliteLedger(":memory:")
-        ledger.close()
-        beat = beats_of(ledger).start(ledger, Claim("a", 1), 0.05, time.monotonic())
-        assert beat.lost.wait(60)
+    @pytest.mark.parametrize("error", [LedgerUnavailable("away"), LedgerError("full"), RuntimeError("a driver's own")])
+    def test_whatever_the_ledger_raises_leases_go_on_being_extended(self, error: Exception) -> None:
+        with Failing(":memory:") as ledger:
+            extended = threading.Event()
+
+            @idempotent(ledger, key="number", lease=0.06)
+            def work(number: int) -> bool:
+                ledger.errors = [error] * 20  # longer than the lease
+                ledger.on_success = extended.set
+                return extended.wait(60)
+
+            assert work(1)
+            assert not ledger.errors
+
+    def test_a_lease_that_the_ledger_refuses_to_extend_holds_up_no_other(self) -> None:
+        with Failing(":memory:") as ledger:
+            win(ledger, "good")
+            beats = beats_of(ledger)
+            extended = threading.Event()
+            ledger.refused = {"bad"}
+            ledger.on_success = extended.set
+            now = time.monotonic()
+            running = [beats.start(ledger, Claim(key, 1), 0.05, now) for key in ("bad", "good")]
+            assert extended.wait(60)
+            for beat in running:
+                beats.stop(beat)
 
     def test_a_release_that_fails_does_not_hide_what_went_wrong(self) -> None:
         ledger = SqliteLedger(":memory:")
@@ -529,13 +574,61 @@ class TestAsync:
         assert found is None or found.status is Status.FREE
 
 
-class TestRefused:
-    def test_generators_are_refused(self, ledger: Ledger) -> None:
-        def stream(number: int) -> Iterator[int]:
-            yield number
+async def ship(number: int) -> str:
+    return f"shipped {number}"
 
+
+def count_down(number: int) -> Iterator[int]:
+    yield number
+
+
+async def count_down_slowly(number: int) -> AsyncIterator[int]:
+    yield number
+
+
+@pytest.mark.filterwarnings("error")
+class TestNotRun:
+    @pytest.mark.parametrize("work", [ship, count_down, count_down_slowly])
+    def test_a_result_that_was_not_awaited_or_iterated_over_is_a_failure_and_the_next_call_tries_again(
+        self, ledger: Ledger, work: Callable[[int], Any]
+    ) -> None:
+        @idempotent(ledger, key="number", name="work")
+        def plain(number: int) -> Any:
+            return work(number)
+
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="its work is not done"):
+                plain(1)
+        assert entry(ledger, "work:1").status is Status.FREE
+        gc.collect()
+
+    def test_an_async_function_that_only_returns_a_coroutine_has_failed_too(self, ledger: Ledger) -> None:
+        @idempotent(ledger, key="number", name="work")
+        async def careless(number: int) -> Any:
+            return ship(number)
+
+        with pytest.raises(LedgerError, match="a coroutine"):
+            asyncio.run(careless(1))
+        assert entry(ledger, "work:1").status is Status.FREE
+        gc.collect()
+
+    @pytest.mark.parametrize("work", [ship, count_down, count_down_slowly])
+    def test_what_can_be_seen_to_run_nothing_is_refused_at_once(
+        self, ledger: Ledger, work: Callable[[int], Any]
+    ) -> None:
+        @functools.wraps(work)
+        def logged(number: int) -> Any:
+            return work(number)
+
+        with pytest.raises(LedgerError, match=r"async|generator"):
+            idempotent(ledger, key="number")(logged)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("work", [count_down, count_down_slowly])
+    def test_generators_are_refused(self, ledger: Ledger, work: Callable[[int], Any]) -> None:
         with pytest.raises(LedgerError, match="generator"):
-            idempotent(ledger, key="number")(stream)
+            idempotent(ledger, key="number")(work)
 
     @pytest.mark.parametrize("options", [{"concurrent": "hope"}, {"encode": str.encode}, {"decode": bytes.decode}])
     def test_options_that_make_no_sense_are_refused(self, ledger: Ledger, options: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from semel.consumer.backoff import Duration
 from semel.consumer.outcomes import Outcome, Reject, Retry, Skip
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Item(Generic[T]):
         """To the dead-letter queue, with this reason. What was written for it in the transaction stays written."""
         self.outcome = Reject(reason)
 
-    def retry(self, reason: str = "", *, after: float | None = None) -> None:
+    def retry(self, reason: str = "", *, after: Duration | None = None) -> None:
         """Again later. In a transaction, what was written for it must have been undone, by `tx.savepoint()`."""
         self.outcome = Retry(reason, after=after)
 

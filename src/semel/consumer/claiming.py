@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from semel.consumer.attempts import Step
 from semel.consumer.decoding import Undecodable
 from semel.consumer.delivery import Delivery
+from semel.consumer.failures import described, is_failure
 from semel.consumer.keys import Key, NoKey, own_id, scoped
 from semel.consumer.lane import Lane
 from semel.consumer.life import Action, Event, State
-from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, Verdict, Won
+from semel.consumer.one_by_one import one_by_one
+from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, LedgerUnavailable, Verdict, Won
+from semel.sqs import letters
 
 
 def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:
@@ -43,8 +46,21 @@ def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:
 
 
 def _read(lane: Lane, delivery: Delivery) -> None:
+    """Whatever is in a message, and whatever the user's own functions make of it: this message alone pays for it."""
+    try:
+        _read_message(lane, delivery)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        delivery.problem = f"unreadable: {described(error)}"
+        delivery.key, delivery.key_origin = delivery.received.message_id, "message-id"
+        delivery.ledger_key, delivery.payload = scoped(lane.name, delivery.key), ""
+
+
+def _read_message(lane: Lane, delivery: Delivery) -> None:
     """Decode the body and find the key. What cannot be read gets a key too, and is rejected in its turn."""
-    received, handler = delivery.received, lane.handler
+    received, handler = letters.restored(delivery.received), lane.handler
+    delivery.received = received
     try:
         delivery.value = received if handler.takes_message else handler.decode(received.body)
     except Undecodable as error:
@@ -55,40 +71,59 @@ def _read(lane: Lane, delivery: Delivery) -> None:
         key = Key(own_id(received), "message-id")
         if lane.settings.missing_key != "message-id":
             delivery.problem = delivery.problem or f"no key: {error}"
-    except Exception as error:  # noqa: BLE001 - the user's own function
+    except BaseException as error:  # of the user's own function
+        if not is_failure(error):
+            raise
         key = Key(own_id(received), "message-id")
-        delivery.problem = delivery.problem or f"no key: {type(error).__name__}: {error}"
+        delivery.problem = delivery.problem or f"no key: {described(error)}"
     if key.origin != "message-id":  # under its own id a message can only be itself
         try:
             delivery.payload = handler.payload(received, delivery.value)
-        except Exception as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # as above
+            if not is_failure(error):
+                raise
             # It cannot be what the key stands for already: that was read.
             delivery.payload = f"unreadable/{received.message_id}"
-            delivery.problem = delivery.problem or f"no payload: {type(error).__name__}: {error}"
+            delivery.problem = delivery.problem or f"no payload: {described(error)}"
     delivery.key, delivery.key_origin = key.text, key.origin
     delivery.ledger_key = scoped(lane.name, key.text)
 
 
-def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[Verdict] | None:
+def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[Verdict | LedgerError] | None:
+    """What the ledger says of each, or why it refuses this one; None: it does not answer."""
     asks = [
         Ask(key, delivery.payload, f"{lane.name}/{delivery.received.message_id}")
         for delivery, key in zip(deliveries, keys, strict=True)
     ]
     before = lane.tools.monotonic()
+    claimant, asked = lane.tools.claimant(), set[str]()
+
+    def claim(some: Sequence[Ask]) -> list[Verdict]:
+        """A repeated call wins what it may have won already; but a key that comes twice is still won once only."""
+        name = claimant if len(some) > 1 or some[0].key not in asked else lane.tools.claimant()
+        if len(some) == 1:
+            asked.add(some[0].key)
+        return lane.ledger.claim(some, claimant=name, lease=lane.settings.lease)
+
     try:
-        verdicts = lane.ledger.claim(asks, claimant=lane.tools.claimant(), lease=lane.settings.lease)
-    except LedgerError as error:
+        verdicts = one_by_one(claim, asks)
+    except LedgerUnavailable as error:
         lane.ledger_failed("claim", error)
         return None
-    lane.ledger_answers(True)
+    if not any(isinstance(verdict, LedgerError) for verdict in verdicts):
+        lane.ledger_answers(True)
     for delivery in deliveries:
         delivery.lease_ends = before + lane.settings.lease
     lane.metrics.claim.observe(lane.tools.monotonic() - before)
     return verdicts
 
 
-def _heard(delivery: Delivery, verdict: Verdict) -> Event:
+def _heard(delivery: Delivery, verdict: Verdict | LedgerError) -> Event:
     match verdict:
+        case LedgerError():
+            # If it is the key that the ledger cannot take, the message is rejected under one that it can.
+            delivery.problem = f"unclaimable: {verdict}"
+            return Event.CONFLICT
         case Won(claim, _, attempt, _, notes):
             delivery.claim, delivery.fence, delivery.attempt, delivery.notes = claim, claim.fence, attempt, notes
             return Event.WON
@@ -103,7 +138,7 @@ def _heard(delivery: Delivery, verdict: Verdict) -> Event:
             return Event.CONFLICT
 
 
-def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict | LedgerError]) -> None:
     """Count and log what the ledger said."""
     metrics = lane.metrics
     won = [d for d, verdict in zip(deliveries, verdicts, strict=True) if type(verdict) is Won]
@@ -127,6 +162,8 @@ def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict
             case Conflict():
                 metrics.conflicts.add(1)
                 lane.log(Step.CONFLICT, (delivery,), error=delivery.problem)
+            case LedgerError():
+                lane.ledger_refused("claim", verdict)
 
 
 def _claim_apart(lane: Lane, disputed: Sequence[Delivery]) -> None:
@@ -136,7 +173,11 @@ def _claim_apart(lane: Lane, disputed: Sequence[Delivery]) -> None:
     verdicts = _ask(lane, disputed, [f"{lane.name}/conflict/{d.received.message_id}" for d in disputed])
     steps = []
     for place, delivery in enumerate(disputed):
-        event = Event.LEDGER_DOWN if verdicts is None else _heard(delivery, verdicts[place])
+        verdict = None if verdicts is None else verdicts[place]
+        if isinstance(verdict, LedgerError):
+            lane.ledger_failed("claim", verdict)
+            verdict = None
+        event = Event.LEDGER_DOWN if verdict is None else _heard(delivery, verdict)
         delivery.error = delivery.problem
         steps.append((delivery, lane.advance(delivery, event)))
     lane.carry_out(steps)

@@ -14,6 +14,7 @@ import orjson
 from semel.consumer.logs import MessageLogger, message_logger
 from semel.consumer.outcomes import Lost
 from semel.errors import SemelError
+from semel.ledger import callables
 from semel.sqs import Received as Message
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Context:
         self.check()
         result = work()
         if inspect.isawaitable(result):
+            callables.unfinished(result)
             raise SemelError(f"the step {name!r} is async in a handler that is not: make the handler async too")
         self._note(name, _encode(name, result))
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from semel.consumer.attempts import Step
@@ -10,8 +10,8 @@ from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import UNBURIABLE_ATTEMPT, Lane
 from semel.consumer.life import Event
-from semel.sqs import Entry, Sent, letters
-from semel.sqs.errors import SqsError
+from semel.sqs import Attribute, Entry, Queue, Sent, letters
+from semel.sqs.errors import BadRequest, SqsError
 
 
 def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
@@ -20,10 +20,7 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
         problem = "there is no dead-letter queue: set a RedrivePolicy, dead_letter=…, or run with --create-dlq"
         outcomes: Sequence[object] = [problem] * len(deliveries)
     else:
-        try:
-            outcomes = lane.dead_letters.send_many([entry_for(delivery) for delivery in deliveries])
-        except SqsError as error:
-            outcomes = [error] * len(deliveries)
+        outcomes = _sent(lane.dead_letters, [entry_for(delivery) for delivery in deliveries])
     lane.tools.crash("after_bury")
     steps = []
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
@@ -33,7 +30,7 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
             lane.log(Step.REJECTED, (delivery,), error=delivery.error)
             logger.warning("dead letter %s of %s: %s", delivery.received.message_id, lane.name, delivery.error)
         else:
-            delivery.retry_after = lane.settings.retry.delay(UNBURIABLE_ATTEMPT, 1.0)
+            delivery.retry_after = lane.delay(UNBURIABLE_ATTEMPT, 1.0)
             lane.log(Step.RETRIED, (delivery,), error=f"{delivery.error}; not buried: {outcome}")
             delivery.dlq_failed = True
             logger.error(
@@ -47,12 +44,24 @@ def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:
     lane.carry_out(steps)
 
 
+def _sent(queue: Queue, entries: Sequence[Entry]) -> Sequence[object]:
+    """What SQS says of each. A call that it refuses because of one of them is made again for each alone."""
+    try:
+        return queue.send_many(entries)
+    except BadRequest as error:
+        if len(entries) == 1:
+            return [error]
+        return [outcome for entry in entries for outcome in _sent(queue, [entry])]
+    except SqsError as error:
+        return [error] * len(entries)
+
+
 def entry_for(delivery: Delivery) -> Entry:
     received = delivery.received
     letter = _letter(delivery)
     return Entry(
         received.body,
-        attributes=letters.attributes(letter, received.attributes, len(received.body.encode())),
+        attributes=letters.attributes(letter, _attributes(delivery), len(received.body.encode())),
         group=_group(delivery),
         # A second sending of this copy is the same copy; the message that comes back and fails again has a new id.
         dedup=received.message_id if _fifo(delivery) else None,
@@ -70,7 +79,7 @@ class Packed:
 def packed(delivery: Delivery) -> Packed:
     """The same for the outbox, whose messages have attributes of text only."""
     received = delivery.received
-    texts = letters.texts(_letter(delivery), received.attributes, len(received.body.encode()))
+    texts = letters.texts(_letter(delivery), _attributes(delivery), len(received.body.encode()))
     return Packed(received.body, _group(delivery), texts)
 
 
@@ -83,8 +92,16 @@ def _letter(delivery: Delivery) -> letters.Letter:
         attempts=delivery.attempt,
         message_id=delivery.received.message_id,
         queue=delivery.lane.name,
-        redrives=letters.redrives(delivery.received.attributes),
+        redrives=letters.redrives(_attributes(delivery)),
     )
+
+
+def _attributes(delivery: Delivery) -> Mapping[str, Attribute]:
+    """None where they cannot be read: that may be why it is here."""
+    try:
+        return delivery.received.attributes
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _fifo(delivery: Delivery) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from semel.consumer.context import Context, Message
 from semel.consumer.life import Action, State
 from semel.ledger.contract import Claim
-from semel.sqs import letters
 
 if TYPE_CHECKING:
     from semel.consumer.lane import Lane
@@ -60,7 +59,7 @@ class Delivery:
 
     def __init__(self, lane: Lane, received: Message, received_at: float, visible_at: float) -> None:
         self.lane = lane
-        self.received = letters.restored(received)
+        self.received = received
         self.receipt = received.receipt
         self.size = len(received.body)
         self.group = received.group if lane.fifo else None

@@ -17,6 +17,7 @@ from semel.consumer.context import Context, Message
 from semel.consumer.decoding import Decoder, decoder_for
 from semel.consumer.keys import KeyRule, KeySpec, PayloadDigest, PayloadSpec, key_rule, payload_rule
 from semel.errors import SemelError
+from semel.ledger import callables
 from semel.ledger.contract import Transaction
 
 
@@ -82,7 +83,12 @@ def inspect_handler(
 ) -> Handler:
     """Read the function's signature. Raises SemelError, naming the handler and what it could be instead."""
     name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = callables.is_async(function)
+    if reason := callables.not_run_by_a_call(function):
+        raise SemelError(
+            f"the handler {name} would never run: {reason}; make it a plain function or `async def`, and so every "
+            "decorator around it (one that runs what it wraps to its end can leave functools.wraps out)"
+        )
     try:
         annotations = typing.get_type_hints(function)
     except Exception as error:  # noqa: BLE001 - whatever the user's annotations evaluate to

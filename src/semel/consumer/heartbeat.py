@@ -22,11 +22,11 @@ from typing import Final
 from semel.consumer.attempts import Step
 from semel.consumer.backoff import LONGEST
 from semel.consumer.backoff import MARGIN as CAP_MARGIN
-from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import MARGIN, Lane
 from semel.consumer.life import BEATING, LEASED, State
-from semel.ledger.contract import Claim, LedgerError
+from semel.consumer.one_by_one import one_by_one
+from semel.ledger.contract import Claim, LedgerError, LedgerUnavailable
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
 
@@ -209,7 +209,9 @@ class Heartbeat:
         if failure.gone:
             lane.visibility_lost(delivery, f"SQS has taken it back: {failure.message}")
         else:
-            logger.warning("the heartbeat of %s failed: %s", delivery.received.message_id, failure.message)
+            lane.limited_log.error(
+                "heartbeat", "the heartbeat of %s failed: %s", delivery.received.message_id, failure.message
+            )
 
     def _extend_leases(self, lane: Lane, deliveries: Sequence[Delivery], before: float) -> _Held:
         held = _Held()
@@ -217,13 +219,16 @@ class Heartbeat:
             return held
         claims: list[Claim] = [lane.claim_of(delivery) for delivery in deliveries]
         try:
-            kept = lane.ledger.extend(claims, lane.settings.lease)
-        except LedgerError as error:
+            kept = one_by_one(lambda some: lane.ledger.extend(some, lane.settings.lease), claims)
+        except LedgerUnavailable as error:
             lane.ledger_failed("extend", error)
             held.failed.update(deliveries)
             return held
         for delivery, well in zip(deliveries, kept, strict=True):
-            if well:
+            if isinstance(well, LedgerError):
+                lane.ledger_refused("extension", well)
+                held.failed.add(delivery)
+            elif well:
                 delivery.lease_ends = before + lane.settings.lease
             elif delivery.state in (State.CLAIMED, State.WORKING):
                 held.refused.add(delivery)

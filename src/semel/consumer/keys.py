@@ -147,7 +147,7 @@ def scoped(queue_name: str, key: str) -> str:
 
 def own_id(received: Received) -> str:
     """The MessageId that a message had when it was first sent, as far as it says."""
-    return _attribute(received.attributes, MESSAGE_ID) or received.message_id
+    return _fitting(_attribute(received.attributes, MESSAGE_ID) or received.message_id)
 
 
 def _source(spec: Any) -> Source:

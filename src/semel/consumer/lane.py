@@ -16,13 +16,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from semel.consumer.attempts import Attempt, AttemptLog, Step
-from semel.consumer.backoff import visibility_for
+from semel.consumer.backoff import Exponential, seconds, visibility_for
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
+from semel.consumer.failures import described, is_failure
 from semel.consumer.groups import Groups
 from semel.consumer.handlers import Handler
 from semel.consumer.inbox import Inbox
 from semel.consumer.life import ENDS, Action, Event, State, step
+from semel.consumer.logs import RateLimitedLog
 from semel.consumer.metrics import Lane as LaneMetrics
 from semel.consumer.metrics import Metrics
 from semel.consumer.settings import Settings
@@ -102,6 +104,7 @@ class Lane:
             None
         )  # it comes again after these
         self.committed: Callable[[], None] = lambda: None  # the outbox's ear: a transaction may have sent something
+        self.limited_log = RateLimitedLog(logger, tools.monotonic)  # what could be said again and again
         self.stopping = False
         self.paused = False  # nothing more is received; what is in hand goes on
 
@@ -363,8 +366,20 @@ class Lane:
         elif delivery.retry_after is not None:
             delay = delivery.retry_after
         else:
-            delay = self.settings.retry.delay(max(1, delivery.attempt), self.tools.chance())
+            delay = self.delay(max(1, delivery.attempt), self.tools.chance())
         return visibility_for(delay, self.tools.monotonic() - delivery.received_at)
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """By the handler's back-off; by the default one where that is somebody's own and does not work."""
+        try:
+            return seconds(self.settings.retry.delay(attempt, chance))
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            self.limited_log.error(
+                "retry", "the back-off of %s does not work, the default is used: %s", self.name, described(error)
+            )
+            return Exponential().delay(attempt, chance)
 
     def _end(self, ended: Sequence[Delivery]) -> None:
         ready: list[Delivery] = []
@@ -416,15 +431,20 @@ class Lane:
 
     def sqs_failed(self, error: SqsError, what: str, count: int) -> None:
         """A call about messages in hand failed. Without the permission to make it, going on would only do harm."""
-        logger.error("%d messages of %s %s: %s", count, self.name, what, error)
+        self.limited_log.error(what, "%d messages of %s %s: %s", count, self.name, what, error)
         # Credentials that have expired may be renewed; a permission that is missing is missing.
         if isinstance(error, AccessDenied) and not isinstance(error, CredentialsRefused):
             self.failed(error)
 
     def ledger_failed(self, doing: str, error: LedgerError) -> None:
         self.metrics.ledger_errors.add(1)
-        logger.error("the ledger failed at %s for %s: %s", doing, self.name, error)
+        self.limited_log.error(doing, "the ledger failed at %s for %s: %s", doing, self.name, error)
         self.ledger_answers(False)
+
+    def ledger_refused(self, doing: str, error: LedgerError) -> None:
+        """The ledger answers, and does not take what it was given for one message."""
+        self.metrics.ledger_errors.add(1)
+        self.limited_log.error(f"refused {doing}", "the ledger refused a %s for %s: %s", doing, self.name, error)
 
     def claim_of(self, delivery: Delivery) -> Claim:
         assert delivery.claim is not None

@@ -7,14 +7,17 @@ masked, also inside the texts of errors.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
+import threading
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import orjson
 
+from semel.consumer.failures import described
 from semel.errors import StartError
 
 MAX_TEXT: Final = 4_000  # characters of a message
@@ -81,6 +84,29 @@ def message_logger(
     return MessageLogger(logger, fields)
 
 
+class RateLimitedLog:
+    """Says the same thing once in `every` seconds at most, and how often it was left unsaid meanwhile. Thread-safe."""
+
+    def __init__(self, logger: logging.Logger, monotonic: Callable[[], float], every: float = 5.0) -> None:
+        self._logger, self._monotonic, self._every = logger, monotonic, every
+        self._said: dict[str, tuple[float, int]] = {}  # when it was said last, and how often it was left out since
+        self._lock = threading.Lock()
+
+    def error(self, about: str, text: str, *args: object) -> None:
+        """`about`: what makes two lines the same. There are few of them: they are remembered."""
+        now = self._monotonic()
+        with self._lock:
+            last, left_out = self._said.get(about, (-math.inf, 0))
+            if now - last < self._every:
+                self._said[about] = (last, left_out + 1)
+                return
+            self._said[about] = (now, 0)
+        if left_out:
+            self._logger.error(f"{text} (and %d times more since it was last said)", *args, left_out)
+        else:
+            self._logger.error(text, *args)
+
+
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """What a line carries beside its text: the message's names first, then what the call gave as `extra`."""
     given = {name: value for name, value in vars(record).items() if name not in _OWN}
@@ -111,7 +137,7 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(name, value)
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            line["error"] = safe_text(f"{type(error).__name__}: {error}", MAX_FIELD)
+            line["error"] = safe_text(described(error), MAX_FIELD)
             line["traceback"] = safe_text(self.formatException(record.exc_info), MAX_TRACE, end=True)
         try:
             return orjson.dumps(line).decode()

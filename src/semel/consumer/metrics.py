@@ -41,6 +41,7 @@ COUNTERS: Final = {
     "ledger_errors": "Calls to the ledger that failed.",
     "poll_errors": "Receives that failed.",
     "watchdog_restarts": "Receivers restarted because they had stopped polling.",
+    "results_dropped": "Results that could not be stored (no JSON, or too large); their messages are done without.",
     "outbox_sent": "Messages of committed transactions handed to SQS.",
     "attempts_dropped": "Events that the attempt log could not keep.",
 }
@@ -165,6 +166,7 @@ class Lane:
     ledger_errors: Counter
     poll_errors: Counter
     watchdog_restarts: Counter
+    results_dropped: Counter
     outbox_sent: Counter
     attempts_dropped: Counter
     receive_to_start: Histogram

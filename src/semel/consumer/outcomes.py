@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from semel.consumer.backoff import Duration, seconds
 from semel.errors import SemelError
 
 
@@ -10,11 +11,12 @@ class Outcome(SemelError):
 
 
 class Retry(Outcome):
-    """Call me again with this message, `after` so many seconds; by the handler's back-off if not given."""
+    """Call me again with this message, `after` so long (30, "30s", "5m", a timedelta); by the handler's back-off if not
+    given. SQS can hide a message for twelve hours at most."""
 
-    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
         super().__init__(reason or "the handler asked to be called again")
-        self.after = after
+        self.after = None if after is None else seconds(after)
 
 
 class Reject(Outcome):

@@ -12,11 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from semel.consumer import outbox
 from semel.consumer.burst import Burst
 from semel.consumer.context import logger
+from semel.consumer.failures import described
 from semel.consumer.guard import Guard
 from semel.consumer.health import Health
 from semel.consumer.heartbeat import Heartbeat
@@ -173,7 +175,7 @@ class Runtime:
     def _guarded(self, run: Callable[[], object]) -> None:
         try:
             run()
-        except Exception as error:  # noqa: BLE001 - said, and the whole run stops: messages would be lost unnoticed
+        except BaseException as error:  # noqa: BLE001 - said, and the whole run stops: messages would be lost unnoticed
             logger.exception("a thread of the runtime died: this is a mistake in Semel")
             self.fail(error)
 
@@ -182,8 +184,18 @@ class Runtime:
         with self._loop_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._spawn("loop", self._loop.run_forever)
+                self._spawn("loop", partial(self._run_loop, self._loop))
             return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until it is stopped: a SystemExit in a task that a handler has left behind ends no other handler."""
+        while True:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                logger.error("a task that an async handler started has failed: %s", described(error))
+            else:
+                return
 
     # Beside the work.
 
@@ -337,10 +349,20 @@ class Runtime:
             }
             polling = polling and (paused or silent < WATCHDOG * max(5, threads.lane.settings.wait))
         stopping = self.stopping.is_set()
-        details = {"lanes": lanes, "ledger": "unreachable" if self.guard.is_open else "ok", "stopping": stopping}
+        details: dict[str, Any] = {
+            "lanes": lanes,
+            "ledger": "unreachable" if self.guard.is_open else "ok",
+            "stopping": stopping,
+        }
         if self._error is not None:
             details["error"] = str(self._error)
-        live = self._error is None and polling
+        dead = {threads.lane.name: missing for threads in self.lanes if (missing := threads.missing())}
+        beaters = [thread for thread in self._threads if thread.name == "semel-beat" and thread.ident is not None]
+        if beaters and not stopping and not any(thread.is_alive() for thread in beaters):
+            dead["all queues"] = ["heartbeat"]
+        if dead:
+            details["dead"] = dead
+        live = self._error is None and polling and not dead
         return Health(live=live, ready=live and not stopping and not self.guard.is_open, details=details)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from semel.consumer.attempts import Step
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane, Settlement
 from semel.consumer.life import Action, Event
-from semel.ledger.contract import Finish, LedgerError, Status
+from semel.consumer.one_by_one import one_by_one
+from semel.ledger.contract import Finish, LedgerError, LedgerUnavailable, Status
 
 
 def settle(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
@@ -35,17 +37,22 @@ def _record(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
     ]
     before = lane.tools.monotonic()
     try:
-        recorded = lane.ledger.record(finishes)
-    except LedgerError as error:
+        recorded = one_by_one(lane.ledger.record, finishes)
+    except LedgerUnavailable as error:
         lane.ledger_failed("record", error)
         # The work is done. However long the ledger is away: nobody else can claim it meanwhile.
         return list(items)
-    lane.ledger_answers(True)
+    refused = [(item, answer) for item, answer in zip(items, recorded, strict=True) if isinstance(answer, LedgerError)]
+    if len(refused) < len(items):
+        lane.ledger_answers(True)
+    again = _not_taken(lane, refused)
     now = lane.tools.monotonic()
     lane.metrics.record.observe(now - before)
     lane.tools.crash("after_record")
     steps, done = [], []
     for (delivery, action, _), well in zip(items, recorded, strict=True):
+        if isinstance(well, LedgerError):
+            continue
         steps.append((delivery, lane.advance(delivery, Event.RECORDED if well else Event.FENCED)))
         if not well:
             lane.metrics.fenced.add(1)
@@ -54,7 +61,7 @@ def _record(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
             done.append(delivery)
     _count(lane, done, now)
     lane.carry_out(steps)
-    return []
+    return again
 
 
 def _count(lane: Lane, done: Sequence[Delivery], now: float) -> None:
@@ -64,11 +71,31 @@ def _count(lane: Lane, done: Sequence[Delivery], now: float) -> None:
             lane.log(Step.RECORDED, (delivery,), now - delivery.started_at if delivery.started_at else 0.0)
 
 
+def _not_taken(lane: Lane, refused: Sequence[tuple[Settlement, LedgerError]]) -> list[Settlement]:
+    """The ledger answers, and does not take these. Their effect is there: they are recorded without their result, and
+    what has none is tried again as in an outage."""
+    without, again = [], []
+    for item, error in refused:
+        delivery = item[0]
+        lane.ledger_refused("record", error)
+        if delivery.result:
+            delivery.result = b""
+            lane.metrics.results_dropped.add(1)
+            delivery.context.log.warning("the result is not stored, the message is done without it: %s", error)
+            without.append(item)
+        else:
+            again.append(item)
+    return (_record(lane, without) if without else []) + again
+
+
 def _release(lane: Lane, items: Sequence[Settlement], *, tried: bool) -> None:
     claims = [lane.claim_of(delivery) for delivery, _, _ in items]
     try:
-        lane.ledger.release(claims, tried=tried)
-    except LedgerError as error:
+        released = one_by_one(partial(lane.ledger.release, tried=tried), claims)
+        for answer in released:
+            if isinstance(answer, LedgerError):
+                lane.ledger_refused("release", answer)
+    except LedgerUnavailable as error:
         lane.ledger_failed("release", error)  # the lease will end by itself
     lane.tools.crash("after_release")
     lane.carry_out([(delivery, rest) for delivery, _, rest in items])

@@ -39,6 +39,7 @@ CLAIMERS: Final = 2
 CLAIM_AT_ONCE: Final = 200
 SETTLE_AT_ONCE: Final = 500
 SETTLE_LINGER: Final = 0.004
+RECORD_AGAIN: Final = 1.0  # seconds, at most, until a record that failed is tried again
 TICK: Final = 1.0
 
 
@@ -89,7 +90,7 @@ class LaneThreads:
     def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except Exception as error:  # noqa: BLE001 - said, and the whole run stops
+        except BaseException as error:  # noqa: BLE001 - said, and the whole run stops
             logger.exception("a thread of %s died: this is a mistake in Semel", self.lane.name)
             self.runtime.fail(error)
 
@@ -311,22 +312,53 @@ class LaneThreads:
         for delivery in deliveries:
             task = asyncio.get_running_loop().create_task(working.work_async(self.lane, delivery))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of %s died: this is a mistake in Semel", self.lane.name, exc_info=error)
+            self.runtime.fail(error)
+
+    # Health.
+
+    def missing(self) -> list[str]:
+        """Stages without a thread, while they are needed: then nothing passes them."""
+        with self._lock:
+            if not self._begun or self.lane.stopping:
+                return []
+            there = {thread.name.split("-")[1] for thread in self._threads if thread.is_alive()}
+            needed = ["claim", "settle", "bury", "delete", "hide"]
+            if self.lane.handler.is_async and not self.lane.handler.is_batch:
+                needed.append("start")
+            return [stage for stage in needed if stage not in there]
 
     # Settling and carrying.
 
     def _settle(self) -> None:
-        lane = self.lane
+        """What the ledger did not take is tried again after a pause; meanwhile it holds nothing up that comes in."""
+        lane, monotonic = self.lane, self.runtime.tools.monotonic
         waiting: list[Settlement] = []
+        failures, again_at = 0, 0.0
         while True:
-            taken = lane.settling.take(SETTLE_AT_ONCE, 0.25 if waiting else None)
-            if not taken and not waiting and lane.settling.closed:
-                return
+            pause = max(0.0, again_at - monotonic()) if waiting else None
+            taken = lane.settling.take(SETTLE_AT_ONCE, pause)
+            if not taken and lane.settling.closed:
+                if not waiting:
+                    return
+                time.sleep(max(0.0, again_at - monotonic()))
             if len(taken) < TENS and not lane.fifo and not lane.stopping:
                 # Others are about to end: one record for all of them costs as much as for one.
                 time.sleep(SETTLE_LINGER)
                 taken += lane.settling.take(SETTLE_AT_ONCE, 0)
-            waiting = settling.settle(lane, [*waiting, *taken])
+            if waiting and monotonic() >= again_at:
+                taken, waiting = [*waiting, *taken], []
+            if failed := settling.settle(lane, taken):
+                failures += 1
+                again_at = monotonic() + min(RECORD_AGAIN, 0.05 * 2 ** min(failures, 10))
+                waiting += failed
+            elif not waiting:
+                failures = 0
 
     def _bury(self) -> None:
         while taken := self.lane.burying.take(TENS, None):

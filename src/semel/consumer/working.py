@@ -6,6 +6,7 @@ Whatever a handler raises becomes one event of its message's life; no handler ca
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,13 +14,16 @@ import orjson
 
 from semel.consumer import deadletters
 from semel.consumer.attempts import Step
+from semel.consumer.backoff import seconds
 from semel.consumer.batches import Batch
 from semel.consumer.context import CURRENT, logger
 from semel.consumer.delivery import Delivery
+from semel.consumer.failures import described, is_failure, text_of
 from semel.consumer.lane import MARGIN, Lane
 from semel.consumer.life import Event, State
 from semel.consumer.outcomes import Lost, Reject, Retry, Skip
 from semel.errors import SemelError
+from semel.ledger import callables
 from semel.ledger.contract import (
     Fenced,
     Finish,
@@ -28,11 +32,10 @@ from semel.ledger.contract import (
     OutcomeUnknown,
     Status,
     Transaction,
+    check_result,
 )
 
 LOOKS: Final = 5  # times that an unknown outcome is looked up before the next delivery is left to find out
-# What a handler may raise: not KeyboardInterrupt, and not what tests use to end the process.
-RAISED: Final = (Exception, SystemExit)
 
 
 def work(lane: Lane, delivery: Delivery) -> None:
@@ -47,7 +50,7 @@ def work(lane: Lane, delivery: Delivery) -> None:
         else:
             _keep_result(lane, delivery, _call(lane, delivery, None))
             event = Event.SUCCEEDED
-    except RAISED as error:
+    except BaseException as error:  # noqa: BLE001 - whatever the handler raises
         event = judge(delivery, error)
     finally:
         CURRENT.reset(token)
@@ -56,7 +59,17 @@ def work(lane: Lane, delivery: Delivery) -> None:
 
 def _call(lane: Lane, delivery: Delivery, tx: Transaction | None) -> Any:
     handler = lane.handler
-    return handler.function(delivery.value, **handler.arguments(delivery.context, delivery.received, tx))
+    return _done(handler.function(delivery.value, **handler.arguments(delivery.context, delivery.received, tx)))
+
+
+def _done(result: Any) -> Any:
+    """What a handler has returned. Work that it only promises was not done, and must not be recorded as done."""
+    if result is not None and (kind := callables.unfinished(result)):
+        raise SemelError(
+            f"the handler returned {kind}, so its work is not done: await it, or make the handler and every decorator "
+            "around it `async def`; a generator has to be iterated over"
+        )
+    return result
 
 
 async def work_async(lane: Lane, delivery: Delivery) -> None:
@@ -75,12 +88,12 @@ async def work_async(lane: Lane, delivery: Delivery) -> None:
     handler = lane.handler
     try:
         result = await handler.function(delivery.value, **handler.arguments(delivery.context, delivery.received, None))
-        _keep_result(lane, delivery, result)
+        _keep_result(lane, delivery, _done(result))
         event = Event.SUCCEEDED
     except asyncio.CancelledError:
         delivery.error = "cancelled"
         event = Event.ABANDONED if lane.stopping or delivery.is_lost else Event.FAILED
-    except RAISED as error:
+    except BaseException as error:  # noqa: BLE001 - whatever the handler raises
         event = judge(delivery, error)
     lane.finish(delivery, event)
 
@@ -119,7 +132,9 @@ def _run_batch(lane: Lane, deliveries: list[Delivery]) -> None:
         else:
             _call_batch(lane, batch, None)
             event = Event.SUCCEEDED
-    except RAISED as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         bad_one = lane.handler.transaction and not lane.fifo and not isinstance(error, LedgerUnavailable)
         if bad_one and len(deliveries) > 1:
             # All of it was undone: find the bad one by halves, and let the others through.
@@ -136,9 +151,10 @@ def _run_batch(lane: Lane, deliveries: list[Delivery]) -> None:
 
 
 def _call_batch(lane: Lane, batch: Batch[Any], tx: Transaction | None) -> None:
-    result = lane.handler.function(batch, **lane.handler.arguments(None, None, tx))
-    if asyncio.iscoroutine(result):
-        asyncio.run(result)
+    given = copy.copy(batch)
+    given.items = list(batch.items)  # the handler's own: what it does to the list is not for us
+    result = lane.handler.function(given, **lane.handler.arguments(None, None, tx))
+    _done(asyncio.run(result) if lane.handler.is_async else result)
 
 
 def _finish_items(lane: Lane, batch: Batch[Any], deliveries: Sequence[Delivery], event: Event) -> None:
@@ -167,26 +183,43 @@ def _hold_back(lane: Lane, deliveries: Sequence[Delivery]) -> None:
 
 
 def judge(delivery: Delivery, error: BaseException, *, quiet: bool = False) -> Event:
-    """What an exception means for the message."""
-    delivery.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """What an exception means for the message. What is no failure of a handler's is raised."""
+    if not is_failure(error):
+        raise error
+    delivery.error = described(error)
     match error:
         case Skip():
             delivery.lane.metrics.skipped.add(1)
-            delivery.lane.log(Step.SKIPPED, (delivery,), error=str(error))
+            delivery.lane.log(Step.SKIPPED, (delivery,), error=text_of(error))
             return Event.SUCCEEDED
         case Retry():
-            delivery.retry_after = error.after
+            delivery.retry_after = _wished(error)
             return Event.FAILED
         case Reject():
-            delivery.error = f"rejected: {error.reason}"
+            delivery.error = f"rejected: {text_of(getattr(error, 'reason', error))}"
             return Event.REFUSED
         case Lost() | Fenced():
             return Event.FENCED
         case LedgerUnavailable():
             return Event.LEDGER_DOWN
     if not quiet:
-        delivery.context.log.warning("the handler failed: %s", delivery.error, exc_info=error)
+        try:
+            delivery.context.log.warning("the handler failed: %s", delivery.error, exc_info=error)
+        except BaseException as odd:
+            if not is_failure(odd):
+                raise
+            delivery.context.log.warning("the handler failed: %s; its traceback cannot be shown", delivery.error)
     return Event.FAILED
+
+
+def _wished(retry: Retry) -> float | None:
+    """The seconds that a handler asked for; None if that is not possible, and its back-off decides."""
+    after = getattr(retry, "after", None)  # of a subclass, it may be missing, or anything
+    try:
+        return None if after is None else seconds(after)
+    except SemelError as error:
+        logger.warning("a handler asked for a retry at an impossible time, its back-off is used: %s", error)
+        return None
 
 
 def _in_transaction(
@@ -223,7 +256,7 @@ def _finishes(lane: Lane, deliveries: Sequence[Delivery], batch: Batch[Any] | No
             continue
         status = Status.DONE
         if isinstance(outcome, Reject):
-            delivery.error = f"rejected: {outcome.reason}"
+            delivery.error = f"rejected: {text_of(outcome.reason)}"
             _bury_in(lane, delivery, tx)
             status = Status.REJECTED
         finishes.append(Finish(lane.claim_of(delivery), status, delivery.result, keep))
@@ -263,6 +296,13 @@ def _keep_result(lane: Lane, delivery: Delivery, result: Any) -> None:
     if not lane.settings.keep_result:
         return
     try:
-        delivery.result = orjson.dumps(result)
-    except TypeError as error:
-        logger.warning("the result of %s is not kept: %s", delivery.received.message_id, error)
+        kept = orjson.dumps(result)
+        check_result(kept, "it")
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        # Its effect is there: without its result it is still done, and must not run again.
+        lane.metrics.results_dropped.add(1)
+        delivery.context.log.warning("the result is not stored, the message is done without it: %s", text_of(error))
+    else:
+        delivery.result = kept

@@ -37,7 +37,7 @@ class Glance:
         if (
             reason is None
             or "BinaryValue" in error
-            or not attempts.get("StringValue", "").isdecimal()
+            or not letters.is_count(attempts.get("StringValue", ""))
             or found.keys() & _PACKED
         ):
             self.reason, self.error = self.whole.reason, self.whole.error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import random
 import time
 import uuid
@@ -19,6 +18,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVa
 
 import orjson
 
+from semel.ledger import callables
 from semel.ledger.contract import (
     MAX_RESULT,
     Ask,
@@ -121,8 +121,12 @@ def idempotent(
         raise LedgerError("encode and decode belong together: give both or none")
 
     def decorate(function: Callable[P, R]) -> Idempotent[P, R]:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise LedgerError(f"{function.__qualname__} is a generator: what it yields cannot be stored as one result")
+        if reason := callables.not_run_by_a_call(function):
+            called = getattr(function, "__qualname__", repr(function))
+            raise LedgerError(
+                f"{called} cannot be run once and its result stored: {reason}; "
+                "make it a plain function or `async def`, and so every decorator around it"
+            )
         prefix = f"{function.__module__}.{function.__qualname__}" if name is None else name
         calls = _Calls(
             ledger,
@@ -134,7 +138,7 @@ def idempotent(
             encode or orjson.dumps,
             decode or orjson.loads,
         )
-        if inspect.iscoroutinefunction(function):
+        if callables.is_async(function):
             wrapped: Any = _async_wrapper(function, calls)
         else:
             wrapped = _wrapper(function, calls)
@@ -155,7 +159,7 @@ def _wrapper(function: Callable[..., Any], calls: _Calls) -> Callable[..., Any]:
         if not isinstance(outcome, _Running):
             return outcome.value
         try:
-            result = function(*args, **kwargs)
+            result = _done(function, function(*args, **kwargs))
         except BaseException as error:
             one.release(outcome, error)
             raise
@@ -174,7 +178,7 @@ def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Ca
         if not isinstance(outcome, _Running):
             return outcome.value
         try:
-            result = await function(*args, **kwargs)
+            result = _done(function, await function(*args, **kwargs))
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(one.release, outcome, error))
             raise
@@ -182,6 +186,16 @@ def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Ca
         return await asyncio.shield(asyncio.to_thread(one.finish, outcome, result))
 
     return call
+
+
+def _done(function: Callable[..., Any], result: Any) -> Any:
+    """The result. What nobody has awaited or iterated over is none: the claim is given back."""
+    if kind := callables.unfinished(result):
+        raise LedgerError(
+            f"{function.__qualname__} returned {kind}, so its work is not done and nothing is stored: await it, or "
+            "return a list"
+        )
+    return result
 
 
 async def _claimed(one: _Call) -> Verdict:

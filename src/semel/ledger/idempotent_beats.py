@@ -1,17 +1,22 @@
 """Keeps the leases of running calls: one thread for each ledger, one `extend` for all calls that are due.
 
-A lease that cannot be extended in time is lost, and its call is told so; the thread ends with the last call.
+It is tried for as long as the call runs: a lease that has run out can still be extended if nobody else has claimed the
+key. Whether somebody has is for the record to say, by its fence. The thread ends with the last call, and with no error.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from semel.ledger.contract import Claim, Ledger, LedgerError
+from semel.ledger.contract import Claim, Ledger, LedgerUnavailable
+
+log: Final = logging.getLogger("semel.ledger")
 
 _SHARE: Final = 3  # a lease is extended when a third of it has passed
 _RETRY_SHARE: Final = 12  # and after a failure sooner than that
@@ -19,13 +24,11 @@ _RETRY_SHARE: Final = 12  # and after a failure sooner than that
 
 @dataclass(eq=False)
 class Beat:
-    """One call's lease. `ends` and `due` are times of the monotonic clock, taken before the store was asked."""
+    """One call's lease. `due` is a time of the monotonic clock, counted from before the store was asked."""
 
     claim: Claim
     lease: float
-    ends: float
     due: float
-    lost: threading.Event = field(default_factory=threading.Event)
 
 
 class Beats:
@@ -37,7 +40,7 @@ class Beats:
         self._running = False
 
     def start(self, ledger: Ledger, claim: Claim, lease: float, asked_at: float) -> Beat:
-        beat = Beat(claim, lease, asked_at + lease, asked_at + lease / _SHARE)
+        beat = Beat(claim, lease, asked_at + lease / _SHARE)
         with self._changed:
             self._beats.add(beat)
             if self._running:
@@ -66,25 +69,24 @@ class Beats:
             for lease in {beat.lease for beat in due}:
                 self._extend(ledger, [beat for beat in due if beat.lease == lease], lease)
 
-    def _extend(self, ledger: Ledger, beats: list[Beat], lease: float) -> None:
+    def _extend(self, ledger: Ledger, beats: Sequence[Beat], lease: float) -> None:
         asked_at = time.monotonic()
         try:
-            extended = ledger.extend([beat.claim for beat in beats], lease)
-        except LedgerError:
+            extended = list(zip(beats, ledger.extend([beat.claim for beat in beats], lease), strict=True))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other calls need this thread
+            if len(beats) > 1 and not isinstance(error, LedgerUnavailable):
+                for beat in beats:  # it may be about one of them
+                    self._extend(ledger, [beat], lease)
+                return
             for beat in beats:
                 beat.due = time.monotonic() + lease / _RETRY_SHARE
-                if beat.due >= beat.ends:
-                    self._lose(beat)
+            log.warning("the lease of %d running calls could not be extended: %s", len(beats), error)
             return
-        for beat, ours in zip(beats, extended, strict=True):
+        for beat, ours in extended:
             if ours:
-                beat.ends, beat.due = asked_at + lease, asked_at + lease / _SHARE
+                beat.due = asked_at + lease / _SHARE
             else:
-                self._lose(beat)
-
-    def _lose(self, beat: Beat) -> None:
-        beat.lost.set()
-        self.stop(beat)
+                self.stop(beat)
 
 
 _ALL: Final[WeakKeyDictionary[Ledger, Beats]] = WeakKeyDictionary()

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -80,7 +79,8 @@ def _message(row: dict[str, Any]) -> Received:
     system = {wire: str(row[name]) for name, wire in _SYSTEM.items() if row[name] is not None}
     attributes = {name: Attribute("String", value) for name, value in row["attributes"] or ()}
     first = attributes.pop(FIRST_ID, None)
-    id_ = row["message_id"] if first is None else str(first.value)
+    # Only an id that SQS could have given: the ledger, and a FIFO dead-letter queue, have to take it.
+    id_ = str(first.value) if first is not None and limits.TOKEN.match(str(first.value)) else row["message_id"]
     return letters.restored(Received(id_, "", row["body"], system, attributes))
 
 
@@ -93,7 +93,10 @@ def parked(waiting: Sequence[tuple[Received, float]], queue: str) -> pa.Table:
         for name in ("sent_at", "first_received_at"):
             row[name] = None if row[name] is None else int(row[name]) * 1_000
         row["receive_count"] = message.receive_count
-        row["attributes"] = [(name, str(value.value)) for name, value in message.attributes.items()]
+        attributes = message.attributes
+        if not all(isinstance(value.value, str) for value in attributes.values()):
+            attributes = letters.as_one(attributes)  # a row has texts only
+        row["attributes"] = [(name, str(value.value)) for name, value in attributes.items()]
         rows.append(row | {"message_id": message.message_id, "body": message.body, "queue": queue, "due": due})
     return pa.Table.from_pylist(rows, PARKED)
 
@@ -111,8 +114,7 @@ def returned(message: Received, handler: Handler, delay: float) -> Entry | None:
     if key := key_of(message, handler):
         ours[letters.CARRIED_KEY] = Attribute("String", key)
     if len(own) + len(ours) > limits.MAX_MESSAGE_ATTRIBUTES:
-        packed = {name: [value.type, value.value] for name, value in own.items()}
-        own = {letters.OWN: Attribute("String", orjson.dumps(packed).decode())}
+        own = letters.as_one(own)
     seconds = min(limits.MAX_DELAY, math.ceil(delay))
     entry = Entry(message.body, own | ours, seconds, message.group, trace=message.trace)
     return entry if entry.unsendable() is None else None

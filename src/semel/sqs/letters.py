@@ -17,7 +17,14 @@ from typing import Any, Final
 import orjson
 
 from semel.sqs.client.messages import Attribute, Received
-from semel.sqs.limits import FORBIDDEN_CHARACTER, MAX_MESSAGE_ATTRIBUTES, MAX_MESSAGE_BYTES
+from semel.sqs.limits import (
+    ATTRIBUTE_NAME,
+    ATTRIBUTE_TYPE,
+    FORBIDDEN_CHARACTER,
+    MAX_MESSAGE_ATTRIBUTES,
+    MAX_MESSAGE_BYTES,
+    is_number,
+)
 
 CARRIED_KEY: Final = (
     "semel-key"  # a message's first key: redrives and second sendings get a new MessageId, not a new key
@@ -57,10 +64,10 @@ def attributes(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) ->
         elif len(kept) + 2 <= MAX_MESSAGE_ATTRIBUTES:
             found = kept | _packed(shorter)
         else:
-            found = _packed(shorter) | _kept(kept)
+            found = _packed(shorter) | as_one(kept)
         if _fits(found, body_bytes):
             return found
-    return kept
+    return kept if len(kept) <= MAX_MESSAGE_ATTRIBUTES else {}
 
 
 def texts(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, str]:
@@ -70,7 +77,7 @@ def texts(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict
         return {name: str(value.value) for name, value in attributes(letter, own, body_bytes).items()}
     found: dict[str, Attribute] = {}
     for shorter in _ever_shorter(letter):
-        found = _packed(shorter) | _kept(kept)
+        found = _packed(shorter) | as_one(kept)
         if _fits(found, body_bytes):
             break
     else:
@@ -80,35 +87,58 @@ def texts(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict
 
 
 def read(found: Mapping[str, Attribute]) -> tuple[Letter | None, dict[str, Attribute]]:
-    """The letter, if the message is one, and the attributes that the message had of its own."""
-    own = _without_ours(found)
+    """The letter, if the message is one, and the attributes that the message had of its own.
+
+    Who may send to a queue may send these names with anything in them. What does not have the form in which Semel
+    writes them counts as not there: nothing that a message says can make this fail."""
+    own = _without_ours(found) | _own_in(found)
+    if PACKED in found:
+        return _letter_in(found[PACKED].value), own
+    if REASON not in found:
+        return None, own
+    key, reason, error, attempts, message_id, queue = (_value(found, name) for name in PLAIN)
+    if attempts and not is_count(attempts):
+        return None, own
+    return Letter(key, reason, error, int(attempts or 0), message_id, queue, redrives(found)), own
+
+
+def _letter_in(packed: str | bytes) -> Letter | None:
+    fields = _json(packed)
+    if not isinstance(fields, dict) or {"redrives", *fields} != set(Letter.__slots__):
+        return None
+    texts = [fields[name] for name in ("key", "reason", "error", "message_id", "queue")]
+    counts = [fields["attempts"], fields.get("redrives", 0)]
+    if not all(type(text) is str for text in texts) or not all(type(n) is int and 0 <= n < 10**9 for n in counts):
+        return None
+    key, reason, error, message_id, queue = texts
+    return Letter(key, reason, error, counts[0], message_id, queue, counts[1])
+
+
+def _own_in(found: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """The attributes that were packed into one. All of them could be sent once, so all of them can be sent again."""
+    written = _json(found[OWN].value) if OWN in found else None
+    if not isinstance(written, dict):
+        return {}
+    own: dict[str, Attribute] = {}
+    for name, parts in written.items():
+        value = _unwritten(parts)
+        if value is None or not ATTRIBUTE_NAME.match(name):
+            return {}  # somebody else's attribute of that name
+        own[name] = value
+    return own
+
+
+def _json(value: str | bytes) -> Any:
     try:
-        if OWN in found:
-            own |= {name: _unwritten(value) for name, value in orjson.loads(found[OWN].value).items()}
-        if PACKED in found:
-            return Letter(**orjson.loads(found[PACKED].value)), own
-        if REASON in found:
-            texts = {name: str(found[name].value) if name in found else "" for name in PLAIN}
-            attempts = int(texts[ATTEMPTS] or 0)
-            return Letter(
-                texts[CARRIED_KEY],
-                texts[REASON],
-                texts[ERROR],
-                attempts,
-                texts[MESSAGE_ID],
-                texts[QUEUE],
-                redrives(found),
-            ), own
-    except (ValueError, TypeError, AttributeError):
-        pass  # somebody else's attribute of that name
-    return None, own
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def restored(received: Received) -> Received:
     """A message with its own attributes where it had them before they were packed."""
-    if OWN not in received.attributes:
+    if OWN not in received.attributes or not (own := _own_in(received.attributes)):
         return received
-    _, own = read(received.attributes)
     attributes = {name: value for name, value in received.attributes.items() if name != OWN} | own
     return Received(received.message_id, received.receipt, received.body, received.system, attributes)
 
@@ -130,7 +160,7 @@ def sent_back(
     # How often is worth less than that the message fits.
     for texts in (ours | more, ours | {QUEUE: queue}):
         found = {name: _text(value) for name, value in texts.items() if value}
-        found |= kept if len(kept) + len(found) <= MAX_MESSAGE_ATTRIBUTES else _kept(kept)
+        found |= kept if len(kept) + len(found) <= MAX_MESSAGE_ATTRIBUTES else as_one(kept)
         if _fits(found, body_bytes):
             return found
     return None
@@ -151,7 +181,12 @@ def first_queue(found: Mapping[str, Attribute]) -> str:
 
 def redrives(found: Mapping[str, Attribute]) -> int:
     text = _value(found, REDRIVES)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return int(text) if is_count(text) else 0
+
+
+def is_count(text: str) -> bool:
+    """Whether it is a number of attempts or redrives: nobody makes more of them than this."""
+    return text.isdecimal() and len(text) < 10
 
 
 def _value(found: Mapping[str, Attribute], name: str) -> str:
@@ -177,7 +212,8 @@ def _packed(letter: Letter) -> dict[str, Attribute]:
     return found | {CARRIED_KEY: _text(letter.key)} if letter.key else found
 
 
-def _kept(own: Mapping[str, Attribute]) -> dict[str, Attribute]:
+def as_one(own: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """All of them as one, from which `restored` makes them again."""
     if not own:
         return {}
     return {OWN: _text(orjson.dumps({name: _written(value) for name, value in own.items()}).decode())}
@@ -222,5 +258,22 @@ def _written(value: Attribute) -> list[str]:
     return [value.type, value.value]
 
 
-def _unwritten(parts: Any) -> Attribute:
-    return Attribute(parts[0], base64.b64decode(parts[2]) if len(parts) == 3 else parts[1])
+def _unwritten(parts: Any) -> Attribute | None:
+    """The attribute; None if SQS would not take it."""
+    if not isinstance(parts, list) or not all(type(part) is str for part in parts):
+        return None
+    if len(parts) not in (2, 3) or ATTRIBUTE_TYPE.match(parts[0]) is None:
+        return None
+    kind, binary = parts[0], parts[0].startswith("Binary")
+    if binary != (len(parts) == 3):
+        return None
+    if binary:
+        try:
+            value = base64.b64decode(parts[2], validate=True)
+        except ValueError:
+            return None
+        return Attribute(kind, value) if value else None
+    text = parts[1]
+    if not text or FORBIDDEN_CHARACTER.search(text) or (kind.startswith("Number") and not is_number(text)):
+        return None
+    return Attribute(kind, text)

@@ -1,6 +1,7 @@
 """The numbers of SQS, each in one place. Times are in seconds unless the name says otherwise."""
 
 import re
+from decimal import Decimal
 from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
@@ -33,5 +34,16 @@ LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 # Group, deduplication and receive-attempt ids: alphanumeric and ASCII punctuation, no space.
 TOKEN: Final = re.compile(r"[!-~]{1,128}\Z")
 ATTRIBUTE_NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)(?!(?i:aws|amazon)\.)[A-Za-z0-9_.-]{1,256}(?<!\.)\Z")
+ATTRIBUTE_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?\Z")
 # What SQS refuses in a body: everything that XML 1.0 cannot carry.
 FORBIDDEN_CHARACTER: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?\Z")
+
+
+def is_number(text: str) -> bool:
+    """Whether it can be the value of a Number attribute: up to 38 digits, 10^-128 to 10^126."""
+    if not NUMBER.match(text.strip()):
+        return False
+    number = Decimal(text.strip())
+    digits = len("".join(map(str, number.as_tuple().digits)).strip("0"))
+    return digits <= 38 and (not number or Decimal("1e-128") <= abs(number) <= Decimal("1e126"))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from semel.broker import EmbeddedBroker
 from semel.consumer.app import App
 from semel.consumer.attempts import AttemptLog
+from semel.consumer.failures import Killed
 from semel.consumer.inline import Inline
 from semel.consumer.lane import Lane, Tools
 from semel.errors import SemelError
@@ -35,7 +36,7 @@ _PASSED_BY: Final = {
 CRASH_POINTS: Final = tuple(_PASSED_BY)
 
 
-class Crash(BaseException):
+class Crash(Killed):
     """The worker dies here, as by SIGKILL: nothing is given back, nothing is cleaned up."""
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any
 
 from semel.sqs import limits
 from semel.sqs.errors import (
@@ -20,9 +18,6 @@ from semel.sqs.errors import (
     invalid_value,
     missing,
 )
-
-_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?\Z")
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?\Z")
 
 
 def check_body(body: str) -> None:
@@ -78,7 +73,7 @@ def _checked_attribute(name: str, value: Mapping[str, Any]) -> tuple[dict[str, A
     kind = value["DataType"]
     if not kind:
         raise _bad_attribute(f"The message attribute '{name}' must contain a non-empty message attribute type.")
-    match = _TYPE.match(kind)
+    match = limits.ATTRIBUTE_TYPE.match(kind)
     if match is None or len(kind) > 256:
         raise _bad_attribute(
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type "
@@ -100,14 +95,9 @@ def _checked_attribute(name: str, value: Mapping[str, Any]) -> tuple[dict[str, A
 
 def _checked_number(name: str, text: str) -> str:
     """A Number has up to 38 digits, 10^-128 to 10^126. Kept as given: clients check the MD5 of what they sent."""
-    try:
-        number = Decimal(text.strip()) if _NUMBER.match(text.strip()) else None
-    except InvalidOperation:
-        number = None
-    if number is None:
+    if not limits.NUMBER.match(text.strip()):
         raise _bad_attribute(f"Can't cast the value of message (user) attribute '{name}' to a number.")
-    digits = len("".join(map(str, number.as_tuple().digits)).strip("0"))
-    if digits > 38 or (number and not Decimal("1e-128") <= abs(number) <= Decimal("1e126")):
+    if not limits.is_number(text):
         raise _bad_attribute(
             f"Message (user) attribute '{name}' must be a number of up to 38 digits, 10^-128 to 10^126."
         )

@@ -1,0 +1,31 @@
+"""Calls to the ledger for many messages: what the ledger refuses for one of them must not hold up the others.
+
+LedgerUnavailable says nothing about a message, and is raised: the same call can be made again later. Whatever else a
+ledger raises may be about one of them, so that each is asked for alone, and only those that are refused fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from semel.consumer.failures import described
+from semel.ledger.contract import LedgerError, LedgerUnavailable
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def one_by_one(ask: Callable[[Sequence[T]], Sequence[R]], items: Sequence[T]) -> list[R | LedgerError]:
+    """The answer for each item, in order, or why the ledger refuses it."""
+    try:
+        return list(ask(items))
+    except LedgerUnavailable:
+        raise
+    except LedgerError as error:
+        refused = error
+    except Exception as error:  # noqa: BLE001 - a driver's, or of somebody's own store
+        refused = LedgerError(f"the ledger failed with {described(error)}")
+    if len(items) == 1:
+        return [refused]
+    return [answer for item in items for answer in one_by_one(ask, [item])]
