@@ -172,7 +172,7 @@ class Calls:
         return [key for key, _ in self.seen]
 
 
-def shop(calls: Calls, queue: str = "orders", *, key: Any = "$.id", payload: Any = True, **options: Any) -> App:
+def shop(calls: Calls, queue: str = "orders", *, key: Any = "$.id", payload: Any = None, **options: Any) -> App:
     """An app with one handler, which does what `calls` says."""
     app = App()
 

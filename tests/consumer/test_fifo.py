@@ -186,7 +186,7 @@ def test_an_undecodable_message_goes_aside_in_its_turn(place: Place) -> None:
 def test_a_conflict_goes_aside_and_its_group_goes_on(place: Place) -> None:
     book = Book()
     send(place, "a1")
-    worker = place.worker(app_for(book))
+    worker = place.worker(app_for(book, payload=True))
     worker.drain()
     send(place, "a2")
     place.send({"name": "a1", "cents": "5"}, QUEUE, group="a", dedup="another")

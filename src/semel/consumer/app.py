@@ -72,24 +72,25 @@ class App:
     # Registering.
 
     def handler(
-        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec = True, **options: Any
+        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec | None = None, **options: Any
     ) -> Callable[[F], F]:
         """Call the function with each message of `queue`, a name, URL or ARN. Options: see `semel.consumer.settings`.
 
         `key`: what makes two messages the same: "$.order.id", "attribute:NAME", "dedup-id", or a function of the
         body; by default the attribute `idempotency-key` if the producer set one, else the MessageId.
-        `payload`: what must be the same where the key is: the body (True), nothing (False), fields, or a function.
+        `payload`: what must be the same where the key is, else the message is rejected as a conflict: the body (True),
+        fields, or a function of the body. By default the key alone decides; bodies that differ are counted.
         """
         return self._register(queue, key, payload, options, is_batch=False)
 
     def batch_handler(
-        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec = True, **options: Any
+        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec | None = None, **options: Any
     ) -> Callable[[F], F]:
         """Call the function with a Batch of up to `size` messages, at most `linger` seconds after the first came."""
         return self._register(queue, key, payload, {"concurrency": 1, **options}, is_batch=True)
 
     def _register(
-        self, queue: str, key: KeySpec, payload: PayloadSpec, options: dict[str, Any], *, is_batch: bool
+        self, queue: str, key: KeySpec, payload: PayloadSpec | None, options: dict[str, Any], *, is_batch: bool
     ) -> Callable[[F], F]:
         def register(function: F) -> F:
             settings_.check_names(options, f"the handler of {queue!r}")

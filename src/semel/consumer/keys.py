@@ -65,6 +65,9 @@ class Key:
     origin: str
 
 
+NONE: Final = Key("", "none")  # of a message in which the rule found no key
+
+
 class Source(Protocol):
     """One place that a key is read from. Raises NoKey."""
 
@@ -298,7 +301,7 @@ PayloadDigest = Callable[[Received, Any], str]
 
 
 def payload_rule(spec: PayloadSpec) -> PayloadDigest:
-    """What must be the same whenever a key is the same, as a digest; "" says that nothing is compared.
+    """What is compared where keys are the same, as a digest; "" says that nothing is.
 
     True: the whole body, where spacing and the order of a JSON object's names make no difference. False: nothing.
     A JSON path or several: those fields. A function of the decoded message: what it returns.

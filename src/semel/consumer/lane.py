@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Seconds before the claim's end at which a message counts as lost: nothing is begun, and nothing recorded, so late.
 MARGIN: Final = 0.5
 BOUNCE_JITTER: Final = 2.0
+WARN_EVERY: Final = 60.0  # seconds between two warnings of one kind about a queue's messages
 UNBURIABLE_ATTEMPT: Final = 20  # a message that has nowhere to go waits as one that failed this often
 
 Steps = Iterable[tuple[Delivery, tuple[Action, ...]]]
@@ -102,6 +103,7 @@ class Lane:
             None
         )  # it comes again after these
         self.committed: Callable[[], None] = lambda: None  # the outbox's ear: a transaction may have sent something
+        self._different_payloads: tuple[float, int] = (-WARN_EVERY, 0)  # last warned of, and how many since
         self.stopping = False
         self.paused = False  # nothing more is received; what is in hand goes on
 
@@ -395,6 +397,25 @@ class Lane:
                 for d in deliveries
             ]
         )
+
+    def warn_of_different_payloads(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages whose key was known with another payload, and for which the key decided."""
+        now = self.tools.monotonic()
+        with self.lock:
+            warned_at, unsaid = self._different_payloads
+            unsaid += len(deliveries)
+            due = now - warned_at >= WARN_EVERY
+            self._different_payloads = (now, 0) if due else (warned_at, unsaid)
+        if due:
+            logger.warning(
+                "%d messages of %s came under a key that was known with another payload, the last one %s under %r: "
+                "the key decides, so each is a duplicate of the first; to have them rejected, set payload= for the "
+                "handler",
+                unsaid,
+                self.name,
+                deliveries[-1].received.message_id,
+                deliveries[-1].key,
+            )
 
     def sqs_failed(self, error: SqsError, what: str, count: int) -> None:
         """A call about messages in hand failed. Without the permission to make it, going on would only do harm."""

@@ -25,7 +25,8 @@ COUNTERS: Final = {
     "taken_over": "Of those, the ones won after an earlier holder let its lease run out.",
     "bounced": "Put back because another holder had the key.",
     "healed": "Done when they arrived, and deleted: duplicates that had no effect.",
-    "conflicts": "The key was known with another payload.",
+    "conflicts": "Rejected because their key was known with another payload.",
+    "different_payloads": "Their key was known with another payload, and the key decided.",
     "completed": "Outcomes recorded as done: effects.",
     "fenced": "Outcomes refused because a newer claim exists: zombies that did no harm.",
     "retried": "Put back for another attempt after a failure.",
@@ -150,6 +151,7 @@ class Lane:
     bounced: Counter
     healed: Counter
     conflicts: Counter
+    different_payloads: Counter
     completed: Counter
     fenced: Counter
     retried: Counter

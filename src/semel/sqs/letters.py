@@ -174,7 +174,8 @@ def _plain(letter: Letter) -> dict[str, Attribute]:
 def _packed(letter: Letter) -> dict[str, Attribute]:
     fields = {name: _sendable(getattr(letter, name)) for name in Letter.__slots__}
     found = {PACKED: _text(orjson.dumps(fields).decode())}
-    return found | {CARRIED_KEY: _text(letter.key)} if letter.key else found
+    known_by = {CARRIED_KEY: letter.key} if letter.key else {MESSAGE_ID: letter.message_id}
+    return found | {name: _text(value) for name, value in known_by.items() if value}
 
 
 def _kept(own: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -190,7 +191,7 @@ def _ever_shorter(letter: Letter) -> list[Letter]:
         replace(letter, reason=reason, error=_cut(letter.error, MAX_ERROR)),
         replace(letter, reason=reason, error=_cut(letter.error, MAX_ERROR // 10)),
         replace(letter, reason=reason[:50], error=""),
-        Letter(letter.key, reason[:50], "", 0, "", ""),
+        Letter(letter.key, reason[:50], "", 0, "" if letter.key else letter.message_id, ""),
     ]
 
 
