@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from semel.consumer.attempts import Step
 from semel.consumer.context import logger
@@ -58,20 +57,6 @@ def entry_for(delivery: Delivery) -> Entry:
         dedup=received.message_id if _fifo(delivery) else None,
         trace=received.trace,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    body: str
-    group: str | None
-    texts: dict[str, str]
-
-
-def packed(delivery: Delivery) -> Packed:
-    """The same for the outbox, whose messages have attributes of text only."""
-    received = delivery.received
-    texts = letters.texts(_letter(delivery), received.attributes, len(received.body.encode()))
-    return Packed(received.body, _group(delivery), texts)
 
 
 def _letter(delivery: Delivery) -> letters.Letter:

@@ -49,7 +49,7 @@ class Event(IntEnum):
     RECORDED = auto()  # the ledger has written the outcome down
     FENCED = auto()  # the ledger refused: a newer claim exists
     LOST = auto()  # visibility or lease ended, or could not be extended in time
-    GIVE_UP = auto()  # not begun and not to be begun here: shutdown, or its group is blocked
+    GIVE_UP = auto()  # not begun, or undone, and not to be begun here: shutdown, or its group is blocked
     ABANDONED = auto()  # begun, cancelled by the shutdown, and ended
     DELETED = auto()  # SQS took the deletion, or it is not worth another try
 
@@ -109,6 +109,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.WORKING, _E.LEDGER_DOWN): (_S.BACKING_OFF, _RETRY),
     (_S.WORKING, _E.FENCED): (_S.LOST, _DROP),
     (_S.WORKING, _E.ABANDONED): (_S.RELEASED, (_A.STOP_BEAT, _A.GIVE_BACK, _A.SHOW, _A.END)),
+    (_S.WORKING, _E.GIVE_UP): (_S.RELEASED, _RELEASE),
     (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.STOP_BEAT, _A.TELL)),
     #
     # The effect is there and the record under way: whether the claim was lost is for the fence to say.
@@ -131,6 +132,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.LOST_AT_WORK, _E.REFUSED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
     (_S.LOST_AT_WORK, _E.LEDGER_DOWN): (_S.LOST, (_A.GIVE_BACK, _A.END)),
     (_S.LOST_AT_WORK, _E.ABANDONED): (_S.LOST, (_A.GIVE_BACK, _A.END)),
+    (_S.LOST_AT_WORK, _E.GIVE_UP): (_S.LOST, (_A.GIVE_BACK_UNTRIED, _A.END)),
     (_S.LOST_AT_WORK, _E.FENCED): (_S.LOST, (_A.END,)),
     (_S.LOST_AT_WORK, _E.LOST): (_S.LOST_AT_WORK, ()),
     # Its transaction was already being committed, and the fence was still the newest one.

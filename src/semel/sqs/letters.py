@@ -63,22 +63,6 @@ def attributes(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) ->
     return kept
 
 
-def texts(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, str]:
-    """The same where attributes are texts only, as in an outbox: those of another kind are packed."""
-    kept = _without_ours(own)
-    if all(value.type == "String" for value in kept.values()):
-        return {name: str(value.value) for name, value in attributes(letter, own, body_bytes).items()}
-    found: dict[str, Attribute] = {}
-    for shorter in _ever_shorter(letter):
-        found = _packed(shorter) | _kept(kept)
-        if _fits(found, body_bytes):
-            break
-    else:
-        # Packing makes bytes longer: where even that is too much, what the message says counts for more.
-        found = _plain(_ever_shorter(letter)[-1])
-    return {name: str(value.value) for name, value in found.items()}
-
-
 def read(found: Mapping[str, Attribute]) -> tuple[Letter | None, dict[str, Attribute]]:
     """The letter, if the message is one, and the attributes that the message had of its own."""
     own = _without_ours(found)
