@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 from ledger.stores import Shift
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
@@ -133,6 +135,10 @@ def letter(message: dict[str, Any]) -> dict[str, str]:
         for name, value in message["MessageAttributes"].items()
         if "StringValue" in value
     }
+
+
+def logged(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if about in record.getMessage()]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, new_place, shop, take
+from driven import LEASE, Calls, Place, letter, logged, new_place, shop, take
 from semel import App, Context, Exponential, Fixed, Message, Reject, Retry, Skip
 from semel.consumer.attempts import AttemptLog
 from semel.consumer.backoff import LONGEST
@@ -25,10 +25,6 @@ def place() -> Iterator[Place]:
     with new_place() as found:
         found.queue("orders", dlq="dead")
         yield found
-
-
-def warnings(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
-    return [record.getMessage() for record in caplog.records if about in record.getMessage()]
 
 
 class TestDone:
@@ -438,11 +434,11 @@ class TestConflicts:
         assert place.is_empty("dead")
         metrics = worker.lane("orders").metrics
         assert (metrics.different_payloads.count, metrics.healed.count, metrics.conflicts.count) == (28, 28, 0)
-        assert len(warnings(caplog, "another payload")) == 1, "the log of the process is not flooded"
+        assert len(logged(caplog, "another payload")) == 1, "the log of the process is not flooded"
         place.clock.advance(61)
         place.send({"id": 7, "sent_at": 99})
         worker.drain()
-        texts = warnings(caplog, "another payload")
+        texts = logged(caplog, "another payload")
         assert sum(int(text.split()[0]) for text in texts) == 29, "none is left out"
         assert all("'7'" in text for text in texts)
 

@@ -43,6 +43,7 @@ COUNTERS: Final = {
     "poll_errors": "Receives that failed.",
     "watchdog_restarts": "Receivers restarted because they had stopped polling.",
     "outbox_sent": "Messages of committed transactions handed to SQS.",
+    "outbox_refused": "Messages of committed transactions that SQS refused; each is tried again.",
     "attempts_dropped": "Events that the attempt log could not keep.",
 }
 SECONDS: Final = (
@@ -83,6 +84,8 @@ GAUGES: Final[dict[str, tuple[Callable[[list[float]], float], str]]] = {
     "bytes_in_flight": (sum, "Bytes of the messages in flight."),
     "oldest_in_flight_seconds": (max, "Age of the message that has been in flight for longest."),
     "receivers": (sum, "Receivers that poll."),
+    "outbox_waiting": (max, "Messages in the outbox."),
+    "outbox_stuck": (max, "Of those, the ones that SQS has refused."),
     "circuit_open": (max, "1 while polling pauses because the ledger does not answer."),
 }
 
@@ -168,6 +171,7 @@ class Lane:
     poll_errors: Counter
     watchdog_restarts: Counter
     outbox_sent: Counter
+    outbox_refused: Counter
     attempts_dropped: Counter
     receive_to_start: Histogram
     handler: Histogram
