@@ -17,6 +17,7 @@ from ledger.stores import Shift
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
 from semel.consumer.context import Context
+from semel.consumer.keys import scoped
 from semel.consumer.lane import Lane
 from semel.ledger.contract import Entry, Ledger
 from semel.ledger.sqlite import SqliteLedger
@@ -112,12 +113,15 @@ class Place:
         return driver
 
     def entry(self, key: str, queue: str = "orders") -> Entry | None:
-        (found,) = self.ledger.look([f"{queue}/{key}"])
+        (found,) = self.ledger.look([self.ledger_key(key, queue)])
         return found
+
+    def ledger_key(self, key: str, queue: str = "orders") -> str:
+        return scoped(self.client.queue(queue).scope, key)
 
     def known(self, key: str, queue: str = "orders") -> Entry:
         found = self.entry(key, queue)
-        assert found is not None, f"the ledger does not know {queue}/{key}"
+        assert found is not None, f"the ledger does not know {key} of {queue}"
         return found
 
 

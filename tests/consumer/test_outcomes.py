@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, logged, new_place, shop, take
+from driven import LEASE, Calls, Place, letter, logged, new_place, place_of, shop, take
 from semel import App, Context, Exponential, Fixed, Message, Reject, Retry, Skip
+from semel.broker import running
 from semel.consumer.attempts import AttemptLog
 from semel.consumer.backoff import LONGEST
 from semel.ledger.contract import Status
+from semel.sqs import Client
+from semel.testing.driver import Driver
 
 HOUR = 3_600
 
@@ -584,3 +587,38 @@ def test_two_queues_may_use_the_same_key(place: Place) -> None:
     place.send({"id": 7}, "parcels")
     assert place.worker(app).drain() == 2
     assert calls.keys == ["7", "7"]
+
+
+@pytest.mark.parametrize("other", [{"region": "eu-west-1"}, {"account": "111111111111"}])
+def test_queues_of_one_name_in_two_regions_or_accounts_do_not_share_their_keys(
+    place: Place, other: dict[str, Any]
+) -> None:
+    with running(clock="manual", **other) as broker, place_of(broker) as elsewhere:
+        elsewhere.queue("orders", dlq="dead")
+        calls = Calls()
+        for each in (place, elsewhere):
+            each.send({"id": 7})
+            each.worker(shop(calls), ledger=place.ledger).drain()
+        assert calls.keys == ["7", "7"], "the same key is another order elsewhere"
+
+
+def test_a_queue_has_the_same_keys_however_it_is_named_and_whatever_the_client_calls_its_region(place: Place) -> None:
+    calls = Calls()
+    queue = place.client.queue("orders")
+    with closing(Client(place.broker.url, "eu-west-1", access_key="test", secret_key="test")) as client:
+        for name, by in (("orders", place.client), (queue.url, place.client), (queue.arn, client), ("orders", client)):
+            place.send({"id": 7})
+            app = shop(calls, name)
+            Driver(app, place.broker, by, place.ledger, now=place.clock.now).drain()
+            assert place.is_empty()
+    assert calls.keys == ["7"]
+
+
+def test_a_key_rule_is_remembered_for_each_region(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with running(clock="manual", region="eu-west-1") as broker, place_of(broker) as elsewhere:
+        elsewhere.queue("orders", dlq="dead")
+        for each, key in ((place, "$.id"), (elsewhere, "$.number")):
+            app = shop(Calls(), key=key)
+            worker = each.worker(app, ledger=place.ledger)
+            app.announce(worker.worker.lanes, place.ledger, each.client)
+    assert logged(caplog, "the key of orders is now") == []

@@ -20,6 +20,7 @@ from semel.testing import CRASH_POINTS, Driver, driver, driving
 from servers import dynamodb, postgres, redis
 
 LEASE: Final = 30
+GOOD: Final = "us-east-1:000000000000:orders/good"  # the key of one, as the ledger has it
 IDS: Final = ("good", "later", "bad")  # one is handled at once, one at its second attempt, one is rejected
 EFFECTS: Final = {"good": 1, "later": 1}
 
@@ -202,7 +203,7 @@ def test_whoever_dies_wherever_each_effect_is_there_as_promised(
         calls = len(shop.calls)
         shop.app.drain()  # at once: nobody waits for a lease that is not over, and nobody takes it
         assert len(shop.calls) == calls
-        (verdict,) = driver.ledger.claim([Ask("orders/good")], claimant="somebody else", lease=1)
+        (verdict,) = driver.ledger.claim([Ask(GOOD)], claimant="somebody else", lease=1)
         assert isinstance(verdict, Won) == (point == "after_receive")
         wait_and_drain(shop.app, sqs_broker)
         effects = store.effects(driver.ledger) if kind in TRANSACTIONAL else {}
@@ -338,7 +339,7 @@ def test_a_ledger_that_is_passed_stays_open_and_follows_the_brokers_clock_inside
             assert app.drain() == 3
         with with_queues(sqs_broker), driving(app, sqs_broker, ledger=ledger):
             assert app.drain() == 0  # it remembers
-        (entry,) = ledger.look(["orders/good"])
+        (entry,) = ledger.look([GOOD])
         assert entry is not None
         assert entry.changed == pytest.approx(sqs_broker.clock.now())
         ledger.claim([Ask("today")], claimant="somebody", lease=1)

@@ -305,19 +305,20 @@ class App:
 
 
 def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
-    rules = {lane.name: str(lane.handler.key) for lane in lanes}
+    rules = {lane.scope: str(lane.handler.key) for lane in lanes}
+    names = {lane.scope: lane.name for lane in lanes}
     try:
         replaced = key_rules.replaced(rules, ledger, lanes[0].tools.claimant())
     except LedgerError as error:
         logger.warning("the ledger could not say whether the keys are those of the last start: %s", error)
         return
-    for queue, former in replaced.items():
+    for scope, former in replaced.items():
         logger.warning(
             "the key of %s is now %s and was %s: messages that were completed under the old key and are delivered or "
             "sent again will run again; to prevent that, go back to the old key until the queue and its dead-letter "
             "queue are empty",
-            queue,
-            rules[queue],
+            names[scope],
+            rules[scope],
             former,
         )
 

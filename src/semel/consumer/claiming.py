@@ -70,7 +70,7 @@ def _read(lane: Lane, delivery: Delivery) -> None:
             delivery.payload = f"unreadable/{received.message_id}"
             delivery.problem = delivery.problem or f"no payload: {type(error).__name__}: {error}"
     delivery.key, delivery.key_origin = key.text, key.origin
-    delivery.ledger_key = scoped(lane.name, key.text or own_id(received))
+    delivery.ledger_key = scoped(lane.scope, key.text or own_id(received))
 
 
 def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[Verdict] | None:
@@ -167,7 +167,7 @@ def _claim_apart(lane: Lane, disputed: Sequence[Delivery]) -> None:
     """Messages whose key belongs to another payload are rejected under a key that is theirs alone."""
     for delivery in disputed:
         delivery.payload = ""
-    verdicts = _ask(lane, disputed, [f"{lane.name}/conflict/{d.received.message_id}" for d in disputed])
+    verdicts = _ask(lane, disputed, [scoped(lane.scope, f"conflict/{d.received.message_id}") for d in disputed])
     steps = []
     for place, delivery in enumerate(disputed):
         event = Event.LEDGER_DOWN if verdicts is None else _heard(delivery, verdicts[place])

@@ -83,6 +83,7 @@ class Lane:
         self.ledger = ledger
         self.tools = tools
         self.name = queue.name
+        self.scope = queue.scope  # what its keys are kept apart by in the ledger
         self.fifo = queue.fifo
         self.metrics: LaneMetrics = tools.metrics.lane(self.name)
         self.concurrency = settings.concurrency  # as it is now: it can be changed while the lane is at work

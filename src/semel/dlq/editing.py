@@ -181,7 +181,7 @@ def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: W
     if ledger is None:
         return ()
     try:
-        (known,) = ledger.look([scoped(target.name, letter.key)])
+        (known,) = ledger.look([scoped(target.scope, letter.key)])
     except LedgerError as error:
         return (f"the ledger could not be asked about {letter.key}: {error}",)
     if known is None:
