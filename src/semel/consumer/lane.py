@@ -91,6 +91,9 @@ class Lane:
         self.lock = threading.Lock()
         self.in_hand: dict[str, Delivery] = {}  # by message id
         self.groups = Groups()
+        self._behind: list[
+            Delivery
+        ] = []  # of a FIFO queue's batches: those that wait for one before them in their group
         self.runnable: Inbox[Delivery] = Inbox()
         self.settling: Inbox[Settlement] = Inbox()
         self.burying: Inbox[Delivery] = Inbox()
@@ -172,6 +175,24 @@ class Lane:
         return fresh
 
     # Working.
+
+    def in_turn(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those of a batch that may be begun together. On a FIFO queue not those behind one of their group that is not
+        among them and not recorded yet; they become runnable again when that has ended."""
+        if not self.fifo:
+            return list(deliveries)
+        chosen, turn = set(map(id, deliveries)), set[int]()
+        stuck: set[str | None] = set()
+        with self.lock:
+            for delivery in self.in_hand.values():
+                if delivery.group in stuck or delivery.state in ENDS or delivery.state is State.RECORDED:
+                    continue
+                if id(delivery) in chosen:
+                    turn.add(id(delivery))
+                else:
+                    stuck.add(delivery.group)
+            self._behind += [d for d in deliveries if id(d) not in turn and d.state is State.CLAIMED]
+        return [delivery for delivery in deliveries if id(delivery) in turn]
 
     def begin(self, delivery: Delivery) -> bool:
         """Whether the handler is to be called now. If not, all that follows has been seen to."""
@@ -355,8 +376,11 @@ class Lane:
                 if delivery.group is None:
                     continue
                 if self.handler.is_batch:
-                    if delivery.state not in (State.RECORDED, State.ACKED):
+                    if delivery.state in (State.RECORDED, State.ACKED):
+                        ready += [d for d in self._behind if d.group == delivery.group]
+                    else:
                         blocked += [d for d in self.in_hand.values() if d.group == delivery.group]
+                    self._behind = [d for d in self._behind if d.group != delivery.group]
                 elif delivery.state in (State.RECORDED, State.ACKED):
                     if (following := self.groups.ended(delivery)) is not None:
                         ready.append(following)

@@ -86,7 +86,7 @@ async def work_async(lane: Lane, delivery: Delivery) -> None:
 def work_batch(lane: Lane, deliveries: Sequence[Delivery]) -> None:
     """Handle many messages with as few calls as possible."""
     for run in _runs(lane, deliveries):
-        _run_batch(lane, [delivery for delivery in run if lane.begin(delivery)])
+        _run_batch(lane, [delivery for delivery in lane.in_turn(run) if lane.begin(delivery)])
 
 
 def _runs(lane: Lane, deliveries: Sequence[Delivery]) -> list[list[Delivery]]:
