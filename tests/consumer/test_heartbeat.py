@@ -13,6 +13,7 @@ import pytest
 from semel import App, Context, Lost
 from semel.broker import EmbeddedBroker
 from semel.consumer.attempts import Attempt, Step
+from semel.consumer.keys import scoped
 from semel.consumer.life import State
 from semel.ledger.contract import Claim, LedgerUnavailable
 from semel.ledger.sqlite import SqliteLedger
@@ -79,6 +80,10 @@ def in_flight(broker: EmbeddedBroker) -> int:
     return len(broker.peek("jobs", state="in_flight"))
 
 
+def ledger_key(driver: Driver, ctx: Context) -> str:
+    return scoped(driver.client.queue("jobs").scope, ctx.key)
+
+
 def test_a_message_stays_hidden_and_leased_for_as_long_as_its_handler_works(
     sqs_broker: EmbeddedBroker, queue: str
 ) -> None:
@@ -87,7 +92,7 @@ def test_a_message_stays_hidden_and_leased_for_as_long_as_its_handler_works(
             sqs_broker.clock.advance(LEASE / 2)
             driver.worker.beat()
             assert in_flight(sqs_broker) == 1
-        (entry,) = driver.ledger.look([f"jobs/{ctx.key}"])
+        (entry,) = driver.ledger.look([ledger_key(driver, ctx)])
         assert entry is not None
         assert entry.lease_ends > sqs_broker.clock.now()
         assert not ctx.lost.is_set()
@@ -205,7 +210,7 @@ def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: Embedde
     def during(driver: Driver, ctx: Context) -> None:
         if ctx.attempt > 1:
             return
-        driver.ledger.forget([f"jobs/{ctx.key}"])
+        driver.ledger.forget([ledger_key(driver, ctx)])
         sqs_broker.clock.advance(LEASE / 2)
         driver.worker.beat()
         assert ctx.lost.is_set()

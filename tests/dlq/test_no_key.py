@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from driven import LEASE, Calls, Place, letter, new_place, shop
+from semel import App, Reject
 from semel.dlq.desk import Desk
 from semel.dlq.plan import RedrivePlan
 
@@ -90,3 +91,30 @@ def test_without_the_right_rule_it_is_rejected_again(place: Place, desk: Desk) -
     assert calls.seen == []
     (dead,) = place.messages("dead")
     assert (letter(dead)["reason"], "key" in letter(dead)) == ("no key", False)
+
+
+def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_back_to(place: Place, desk: Desk) -> None:
+    app = App()
+
+    @app.handler("orders")
+    def misread(order: list[str]) -> None: ...
+
+    calls = Calls()
+    for _ in range(3):
+        place.send({"id": 7})
+    place.worker(app).drain()
+    dead = place.messages("dead")
+    assert [(letter(one)["reason"], "key" in letter(one)) for one in dead] == [("undecodable", False)] * 3
+    desk.redrive(RedrivePlan(queue="dead", where="reason = undecodable")).wait()
+    run(place, calls, RIGHT)
+    assert calls.keys == ["7"]
+
+
+def test_what_a_handler_rejected_under_its_message_id_comes_back_under_that_id(place: Place, desk: Desk) -> None:
+    calls = Calls(Reject("not today"), Reject("nor today"))
+    sent = place.send({"id": 7})
+    for _ in range(3):
+        run(place, calls, "message-id")
+        desk.redrive(RedrivePlan(queue="dead", where="reason = rejected")).wait()
+    assert calls.keys == [sent] * 3
+    assert place.is_empty()

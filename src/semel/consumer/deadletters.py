@@ -61,8 +61,10 @@ def entry_for(delivery: Delivery) -> Entry:
 
 def _letter(delivery: Delivery) -> letters.Letter:
     reason, _, error = delivery.error.partition(": ")
+    # What no handler has seen and is known by its id alone may get its key from a better rule when it comes back.
+    known_by_id = delivery.key_origin == "message-id" and bool(delivery.problem)
     return letters.Letter(
-        key=delivery.key,
+        key="" if known_by_id else delivery.key,
         reason=reason or "rejected",
         error=error or delivery.error,
         attempts=delivery.attempt,
