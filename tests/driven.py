@@ -17,6 +17,7 @@ from ledger.stores import Shift
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
 from semel.consumer.context import Context
+from semel.consumer.keys import scoped
 from semel.consumer.lane import Lane
 from semel.ledger.contract import Ask, Entry, Ledger, LedgerUnavailable, Won
 from semel.ledger.sqlite import SqliteLedger
@@ -112,19 +113,22 @@ class Place:
         return driver
 
     def entry(self, key: str, queue: str = "orders") -> Entry | None:
-        (found,) = self.ledger.look([f"{queue}/{key}"])
+        (found,) = self.ledger.look([self.ledger_key(key, queue)])
         return found
 
     def take_over(self, key: str, queue: str = "orders") -> None:
         """Somebody else has the key from now on, for a lease."""
-        name = f"{queue}/{key}"
+        name = self.ledger_key(key, queue)
         self.ledger.forget([name])
         (verdict,) = self.ledger.claim([Ask(name)], claimant=f"somebody/{time.time_ns()}", lease=LEASE)
         assert isinstance(verdict, Won)
 
+    def ledger_key(self, key: str, queue: str = "orders") -> str:
+        return scoped(self.client.queue(queue).scope, key)
+
     def known(self, key: str, queue: str = "orders") -> Entry:
         found = self.entry(key, queue)
-        assert found is not None, f"the ledger does not know {queue}/{key}"
+        assert found is not None, f"the ledger does not know {key} of {queue}"
         return found
 
 
@@ -152,6 +156,10 @@ def letter(message: dict[str, Any]) -> dict[str, str]:
         for name, value in message["MessageAttributes"].items()
         if "StringValue" in value
     }
+
+
+def logged(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if about in record.getMessage()]
 
 
 @contextlib.contextmanager
@@ -191,7 +199,7 @@ class Calls:
         return [key for key, _ in self.seen]
 
 
-def shop(calls: Calls, queue: str = "orders", *, key: Any = "$.id", payload: Any = True, **options: Any) -> App:
+def shop(calls: Calls, queue: str = "orders", *, key: Any = "$.id", payload: Any = None, **options: Any) -> App:
     """An app with one handler, which does what `calls` says."""
     app = App()
 

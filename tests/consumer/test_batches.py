@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from driven import LEASE, Place, letter, new_place, take
 from semel import App, Batch, Context, Fixed, Reject, SemelError, Skip, Transaction
+from semel.consumer.attempts import AttemptLog
 from semel.ledger.contract import LedgerUnavailable, Status
 
 
@@ -265,6 +269,93 @@ class TestTransactions:
         assert about["message-id"] == sent[2]
         assert (about["reason"], about["error"], about["n"]) == ("rejected", "bot traffic", "2")
         assert place.is_empty("clicks")
+
+    def test_nothing_stays_of_what_was_written_for_an_item_that_is_then_rejected(
+        self, place: Place, table: Table, tmp_path: Path
+    ) -> None:
+        app, calls, bots = App(), list[list[int]](), {2, 4}
+
+        @app.batch_handler("clicks", key="$.id")
+        def store(batch: Batch[dict[str, int]], tx: Transaction) -> None:
+            calls.append(sorted(values(batch)))
+            insert(tx, batch)
+            for item in batch:
+                if item.value["id"] in bots:
+                    item.reject("bot traffic")
+
+        send(place, *range(1, 6))
+        with closing(AttemptLog.open(str(tmp_path))) as log:
+            worker = place.worker(app, log=log)
+            worker.drain()
+        assert table.all() == [1, 3, 5]
+        assert calls == [[1, 2, 3, 4, 5], [1, 3, 5]], "undone, and called again without them"
+        metrics = worker.lane("clicks").metrics
+        assert (metrics.completed.count, metrics.rejected.count) == (3, 2)
+        events = [json.loads(line) for file in tmp_path.glob("**/*.jsonl") for line in file.read_text().splitlines()]
+        assert sorted(event["key"] for event in events if event["step"] == "recorded") == ["1", "3", "5"]
+        assert sorted(event["key"] for event in events if event["step"] == "rejected") == ["2", "4"]
+        bots.clear()
+        place.redrive("dead", "clicks")
+        worker.drain()
+        assert table.all() == [1, 2, 3, 4, 5], "each once, after the redrive too"
+
+    def test_nothing_stays_of_what_was_written_for_an_item_that_is_then_put_off(
+        self, place: Place, table: Table
+    ) -> None:
+        app = App()
+
+        @app.batch_handler("clicks", key="$.id", retry=Fixed(5))
+        def store(batch: Batch[dict[str, int]], tx: Transaction) -> None:
+            insert(tx, batch)
+            for item in batch:
+                if item.value["id"] == 2 and item.attempt == 1:
+                    item.retry("not yet")
+
+        send(place, 1, 2, 3)
+        worker = place.worker(app)
+        worker.drain()
+        assert table.all() == [1, 3]
+        place.clock.advance(5)
+        worker.drain()
+        assert table.all() == [1, 2, 3]
+        assert worker.lane("clicks").metrics.retried.count == 1
+
+    def test_skipped_items_are_counted(self, place: Place, table: Table) -> None:
+        app = App()
+
+        @app.batch_handler("clicks", key="$.id")
+        def store(batch: Batch[dict[str, int]], tx: Transaction) -> None:
+            batch[0].skip()
+
+        send(place, 1, 2)
+        worker = place.worker(app)
+        assert worker.drain() == 2
+        assert worker.lane("clicks").metrics.skipped.count == 1
+
+    @pytest.mark.parametrize("dlq", ["dead.fifo", None])
+    def test_what_is_behind_a_rejected_item_of_its_fifo_group_is_done_after_it(
+        self, place: Place, table: Table, dlq: str | None
+    ) -> None:
+        place.queue("moves.fifo", dlq=dlq)
+        app, calls = App(), list[list[int]]()
+
+        @app.batch_handler("moves.fifo", key="$.id")
+        def store(batch: Batch[dict[str, int]], tx: Transaction) -> None:
+            calls.append(values(batch))
+            insert(tx, batch)
+            for item in batch:
+                if item.value["id"] == 2:
+                    item.reject("no such square")
+
+        for n, group in ((1, "a"), (2, "a"), (3, "a"), (11, "b"), (12, "b")):
+            place.send({"id": n}, "moves.fifo", group=group)
+        worker = place.worker(app)
+        worker.drain()
+        done_behind = [3] if dlq else []  # without a dead-letter queue the rejected one is still there, and first
+        assert table.all() == [1, *done_behind, 11, 12]
+        assert calls[0] == [1, 2, 3, 11, 12]
+        assert calls[1] == [1, 11, 12]
+        assert len(place.messages("moves.fifo")) == (0 if dlq else 2)
 
     def test_a_rejected_item_of_a_transaction_runs_again_after_a_redrive(self, place: Place, table: Table) -> None:
         app, keys, photos = App(), list[str](), list[object]()

@@ -9,7 +9,7 @@ import pytest
 
 from driven import LEASE, Place, letter, new_place, take
 from semel import App, Batch, Context, Fixed, Reject, Transaction
-from semel.ledger.contract import Status
+from semel.ledger.contract import Ask, Status
 
 QUEUE = "moves.fifo"
 
@@ -186,7 +186,7 @@ def test_an_undecodable_message_goes_aside_in_its_turn(place: Place) -> None:
 def test_a_conflict_goes_aside_and_its_group_goes_on(place: Place) -> None:
     book = Book()
     send(place, "a1")
-    worker = place.worker(app_for(book))
+    worker = place.worker(app_for(book, payload=True))
     worker.drain()
     send(place, "a2")
     place.send({"name": "a1", "cents": "5"}, QUEUE, group="a", dedup="another")
@@ -323,6 +323,43 @@ def test_an_item_that_is_to_be_tried_again_holds_back_what_follows_it_in_a_later
         place.clock.advance(5)
         worker.drain()
     assert done == ["a1", "a2", "a3", "a4"]
+    assert place.is_empty(QUEUE)
+
+
+def test_a_batch_does_not_begin_before_those_of_its_groups_in_the_one_before_are_recorded(place: Place) -> None:
+    app, batches = App(), list[list[str]]()
+
+    @app.batch_handler(QUEUE, key="$.name", size=2)
+    def apply(batch: Batch[dict[str, str]]) -> None:
+        batches.append([item.value["name"] for item in batch])
+        if len(batches) == 1:  # somebody else has taken a2 over: what was done here does not count
+            key = place.ledger_key("a2", QUEUE)
+            place.ledger.forget([key])
+            place.ledger.claim([Ask(key)], claimant="somebody", lease=LEASE)
+
+    send(place, "a1", "a2", "a3", "a4", "b1", "b2")
+    worker = place.worker(app)
+    worker.drain()
+    assert batches == [["a1", "a2"], ["b1", "b2"]], "a3 waits for a2, and b does not"
+    for _ in range(3):
+        place.clock.advance(LEASE + 3)
+        worker.drain()
+    assert [name for batch in batches[2:] for name in batch] == ["a2", "a3", "a4"]
+    assert place.is_empty(QUEUE)
+
+
+def test_batches_of_one_group_follow_each_other_as_soon_as_they_are_recorded(place: Place) -> None:
+    app, batches = App(), list[list[str]]()
+
+    @app.batch_handler(QUEUE, key="$.name", size=2)
+    def apply(batch: Batch[dict[str, str]]) -> None:
+        batches.append([item.value["name"] for item in batch])
+        names = [name for batch in batches[:-1] for name in batch]
+        assert all(place.known(name, QUEUE).status is Status.DONE for name in names)
+
+    send(place, "a1", "a2", "a3", "a4", "a5")
+    place.worker(app).drain()
+    assert batches == [["a1", "a2"], ["a3", "a4"], ["a5"]]
     assert place.is_empty(QUEUE)
 
 

@@ -14,6 +14,7 @@ from driven import ledger_away
 from semel import App, Context, Lost
 from semel.broker import EmbeddedBroker
 from semel.consumer.attempts import Attempt, Step
+from semel.consumer.keys import scoped
 from semel.consumer.life import State
 from semel.ledger.contract import Claim, LedgerUnavailable
 from semel.ledger.sqlite import SqliteLedger
@@ -80,6 +81,10 @@ def in_flight(broker: EmbeddedBroker) -> int:
     return len(broker.peek("jobs", state="in_flight"))
 
 
+def ledger_key(driver: Driver, ctx: Context) -> str:
+    return scoped(driver.client.queue("jobs").scope, ctx.key)
+
+
 def test_a_message_stays_hidden_and_leased_for_as_long_as_its_handler_works(
     sqs_broker: EmbeddedBroker, queue: str
 ) -> None:
@@ -88,7 +93,7 @@ def test_a_message_stays_hidden_and_leased_for_as_long_as_its_handler_works(
             sqs_broker.clock.advance(LEASE / 2)
             driver.worker.beat()
             assert in_flight(sqs_broker) == 1
-        (entry,) = driver.ledger.look([f"jobs/{ctx.key}"])
+        (entry,) = driver.ledger.look([ledger_key(driver, ctx)])
         assert entry is not None
         assert entry.lease_ends > sqs_broker.clock.now()
         assert not ctx.lost.is_set()
@@ -333,7 +338,7 @@ def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: Embedde
     def during(driver: Driver, ctx: Context) -> None:
         if ctx.attempt > 1:
             return
-        driver.ledger.forget([f"jobs/{ctx.key}"])
+        driver.ledger.forget([ledger_key(driver, ctx)])
         sqs_broker.clock.advance(LEASE / 2)
         driver.worker.beat()
         assert ctx.lost.is_set()

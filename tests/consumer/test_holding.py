@@ -66,8 +66,8 @@ def test_a_claim_that_somebody_else_has_by_now_is_lost_though_the_message_is_sti
 
     @app.handler("orders", key="$.id")
     def encode(video: dict[str, Any], ctx: Context) -> None:
-        place.ledger.forget(["orders/7"])
-        (verdict,) = place.ledger.claim([Ask("orders/7")], claimant="somebody", lease=LEASE)
+        place.ledger.forget([place.ledger_key("7")])
+        (verdict,) = place.ledger.claim([Ask(place.ledger_key("7"))], claimant="somebody", lease=LEASE)
         assert isinstance(verdict, Won)
         place.clock.advance(LEASE / 3)
         worker.worker.beat()

@@ -253,7 +253,7 @@ def test_a_path_past_the_end_or_through_the_wrong_kind_finds_nothing(path: str) 
 
 
 def test_the_ledger_tells_the_keys_of_two_queues_apart() -> None:
-    assert scoped("orders", "a/b") == "orders/a/b"
+    assert scoped("us-east-1:1:orders", "a/b") == "us-east-1:1:orders/a/b"
     assert scoped("orders.fifo", "x") != scoped("orders", "x")
 
 

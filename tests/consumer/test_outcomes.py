@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, new_place, shop, take
+from driven import LEASE, Calls, Place, letter, logged, new_place, place_of, shop, take
 from semel import App, Context, Exponential, Fixed, Message, Reject, Retry, Skip
+from semel.broker import running
+from semel.consumer.attempts import AttemptLog
 from semel.consumer.backoff import LONGEST
 from semel.ledger.contract import Status
+from semel.sqs import Client
+from semel.testing.driver import Driver
 
 HOUR = 3_600
 
@@ -415,12 +422,64 @@ class TestDeadLetters:
 
 
 class TestConflicts:
+    def test_by_default_a_second_sending_with_another_body_is_a_duplicate_that_is_counted(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        calls = Calls()
+        place.send({"id": 7, "sent_at": 1})
+        worker = place.worker(shop(calls))
+        worker.drain()
+        for n in range(2, 30):
+            place.send({"id": 7, "sent_at": n})
+        worker.drain()
+        assert calls.seen == [("7", 1)]
+        assert place.is_empty()
+        assert place.is_empty("dead")
+        metrics = worker.lane("orders").metrics
+        assert (metrics.different_payloads.count, metrics.healed.count, metrics.conflicts.count) == (28, 28, 0)
+        assert len(logged(caplog, "another payload")) == 1, "the log of the process is not flooded"
+        place.clock.advance(61)
+        place.send({"id": 7, "sent_at": 99})
+        worker.drain()
+        texts = logged(caplog, "another payload")
+        assert sum(int(text.split()[0]) for text in texts) == 29, "none is left out"
+        assert all("'7'" in text for text in texts)
+
+    def test_the_attempt_log_says_of_a_duplicate_that_its_body_differs(self, place: Place, tmp_path: Path) -> None:
+        with closing(AttemptLog.open(str(tmp_path))) as log:
+            worker = place.worker(shop(Calls()), log=log)
+            for sent_at in (1, 2):
+                place.send({"id": 7, "sent_at": sent_at})
+                worker.drain()
+        events = [json.loads(line) for file in tmp_path.glob("**/*.jsonl") for line in file.read_text().splitlines()]
+        (duplicate,) = (event for event in events if event["step"] == "duplicate")
+        assert "first seen with" in duplicate["error"]
+
+    def test_one_with_another_body_waits_while_the_first_is_worked_on_and_runs_if_that_fails(
+        self, place: Place
+    ) -> None:
+        calls = Calls(RuntimeError("later"))
+        place.send({"id": 7, "sent_at": 1})
+        first = place.worker(shop(calls, retry=Fixed(3_600)))
+        lane = take(first)
+        place.send({"id": 7, "sent_at": 2})
+        second = place.worker(shop(calls))
+        second.drain()
+        assert second.lane("orders").metrics.bounced.count == 1
+        assert second.lane("orders").metrics.different_payloads.count == 0, "it comes again, and is counted then"
+        first.worker.work(lane)
+        place.clock.advance(LEASE + 3)
+        second.drain()
+        assert calls.seen == [("7", 1), ("7", 2)]
+        assert second.lane("orders").metrics.different_payloads.count == 1
+        assert place.is_empty("dead")
+
     def test_another_payload_under_a_key_that_is_done_becomes_a_dead_letter_and_changes_nothing(
         self, place: Place
     ) -> None:
         calls = Calls()
         place.send({"id": 7, "cents": 100})
-        worker = place.worker(shop(calls))
+        worker = place.worker(shop(calls, payload=True))
         worker.drain()
         done = place.known("7")
         sent = place.send({"id": 7, "cents": 999})
@@ -437,10 +496,10 @@ class TestConflicts:
     def test_another_payload_under_a_key_at_work_does_too(self, place: Place) -> None:
         calls, other = Calls(), Calls()
         place.send({"id": 7, "cents": 100})
-        first = place.worker(shop(calls))
+        first = place.worker(shop(calls, payload=True))
         lane = take(first)
         place.send({"id": 7, "cents": 999})
-        place.worker(shop(other)).drain()
+        place.worker(shop(other, payload=True)).drain()
         assert other.seen == []
         assert len(place.messages("dead")) == 1
         first.worker.work(lane)
@@ -449,7 +508,7 @@ class TestConflicts:
 
     def test_the_same_conflict_delivered_again_is_deleted_and_not_buried_twice(self, place: Place) -> None:
         place.send({"id": 7, "cents": 100})
-        worker = place.worker(shop(Calls()))
+        worker = place.worker(shop(Calls(), payload=True))
         worker.drain()
         place.send({"id": 7, "cents": 999})
         place.broker.faults.set("lost-delete", 1.0)
@@ -528,3 +587,38 @@ def test_two_queues_may_use_the_same_key(place: Place) -> None:
     place.send({"id": 7}, "parcels")
     assert place.worker(app).drain() == 2
     assert calls.keys == ["7", "7"]
+
+
+@pytest.mark.parametrize("other", [{"region": "eu-west-1"}, {"account": "111111111111"}])
+def test_queues_of_one_name_in_two_regions_or_accounts_do_not_share_their_keys(
+    place: Place, other: dict[str, Any]
+) -> None:
+    with running(clock="manual", **other) as broker, place_of(broker) as elsewhere:
+        elsewhere.queue("orders", dlq="dead")
+        calls = Calls()
+        for each in (place, elsewhere):
+            each.send({"id": 7})
+            each.worker(shop(calls), ledger=place.ledger).drain()
+        assert calls.keys == ["7", "7"], "the same key is another order elsewhere"
+
+
+def test_a_queue_has_the_same_keys_however_it_is_named_and_whatever_the_client_calls_its_region(place: Place) -> None:
+    calls = Calls()
+    queue = place.client.queue("orders")
+    with closing(Client(place.broker.url, "eu-west-1", access_key="test", secret_key="test")) as client:
+        for name, by in (("orders", place.client), (queue.url, place.client), (queue.arn, client), ("orders", client)):
+            place.send({"id": 7})
+            app = shop(calls, name)
+            Driver(app, place.broker, by, place.ledger, now=place.clock.now).drain()
+            assert place.is_empty()
+    assert calls.keys == ["7"]
+
+
+def test_a_key_rule_is_remembered_for_each_region(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with running(clock="manual", region="eu-west-1") as broker, place_of(broker) as elsewhere:
+        elsewhere.queue("orders", dlq="dead")
+        for each, key in ((place, "$.id"), (elsewhere, "$.number")):
+            app = shop(Calls(), key=key)
+            worker = each.worker(app, ledger=place.ledger)
+            app.announce(worker.worker.lanes, place.ledger, each.client)
+    assert logged(caplog, "the key of orders is now") == []

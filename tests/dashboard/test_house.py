@@ -165,7 +165,8 @@ def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tm
 
     (id,) = place.bury(1, "KeyError: 'total'")
     with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
-        (won,) = ledger.claim([Ask("orders/order-0", source="orders/message-0")], claimant="w1", lease=30)
+        key = f"{place.orders.scope}/order-0"
+        (won,) = ledger.claim([Ask(key, source="orders/message-0")], claimant="w1", lease=30)
         assert isinstance(won, Won)
         ledger.record([Finish(won.claim, Status.REJECTED)])
         house = House(place.settings(), client=place.client, ledger=ledger)
@@ -173,7 +174,7 @@ def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tm
         house.close()
     assert page.message.is_dead_letter
     assert page.ledger is not None
-    assert (page.ledger.key, page.ledger.status) == ("orders/order-0", "rejected")
+    assert (page.ledger.key, page.ledger.status) == (key, "rejected")
     said = " ".join(page.stuck)
     assert "dead letter from orders" in said
     assert "KeyError" in said

@@ -311,7 +311,7 @@ def test_an_edited_copy_goes_to_work_under_the_same_key_and_the_letter_is_gone(
 
 def done(place: Place, key: str) -> None:
     """As a worker leaves it."""
-    (won,) = place.ledger.claim([Ask(f"orders/{key}", "digest", "orders/x")], claimant="w", lease=30)
+    (won,) = place.ledger.claim([Ask(place.ledger_key(key), "digest", "orders/x")], claimant="w", lease=30)
     assert isinstance(won, Won)
     place.ledger.record([Finish(won.claim)])
 

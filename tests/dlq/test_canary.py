@@ -210,7 +210,7 @@ def test_with_a_ledger_the_fate_is_known_there_too() -> None:
         assert (job.state, job.counts.sent) == (State.DONE, 3)
         worker.driver.drain()
         worker = Worker(standard, "a1", "b1", "c1")
-        standard.place.ledger.forget([f"orders/{name}" for name in ("a1", "b1", "c1")])
+        standard.place.ledger.forget([standard.place.ledger_key(name) for name in ("a1", "b1", "c1")])
         standard.bury("a1", "b1", "c1")
         job = standard.redrive(canary=2, ledger=standard.place.ledger, sleep=worker.sleep)
         assert job.state is State.STOPPED

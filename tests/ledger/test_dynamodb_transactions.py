@@ -200,6 +200,22 @@ def test_a_group_leaves_in_its_order(ledger: DynamoLedger, ahead: Shift) -> None
     assert [it.body for it in ledger.take_outgoing()] == [str(n) for n in range(8)]
 
 
+def test_a_group_waits_for_the_one_that_another_dispatcher_has_taken(ledger: DynamoLedger, ahead: Shift) -> None:
+    with ledger.transaction() as tx:
+        for n in range(3):
+            tx.send("audit.fifo", str(n), group="g")
+    ahead.advance(1)
+    (first,) = ledger.take_outgoing(1, lease=30)
+    assert ledger.take_outgoing() == []
+    ledger.refused_outgoing([first.id], error="too large", wait=120)
+    ahead.advance(119)
+    assert ledger.take_outgoing() == []
+    ahead.advance(2)
+    assert [(it.body, it.attempts, it.error) for it in ledger.take_outgoing()] == [
+        ("0", 1, "too large"), ("1", 0, ""), ("2", 0, "")
+    ]  # fmt: skip
+
+
 def test_a_commit_whose_answer_is_lost_is_told_from_one_that_failed(
     dynamodb_server: Server, ledger: DynamoLedger, table: str, client: Any, orders: str
 ) -> None:

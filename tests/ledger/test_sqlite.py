@@ -266,10 +266,21 @@ class TestSchema:
             win(ledger, "a")
         with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE semel_meta SET value = 99 WHERE name = 'version'")
-        with pytest.raises(LedgerError, match=r"version 99.*up to 1.*newer Semel"):
+        with pytest.raises(LedgerError, match=r"version 99.*up to 2.*newer Semel"):
             SqliteLedger(path)
         with contextlib.closing(sqlite3.connect(path)) as other:
             assert other.execute("SELECT key FROM semel_ledger").fetchall() == [("a",)]
+
+    def test_a_ledger_of_the_first_version_is_brought_up_with_all_that_is_in_it(self, path: str) -> None:
+        with SqliteLedger(path) as ledger, ledger.transaction() as tx:
+            tx.send("receipts", "a")
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
+            other.execute("ALTER TABLE semel_outbox DROP COLUMN attempts")
+            other.execute("ALTER TABLE semel_outbox DROP COLUMN error")
+            other.execute("UPDATE semel_meta SET value = 1 WHERE name = 'version'")
+        with SqliteLedger(path) as ledger:
+            (waiting,) = ledger.take_outgoing()
+            assert (waiting.body, waiting.attempts, waiting.error) == ("a", 0, "")
 
     def test_a_ledger_lives_beside_the_tables_of_others(self, path: str) -> None:
         with contextlib.closing(sqlite3.connect(path)) as other, other:

@@ -16,6 +16,7 @@ from semel.sqs import letters
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, bodies, intake
 
+ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
 GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30)
 
 
@@ -194,14 +195,14 @@ def test_a_ledger_keeps_out_what_a_handler_has_done(tmp_path: Path) -> None:
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
         with Ledger.connect(address) as ledger:
-            won, held = ledger.claim([Ask("orders/1"), Ask("orders/2")], claimant="handler", lease=600)
+            won, held = ledger.claim([Ask(ORDERS + "1"), Ask(ORDERS + "2")], claimant="handler", lease=600)
             assert isinstance(won, Won)
             assert isinstance(held, Won)
             ledger.record([Finish(won.claim)])
             place.send('{"id": 1}', '{"id": 2}', '{"id": 3}', '{"id": 3, "again": true}')
             assert [body[:8] for body in place.run(GIVEN)] == ['{"id": 3']
             assert place.waiting() == (0, 1)  # the one that the handler holds comes back when its lease ends
-            assert [entry.status if entry else None for entry in ledger.look(["orders/3"])] == ["done"]
+            assert [entry.status if entry else None for entry in ledger.look([ORDERS + "3"])] == ["done"]
 
 
 def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_had(tmp_path: Path) -> None:
@@ -209,11 +210,11 @@ def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_ha
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address)
         with Ledger.connect(address) as ledger:
-            (won,) = ledger.claim([Ask("orders/its-first-id")], claimant="handler", lease=600)
+            (won,) = ledger.claim([Ask(ORDERS + "its-first-id")], claimant="handler", lease=600)
             assert isinstance(won, Won)
             ledger.record([Finish(won.claim)])
             place.queue.send("sent back", attributes={letters.MESSAGE_ID: "its-first-id"})
             place.queue.send("never seen", attributes={letters.MESSAGE_ID: "another-id"})
             assert place.run(GIVEN) == ["never seen"]
             assert place.waiting() == (0, 0)
-            assert [entry.status if entry else None for entry in ledger.look(["orders/another-id"])] == ["done"]
+            assert [entry.status if entry else None for entry in ledger.look([ORDERS + "another-id"])] == ["done"]

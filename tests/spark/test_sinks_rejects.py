@@ -131,6 +131,16 @@ def test_a_message_without_a_key_and_a_reason_without_more_are_fine(dead: Letter
     assert (letter.key, letter.reason, letter.error, own) == ("", "no key", "field amount: no key", {})
 
 
+@pytest.mark.parametrize(("key", "attributes"), [("m-1", {}), ("m-0", {"semel-message-id": "m-0"})])
+def test_a_message_id_does_not_become_a_key_that_comes_before_every_rule(
+    dead: Letters, key: str, attributes: dict[str, str]
+) -> None:
+    put(dead.driver(), 0, [rejected(message(1, key=key, attributes=attributes))])
+    (found,) = dead.received()
+    assert letters.carried_key(found.attributes) == ""
+    assert letters.original_id(found.attributes, found.message_id) == "m-1"
+
+
 def test_on_a_fifo_queue_letters_keep_their_group_and_are_not_doubled_in_doubt(dead_fifo: Letters) -> None:
     sink = dead_fifo.driver()
     rows = [rejected(message(1, group_id="g"), message(2))]

@@ -62,13 +62,6 @@ def test_what_is_written_is_read_back(letter: Letter, own: dict[str, Attribute])
 
 
 @given(some_letters, owns)
-def test_what_an_outbox_carries_as_texts_is_read_back_too(letter: Letter, own: dict[str, Attribute]) -> None:
-    found = {name: Attribute("String", text) for name, text in letters.texts(letter, own, 100).items()}
-    assert len(found) <= MAX_MESSAGE_ATTRIBUTES
-    assert letters.read(found) == (letter, own)
-
-
-@given(some_letters, owns)
 def test_a_message_that_comes_back_has_its_own_attributes_again(letter: Letter, own: dict[str, Attribute]) -> None:
     back = Received("new-id", "handle", "body", {}, letters.attributes(letter, own, 100))
     restored = letters.restored(back)
@@ -112,12 +105,15 @@ def test_whatever_the_body_leaves_of_a_message_its_letter_fits_in() -> None:
                 assert found[CARRIED_KEY].value == letter.key
 
 
-def test_of_an_almost_full_message_the_outbox_gives_up_its_attributes_before_its_letter() -> None:
-    own = {"photo": Attribute("Binary", b"\x00" * 500_000)}
-    body = 540_000
-    found = letters.texts(LETTER, own, body)
-    assert found[CARRIED_KEY] == LETTER.key
-    assert Entry("x" * body, dict(found)).size <= MAX_MESSAGE_BYTES
+def test_a_letter_without_a_key_says_in_any_case_which_message_it_was() -> None:
+    letter = Letter("", "no key", "é" * 100_000, 1, "m-1", "orders")
+    for own in ({}, many(8), many(10)):
+        for left in (2_000, 20_000):
+            body = MAX_MESSAGE_BYTES - size(own, 0) - left
+            found = letters.attributes(letter, own, body)
+            assert CARRIED_KEY not in found
+            assert found["semel-message-id"].value == "m-1"
+            assert size(found, body) <= MAX_MESSAGE_BYTES
 
 
 def test_what_sqs_does_not_carry_is_replaced() -> None:

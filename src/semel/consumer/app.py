@@ -72,24 +72,25 @@ class App:
     # Registering.
 
     def handler(
-        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec = True, **options: Any
+        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec | None = None, **options: Any
     ) -> Callable[[F], F]:
         """Call the function with each message of `queue`, a name, URL or ARN. Options: see `semel.consumer.settings`.
 
         `key`: what makes two messages the same: "$.order.id", "attribute:NAME", "dedup-id", or a function of the
         body; by default the attribute `idempotency-key` if the producer set one, else the MessageId.
-        `payload`: what must be the same where the key is: the body (True), nothing (False), fields, or a function.
+        `payload`: what must be the same where the key is, else the message is rejected as a conflict: the body (True),
+        fields, or a function of the body. By default the key alone decides; bodies that differ are counted.
         """
         return self._register(queue, key, payload, options, is_batch=False)
 
     def batch_handler(
-        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec = True, **options: Any
+        self, queue: str, *, key: KeySpec = None, payload: PayloadSpec | None = None, **options: Any
     ) -> Callable[[F], F]:
         """Call the function with a Batch of up to `size` messages, at most `linger` seconds after the first came."""
         return self._register(queue, key, payload, {"concurrency": 1, **options}, is_batch=True)
 
     def _register(
-        self, queue: str, key: KeySpec, payload: PayloadSpec, options: dict[str, Any], *, is_batch: bool
+        self, queue: str, key: KeySpec, payload: PayloadSpec | None, options: dict[str, Any], *, is_batch: bool
     ) -> Callable[[F], F]:
         def register(function: F) -> F:
             settings_.check_names(options, f"the handler of {queue!r}")
@@ -304,19 +305,20 @@ class App:
 
 
 def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
-    rules = {lane.name: str(lane.handler.key) for lane in lanes}
+    rules = {lane.scope: str(lane.handler.key) for lane in lanes}
+    names = {lane.scope: lane.name for lane in lanes}
     try:
         replaced = key_rules.replaced(rules, ledger, lanes[0].tools.claimant())
     except LedgerError as error:
         logger.warning("the ledger could not say whether the keys are those of the last start: %s", error)
         return
-    for queue, former in replaced.items():
+    for scope, former in replaced.items():
         logger.warning(
             "the key of %s is now %s and was %s: messages that were completed under the old key and are delivered or "
             "sent again will run again; to prevent that, go back to the old key until the queue and its dead-letter "
             "queue are empty",
-            queue,
-            rules[queue],
+            names[scope],
+            rules[scope],
             former,
         )
 

@@ -45,12 +45,18 @@ class Item(Generic[T]):
     def attempt(self) -> int:
         return self._delivery.attempt
 
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether it was rejected or put off."""
+        return isinstance(self.outcome, Reject | Retry)
+
     def reject(self, reason: str) -> None:
-        """To the dead-letter queue, with this reason. What was written for it in the transaction stays written."""
+        """To the dead-letter queue, with this reason. In a transaction nothing stays of what was written for it: the
+        transaction is undone, and the handler called again with the other items."""
         self.outcome = Reject(reason)
 
     def retry(self, reason: str = "", *, after: Duration | None = None) -> None:
-        """Again later. In a transaction, what was written for it must have been undone, by `tx.savepoint()`."""
+        """Again later. In a transaction nothing stays of what was written for it, as with `reject`."""
         self.outcome = Retry(reason, after=after)
 
     def skip(self) -> None:

@@ -8,7 +8,7 @@ from semel.consumer.attempts import Step
 from semel.consumer.decoding import Undecodable
 from semel.consumer.delivery import Delivery
 from semel.consumer.failures import described, is_failure
-from semel.consumer.keys import Key, NoKey, own_id, scoped
+from semel.consumer.keys import NONE, Key, NoKey, own_id, scoped
 from semel.consumer.lane import Lane
 from semel.consumer.life import Action, Event, State
 from semel.consumer.one_by_one import one_by_one
@@ -19,17 +19,18 @@ from semel.sqs import letters
 def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:
     for delivery in deliveries:
         _read(lane, delivery)
-    verdicts = _ask(lane, deliveries, [d.ledger_key for d in deliveries])
-    if verdicts is None:
+    answers = _ask(lane, deliveries, [d.ledger_key for d in deliveries])
+    if answers is None:
         lane.log(Step.LEDGER_DOWN, deliveries)
         lane.carry_out((d, lane.advance(d, Event.LEDGER_DOWN)) for d in deliveries)
         return
+    verdicts = _by_key_alone(lane, deliveries, answers)
     lane.tools.crash("after_claim")
     steps: list[tuple[Delivery, tuple[Action, ...]]] = []
     won: list[Delivery] = []
     disputed: list[Delivery] = []
     for delivery, verdict in zip(deliveries, verdicts, strict=True):
-        event = _heard(delivery, verdict)
+        event = Event.LEDGER_DOWN if verdict is None else _heard(delivery, verdict)
         actions = lane.advance(delivery, event)
         if delivery.state is State.CLAIMED:
             won.append(delivery)
@@ -53,12 +54,13 @@ def _read(lane: Lane, delivery: Delivery) -> None:
         if not is_failure(error):
             raise
         delivery.problem = f"unreadable: {described(error)}"
-        delivery.key, delivery.key_origin = delivery.received.message_id, "message-id"
-        delivery.ledger_key, delivery.payload = scoped(lane.name, delivery.key), ""
+        delivery.key, delivery.key_origin = NONE.text, NONE.origin
+        delivery.ledger_key, delivery.payload = scoped(lane.scope, delivery.received.message_id), ""
 
 
 def _read_message(lane: Lane, delivery: Delivery) -> None:
-    """Decode the body and find the key. What cannot be read gets a key too, and is rejected in its turn."""
+    """Decode the body and find the key. What has none is claimed under its id, as the ledger needs one to reject it
+    under; it is not given that id as its key."""
     received, handler = letters.restored(delivery.received), lane.handler
     delivery.received = received
     try:
@@ -68,15 +70,17 @@ def _read_message(lane: Lane, delivery: Delivery) -> None:
     try:
         key = handler.key.resolve(received, delivery.value)
     except NoKey as error:
-        key = Key(own_id(received), "message-id")
-        if lane.settings.missing_key != "message-id":
+        key = NONE
+        if lane.settings.missing_key == "message-id":
+            key = Key(own_id(received), "message-id")
+        else:
             delivery.problem = delivery.problem or f"no key: {error}"
     except BaseException as error:  # of the user's own function
         if not is_failure(error):
             raise
-        key = Key(own_id(received), "message-id")
+        key = NONE
         delivery.problem = delivery.problem or f"no key: {described(error)}"
-    if key.origin != "message-id":  # under its own id a message can only be itself
+    if key is not NONE and key.origin != "message-id":  # under its own id a message can only be itself
         try:
             delivery.payload = handler.payload(received, delivery.value)
         except BaseException as error:  # as above
@@ -86,7 +90,7 @@ def _read_message(lane: Lane, delivery: Delivery) -> None:
             delivery.payload = f"unreadable/{received.message_id}"
             delivery.problem = delivery.problem or f"no payload: {described(error)}"
     delivery.key, delivery.key_origin = key.text, key.origin
-    delivery.ledger_key = scoped(lane.name, key.text)
+    delivery.ledger_key = scoped(lane.scope, key.text or own_id(received))
 
 
 def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[Verdict | LedgerError] | None:
@@ -118,6 +122,38 @@ def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> lis
     return verdicts
 
 
+def _by_key_alone(
+    lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict | LedgerError]
+) -> list[Verdict | LedgerError | None]:
+    """Unless the handler rejects conflicts, the key decides: a message under a known key is what the key stands for,
+    also if its body differs. That it differs is counted and logged. What cannot be read is no second sending of
+    anything: its conflict stays one. None: the ledger was asked again and did not answer."""
+    answers: list[Verdict | LedgerError | None] = list(verdicts)
+    if lane.handler.rejects_conflicts:
+        return answers
+    places = [
+        place for place, verdict in enumerate(verdicts) if type(verdict) is Conflict and not deliveries[place].problem
+    ]
+    if not places:
+        return answers
+    differing = [deliveries[place] for place in places]
+    for delivery in differing:
+        delivery.payload = ""
+    again = _ask(lane, differing, [delivery.ledger_key for delivery in differing])
+    decided = []
+    for number, (place, delivery) in enumerate(zip(places, differing, strict=True)):
+        verdict = answers[place] = None if again is None else again[number]
+        if isinstance(verdict, Done | Won):  # one that is held comes again, and is counted then
+            delivery.error = "its payload is not the one that its key was first seen with"
+            decided.append(delivery)
+    if again is None:
+        lane.log(Step.LEDGER_DOWN, differing)
+    if decided:
+        lane.metrics.different_payloads.add(len(decided))
+        lane.warn_of_different_payloads(decided)
+    return answers
+
+
 def _heard(delivery: Delivery, verdict: Verdict | LedgerError) -> Event:
     match verdict:
         case LedgerError():
@@ -138,7 +174,7 @@ def _heard(delivery: Delivery, verdict: Verdict | LedgerError) -> Event:
             return Event.CONFLICT
 
 
-def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict | LedgerError]) -> None:
+def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict | LedgerError | None]) -> None:
     """Count and log what the ledger said."""
     metrics = lane.metrics
     won = [d for d, verdict in zip(deliveries, verdicts, strict=True) if type(verdict) is Won]
@@ -152,10 +188,10 @@ def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict
                 metrics.claimed.add(1)
                 if taken_over:
                     metrics.taken_over.add(1)
-                lane.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,))
+                lane.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,), error=delivery.error)
             case Done():
                 metrics.healed.add(1)
-                lane.log(Step.DUPLICATE, (delivery,))
+                lane.log(Step.DUPLICATE, (delivery,), error=delivery.error)
             case Held(remaining=remaining):
                 metrics.bounced.add(1)
                 lane.log(Step.BOUNCED, (delivery,), remaining)
@@ -170,7 +206,7 @@ def _claim_apart(lane: Lane, disputed: Sequence[Delivery]) -> None:
     """Messages whose key belongs to another payload are rejected under a key that is theirs alone."""
     for delivery in disputed:
         delivery.payload = ""
-    verdicts = _ask(lane, disputed, [f"{lane.name}/conflict/{d.received.message_id}" for d in disputed])
+    verdicts = _ask(lane, disputed, [scoped(lane.scope, f"conflict/{d.received.message_id}") for d in disputed])
     steps = []
     for place, delivery in enumerate(disputed):
         verdict = None if verdicts is None else verdicts[place]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from semel.consumer.attempts import Step
 from semel.consumer.context import logger
@@ -69,24 +68,12 @@ def entry_for(delivery: Delivery) -> Entry:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    body: str
-    group: str | None
-    texts: dict[str, str]
-
-
-def packed(delivery: Delivery) -> Packed:
-    """The same for the outbox, whose messages have attributes of text only."""
-    received = delivery.received
-    texts = letters.texts(_letter(delivery), _attributes(delivery), len(received.body.encode()))
-    return Packed(received.body, _group(delivery), texts)
-
-
 def _letter(delivery: Delivery) -> letters.Letter:
     reason, _, error = delivery.error.partition(": ")
+    # What no handler has seen and is known by its id alone may get its key from a better rule when it comes back.
+    known_by_id = delivery.key_origin == "message-id" and bool(delivery.problem)
     return letters.Letter(
-        key=delivery.key,
+        key="" if known_by_id else delivery.key,
         reason=reason or "rejected",
         error=error or delivery.error,
         attempts=delivery.attempt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from semel.consumer import outbox
 from semel.consumer.processes import Wanted, chosen, prepared
 from semel.ledger.contract import Ledger
 
@@ -18,6 +19,7 @@ def explain(wanted: Wanted) -> dict[str, Any]:
         return {
             "endpoint": client.endpoint,
             "ledger": type(ledger).__name__,
+            "outbox": outbox.described(ledger.outbox_status()) if ledger.transactional else None,
             "handlers": [
                 {
                     "queue": lane.name,
@@ -44,6 +46,10 @@ def _shown(name: str, value: Any, ledger: Ledger) -> Any:
 
 def text(found: dict[str, Any]) -> str:
     lines = [f"endpoint  {found['endpoint']}", f"ledger    {found['ledger']}"]
+    if (waiting := found["outbox"]) and waiting["waiting"]:
+        lines.append(f"outbox    {waiting['waiting']} messages to send, {waiting['refused']} of them refused by SQS")
+        for one in waiting.get("examples", ()):
+            lines.append(f"          {one['queue']}, key {one['key']}, refused {one['attempts']} times: {one['error']}")
     for handler in found["handlers"]:
         lines += [
             "",

@@ -46,6 +46,7 @@ class Handler:
     decode: Decoder
     key: KeyRule
     payload: PayloadDigest
+    rejects_conflicts: bool  # a message under a known key with another payload is rejected; else the key decides
     takes_message: bool  # the message itself in the place of its decoded body
     context: str | None  # the names of the parameters that asked for these
     transaction: str | None
@@ -78,7 +79,7 @@ def inspect_handler(
     *,
     is_batch: bool = False,
     key: KeySpec = None,
-    payload: PayloadSpec = True,
+    payload: PayloadSpec | None = None,
     options: Mapping[str, Any],
 ) -> Handler:
     """Read the function's signature. Raises SemelError, naming the handler and what it could be instead."""
@@ -118,7 +119,8 @@ def inspect_handler(
             is_batch=is_batch,
             decode=decoder_for(str if takes_message else annotation),
             key=key_rule(key),
-            payload=payload_rule(payload),
+            payload=payload_rule(True if payload is None else payload),
+            rejects_conflicts=payload is not None and payload is not False,
             takes_message=takes_message,
             options=dict(options),
             **asked,

@@ -11,13 +11,14 @@ from typing import Final
 
 from semel.ledger.contract import DAY, Ask, Finish, Ledger, Won
 
-PREFIX: Final = "semel:key-rule/"  # no queue has a colon in its name, so no message has such a key
+PREFIX: Final = "semel:key-rule/"  # no region is called so, so no message has such a key
 _KEEP: Final = 3_650 * DAY
 _LEASE: Final = 30.0
 
 
 def replaced(rules: Mapping[str, str], ledger: Ledger, claimant: str) -> dict[str, str]:
-    """The former rules of those queues that have another one now. `rules`, by queue, are remembered from now on."""
+    """The former rules of those queues that have another one now. `rules`, by queue (its scope), are remembered from
+    now on."""
     keys = {queue: f"{PREFIX}{queue}" for queue in rules}
     entries = ledger.look(list(keys.values()))
     former = {queue: entry.result.decode() for queue, entry in zip(keys, entries, strict=True) if entry is not None}

@@ -22,7 +22,7 @@ from semel.sqs.letters import CARRIED_KEY, MESSAGE_ID
 from semel.sqs.limits import FORBIDDEN_CHARACTER
 
 PRODUCER_KEY: Final = "idempotency-key"  # the attribute in which any producer may name a key
-LONGEST: Final = 900  # bytes of UTF-8; with the queue's name in front it still fits in every ledger
+LONGEST: Final = 900  # bytes of UTF-8; with the queue's region, account and name in front it still fits in every ledger
 SHOWN: Final = 100  # bytes of a longer key that stay readable
 
 MANY_DIGITS: Final = re.compile(r"\d{16}")  # orjson reads a number of more digits than fit as a float, and rounds it
@@ -63,6 +63,9 @@ class Key:
 
     text: str
     origin: str
+
+
+NONE: Final = Key("", "none")  # of a message in which the rule found no key
 
 
 class Source(Protocol):
@@ -140,9 +143,10 @@ def key_rule(spec: KeySpec) -> KeyRule:
     return KeyRule(_Default() if spec is None else _source(spec))
 
 
-def scoped(queue_name: str, key: str) -> str:
-    """The key as the ledger has it: two queues may use the same one. A queue's name has no slash in it."""
-    return f"{queue_name}/{key}"
+def scoped(queue_scope: str, key: str) -> str:
+    """The key as the ledger has it: two queues may use the same one, also two of one name in two regions or accounts.
+    `queue_scope` is a queue's `scope`, in which there is no slash."""
+    return f"{queue_scope}/{key}"
 
 
 def own_id(received: Received) -> str:
@@ -298,7 +302,7 @@ PayloadDigest = Callable[[Received, Any], str]
 
 
 def payload_rule(spec: PayloadSpec) -> PayloadDigest:
-    """What must be the same whenever a key is the same, as a digest; "" says that nothing is compared.
+    """What is compared where keys are the same, as a digest; "" says that nothing is.
 
     True: the whole body, where spacing and the order of a JSON object's names make no difference. False: nothing.
     A JSON path or several: those fields. A function of the decoded message: what it returns.

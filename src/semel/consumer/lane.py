@@ -84,6 +84,7 @@ class Lane:
         self.ledger = ledger
         self.tools = tools
         self.name = queue.name
+        self.scope = queue.scope  # what its keys are kept apart by in the ledger
         self.fifo = queue.fifo
         self.metrics: LaneMetrics = tools.metrics.lane(self.name)
         self.concurrency = settings.concurrency  # as it is now: it can be changed while the lane is at work
@@ -91,6 +92,8 @@ class Lane:
         self.lock = threading.Lock()
         self.in_hand: dict[str, Delivery] = {}  # by message id
         self.groups = Groups()
+        # Of a FIFO queue's batches: those that wait for one before them in their group.
+        self._waiting: list[Delivery] = []
         self.runnable: Inbox[Delivery] = Inbox()
         self.settling: Inbox[Settlement] = Inbox()
         self.burying: Inbox[Delivery] = Inbox()
@@ -172,6 +175,24 @@ class Lane:
         return fresh
 
     # Working.
+
+    def in_turn(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those of a batch that may be begun together. On a FIFO queue not those behind one of their group that is not
+        among them and not recorded yet; they become runnable again when that has ended."""
+        if not self.fifo:
+            return list(deliveries)
+        chosen, turn = set(map(id, deliveries)), set[int]()
+        stuck: set[str | None] = set()
+        with self.lock:
+            for delivery in self.in_hand.values():
+                if delivery.group in stuck or delivery.state in ENDS or delivery.state is State.RECORDED:
+                    continue
+                if id(delivery) in chosen:
+                    turn.add(id(delivery))
+                else:
+                    stuck.add(delivery.group)
+            self._waiting += [d for d in deliveries if id(d) not in turn and d.state is State.CLAIMED]
+        return [delivery for delivery in deliveries if id(delivery) in turn]
 
     def begin(self, delivery: Delivery) -> bool:
         """Whether the handler is to be called now. If not, all that follows has been seen to."""
@@ -387,8 +408,13 @@ class Lane:
         with self.lock:
             for delivery in ended:
                 if delivery.group is not None:
-                    if delivery.state not in (State.RECORDED, State.ACKED):
-                        blocked += self._behind(delivery)
+                    if delivery.state in (State.RECORDED, State.ACKED):
+                        ready += [d for d in self._waiting if d.group == delivery.group]
+                        self._waiting = [d for d in self._waiting if d.group != delivery.group]
+                    else:
+                        behind = self._behind(delivery)
+                        blocked += behind
+                        self._waiting = [d for d in self._waiting if d is not delivery and d not in behind]
                     if (following := self.groups.ended(delivery)) is not None:
                         ready.append(following)
                 if self.in_hand.get(delivery.received.message_id) is delivery:
@@ -428,6 +454,18 @@ class Lane:
                 for d in deliveries
             ]
         )
+
+    def warn_of_different_payloads(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages whose key was known with another payload, and for which the key decided."""
+        for delivery in deliveries:
+            self.limited_log.warning(
+                "different payload",
+                "%s of %s came under the key %r, which was known with another payload: the key decides, so it is a "
+                "duplicate of the first; to have such messages rejected, set payload= for the handler",
+                delivery.received.message_id,
+                self.name,
+                delivery.key,
+            )
 
     def sqs_failed(self, error: SqsError, what: str, count: int) -> None:
         """A call about messages in hand failed. Without the permission to make it, going on would only do harm."""

@@ -50,7 +50,7 @@ class Event(IntEnum):
     FENCED = auto()  # the ledger refused: a newer claim exists
     LOST = auto()  # the claim may be another's: the ledger refused to extend it, or did not confirm it in time
     VISIBLE = auto()  # SQS may show it to others: its visibility ended, or could not be extended in time
-    GIVE_UP = auto()  # not begun and not to be begun here: shutdown, or its group is blocked
+    GIVE_UP = auto()  # not begun, or undone, and not to be begun here: shutdown, or its group is blocked
     ABANDONED = auto()  # begun, cancelled by the shutdown, and ended
     DELETED = auto()  # SQS took the deletion, or it is not worth another try
 
@@ -114,6 +114,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.WORKING, _E.LEDGER_DOWN): (_S.BACKING_OFF, _RETRY_UNTRIED),
     (_S.WORKING, _E.FENCED): (_S.LOST, _DROP),
     (_S.WORKING, _E.ABANDONED): (_S.RELEASED, (_A.STOP_BEAT, _A.GIVE_BACK, _A.SHOW, _A.END)),
+    (_S.WORKING, _E.GIVE_UP): (_S.RELEASED, _RELEASE),
     (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.TELL,)),
     (_S.WORKING, _E.VISIBLE): (_S.WORKING, ()),  # whoever receives it finds it claimed
     #
@@ -140,6 +141,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.LOST_AT_WORK, _E.LEDGER_DOWN): (_S.LOST, _LET_GO),
     (_S.LOST_AT_WORK, _E.ABANDONED): (_S.LOST, _LET_GO),
     (_S.LOST_AT_WORK, _E.FENCED): (_S.LOST, _DROP),
+    (_S.LOST_AT_WORK, _E.GIVE_UP): (_S.LOST, _LET_GO_UNTRIED),
     (_S.LOST_AT_WORK, _E.LOST): (_S.LOST_AT_WORK, ()),
     (_S.LOST_AT_WORK, _E.VISIBLE): (_S.LOST_AT_WORK, ()),
     #

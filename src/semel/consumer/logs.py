@@ -94,6 +94,12 @@ class RateLimitedLog:
 
     def error(self, about: str, text: str, *args: object) -> None:
         """`about`: what makes two lines the same. There are few of them: they are remembered."""
+        self._log(logging.ERROR, about, text, *args)
+
+    def warning(self, about: str, text: str, *args: object) -> None:
+        self._log(logging.WARNING, about, text, *args)
+
+    def _log(self, level: int, about: str, text: str, *args: object) -> None:
         now = self._monotonic()
         with self._lock:
             last, left_out = self._said.get(about, (-math.inf, 0))
@@ -102,9 +108,9 @@ class RateLimitedLog:
                 return
             self._said[about] = (now, 0)
         if left_out:
-            self._logger.error(f"{text} (and %d times more since it was last said)", *args, left_out)
+            self._logger.log(level, f"{text} (and %d times more since it was last said)", *args, left_out)
         else:
-            self._logger.error(text, *args)
+            self._logger.log(level, text, *args)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

@@ -25,7 +25,8 @@ COUNTERS: Final = {
     "taken_over": "Of those, the ones won after an earlier holder let its lease run out.",
     "bounced": "Put back because another holder had the key.",
     "healed": "Done when they arrived, and deleted: duplicates that had no effect.",
-    "conflicts": "The key was known with another payload.",
+    "conflicts": "Rejected because their key was known with another payload.",
+    "different_payloads": "Their key was known with another payload, and the key decided.",
     "completed": "Outcomes recorded as done: effects.",
     "fenced": "Outcomes refused because a newer claim exists: zombies that did no harm.",
     "retried": "Put back for another attempt after a failure.",
@@ -43,6 +44,7 @@ COUNTERS: Final = {
     "watchdog_restarts": "Receivers restarted because they had stopped polling.",
     "results_dropped": "Results that could not be stored (no JSON, or too large); their messages are done without.",
     "outbox_sent": "Messages of committed transactions handed to SQS.",
+    "outbox_refused": "Messages of committed transactions that SQS refused; each is tried again.",
     "attempts_dropped": "Events that the attempt log could not keep.",
 }
 SECONDS: Final = (
@@ -83,6 +85,8 @@ GAUGES: Final[dict[str, tuple[Callable[[list[float]], float], str]]] = {
     "bytes_in_flight": (sum, "Bytes of the messages in flight."),
     "oldest_in_flight_seconds": (max, "Age of the message that has been in flight for longest."),
     "receivers": (sum, "Receivers that poll."),
+    "outbox_waiting": (max, "Messages in the outbox."),
+    "outbox_stuck": (max, "Of those, the ones that SQS has refused."),
     "circuit_open": (max, "1 while polling pauses because the ledger does not answer."),
 }
 
@@ -151,6 +155,7 @@ class Lane:
     bounced: Counter
     healed: Counter
     conflicts: Counter
+    different_payloads: Counter
     completed: Counter
     fenced: Counter
     retried: Counter
@@ -168,6 +173,7 @@ class Lane:
     watchdog_restarts: Counter
     results_dropped: Counter
     outbox_sent: Counter
+    outbox_refused: Counter
     attempts_dropped: Counter
     receive_to_start: Histogram
     handler: Histogram

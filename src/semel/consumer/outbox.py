@@ -1,19 +1,27 @@
-"""From the outbox to SQS: what a committed transaction has sent is handed over, at least once, always with one key."""
+"""From the outbox to SQS: what a committed transaction has sent is handed over, at least once, always with one key.
+
+The rules: messages of a FIFO group leave in their order, so one waits if the one before it was not taken. What SQS
+refuses stays in the outbox, with the reason, and is tried again after ever longer waits; it holds up its group only.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from semel.consumer.attempts import Attempt, Step
 from semel.consumer.context import logger
 from semel.consumer.lane import Tools
-from semel.ledger.contract import Ledger, Outgoing
-from semel.sqs import Client, Entry, Sent
-from semel.sqs.errors import SqsError
+from semel.ledger.contract import Ledger, OutboxStatus, Outgoing
+from semel.ledger.outgoing import DEFAULT_GROUP
+from semel.sqs import Client, Entry, Failure, Sent
+from semel.sqs.errors import AccessDenied, BadRequest, CredentialsRefused, SqsError
 from semel.sqs.letters import CARRIED_KEY
 
-AT_ONCE = 100
+AT_ONCE: Final = 100
+FIRST_WAIT: Final = 30.0  # seconds after the first refusal; they double
+LONGEST_WAIT: Final = 900.0
 
 
 class Dispatched(NamedTuple):
@@ -31,25 +39,101 @@ def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
         by_queue[message.queue].append(message)
     sent: list[str] = []
     for name, messages in by_queue.items():
-        try:
-            queue = client.queue(name)
-            outcomes = queue.send_many([_entry(message, fifo=queue.fifo) for message in messages])
-        except SqsError as error:
-            logger.error("the outbox keeps %d messages for %s: %s", len(messages), name, error)
-            continue
+        taken: list[Outgoing] = []
+        refused: list[tuple[Outgoing, str]] = []
+        for message, outcome in _hand_over(client, name, messages):
+            if isinstance(outcome, Sent):
+                taken.append(message)
+            elif _is_refusal(outcome):
+                refused.append((message, outcome.message if isinstance(outcome, Failure) else str(outcome)))
+            else:
+                logger.error("the outbox keeps a message for %s: %s", name, outcome)
         tools.crash("after_outbox_send")
-        gone = [m.id for m, outcome in zip(messages, outcomes, strict=True) if isinstance(outcome, Sent)]
-        for outcome in outcomes:
-            if not isinstance(outcome, Sent):
-                logger.error("the outbox keeps a message for %s: %s", name, outcome.message)
-        tools.metrics.lane(queue.name).outbox_sent.add(len(gone))
-        if tools.log is not None:
-            now = tools.now()
-            tools.log.add_all([Attempt(now, Step.SENT, queue.name, "", _key(message)) for message in messages])
-        sent += gone
+        _count(tools, name, taken, len(refused))
+        _put_off(ledger, name, refused)
+        sent += [message.id for message in taken]
     if sent:
         ledger.sent_outgoing(sent)
-    return Dispatched(sent, [message.id for message in waiting if message.id not in set(sent)])
+    gone = set(sent)
+    return Dispatched(sent, [message.id for message in waiting if message.id not in gone])
+
+
+def _is_refusal(outcome: Failure | SqsError) -> bool:
+    """Whether asking again mends nothing by itself. All else passes: the outbox hands it out again after its lease."""
+    if isinstance(outcome, Failure):
+        return outcome.sender_fault
+    # Credentials that have expired may be renewed; a permission that is missing is missing.
+    return isinstance(outcome, BadRequest | AccessDenied) and not isinstance(outcome, CredentialsRefused)
+
+
+def _hand_over(
+    client: Client, name: str, messages: Sequence[Outgoing]
+) -> Iterator[tuple[Outgoing, Sent | Failure | SqsError]]:
+    """What became of each that was tried. Of a FIFO group one call has one, and none is tried after one that failed."""
+    left, stuck = list(messages), set[str | None]()
+    while left:
+        calls = left
+        try:
+            queue = client.queue(name)
+            calls, left = _next_call([message for message in left if message.group not in stuck], fifo=queue.fifo)
+            outcomes = queue.send_many([_entry(message, fifo=queue.fifo) for message in calls])
+        except SqsError as error:
+            # Without the queue, or the right to send to it, none of them can leave. All else is said once.
+            yield from ((message, error) for message in ([*calls, *left] if _is_refusal(error) else calls[:1]))
+            return
+        for message, outcome in zip(calls, outcomes, strict=True):
+            if queue.fifo and not isinstance(outcome, Sent):
+                stuck.add(message.group)
+            yield message, outcome
+
+
+def _next_call(left: Sequence[Outgoing], *, fifo: bool) -> tuple[list[Outgoing], list[Outgoing]]:
+    """What one call has, and what is left for later ones."""
+    if not fifo:
+        return list(left), []
+    firsts: dict[str | None, Outgoing] = {}
+    for message in left:
+        firsts.setdefault(message.group, message)
+    chosen = {message.id for message in firsts.values()}
+    return list(firsts.values()), [message for message in left if message.id not in chosen]
+
+
+def _put_off(ledger: Ledger, name: str, refused: Sequence[tuple[Outgoing, str]]) -> None:
+    if not refused:
+        return
+    logger.error(
+        "SQS refuses %d messages of the outbox for %s: %s; they stay in the outbox and are tried again",
+        len(refused),
+        name,
+        refused[0][1],
+    )
+    together: defaultdict[tuple[str, float], list[str]] = defaultdict(list)
+    for message, error in refused:
+        wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(message.attempts, 10))
+        together[error, wait].append(message.id)
+    for (error, wait), ids in together.items():
+        ledger.refused_outgoing(ids, error=error, wait=wait)
+
+
+def _count(tools: Tools, name: str, taken: Sequence[Outgoing], refused: int) -> None:
+    queue = name.rstrip("/").replace(":", "/").rpartition("/")[2]  # also of a URL or an ARN
+    metrics = tools.metrics.lane(queue)
+    metrics.outbox_sent.add(len(taken))
+    metrics.outbox_refused.add(refused)
+    if tools.log is not None:
+        now = tools.now()
+        tools.log.add_all([Attempt(now, Step.SENT, queue, "", _key(message)) for message in taken])
+
+
+def described(status: OutboxStatus) -> dict[str, Any]:
+    """For /health and --explain."""
+    found: dict[str, Any] = {"waiting": status.waiting, "refused": status.refused}
+    if status.examples:
+        found["examples"] = [
+            {"queue": one.queue, "key": _key(one), "attempts": one.attempts, "error": one.error}
+            for one in status.examples
+        ]
+    return found
 
 
 def _key(message: Outgoing) -> str:
@@ -61,6 +145,6 @@ def _entry(message: Outgoing, *, fifo: bool) -> Entry:
         message.body,
         attributes={**message.attributes, CARRIED_KEY: _key(message)},
         delay=message.delay,
-        group=(message.group or "outbox") if fifo else message.group,
+        group=message.group or (DEFAULT_GROUP if fifo else None),
         dedup=f"outbox-{message.id}" if fifo else None,
     )

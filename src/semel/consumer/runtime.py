@@ -25,10 +25,11 @@ from semel.consumer.heartbeat import Heartbeat
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.life import LEASED, State
 from semel.consumer.threads import LaneThreads
-from semel.ledger.contract import Ledger, LedgerError
+from semel.ledger.contract import Ledger, LedgerError, OutboxStatus
 from semel.sqs import Client
 
 MOST_BEATERS: Final = 4
+OUTBOX_LOOK_EVERY: Final = 10.0  # seconds between two looks at what waits there
 PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence
 FLUSH: Final = 10.0  # seconds for the last deletes
@@ -102,6 +103,7 @@ class Runtime:
         self.heart = Heartbeat(tools.monotonic, tools.chance)
         self.lanes = [LaneThreads(lane, self) for lane in lanes]
         self._unsendable: set[str] = set()  # ids in the outbox
+        self._outbox = OutboxStatus()  # as it was when it was last looked at
         self.stopping = threading.Event()
         self._told_to_stop = False
         self._hurry = threading.Event()
@@ -118,6 +120,10 @@ class Runtime:
             lane.committed = self._committed.set
             lane.failed = self.fail
             self._offer_gauges(lane)
+        if ledger.transactional:
+            gauge = tools.metrics.lane().gauge
+            gauge("outbox_waiting", lambda: self._outbox.waiting)
+            gauge("outbox_stuck", lambda: self._outbox.refused)
         self.burst = Burst(self.lanes, ledger, tools.monotonic) if burst else None
 
     def _offer_gauges(self, lane: Lane) -> None:
@@ -235,10 +241,21 @@ class Runtime:
                 logger.warning("cleaning the ledger up failed: %s", error)
 
     def _dispatch_outbox(self) -> None:
+        looked_at = -OUTBOX_LOOK_EVERY
         while not self.stopping.is_set():
-            if not self._outbox_round():
+            sent = self._outbox_round()
+            if not sent and (now := self.tools.monotonic()) - looked_at >= OUTBOX_LOOK_EVERY:
+                looked_at = now
+                self.look_at_outbox()
+            if not sent:
                 self._committed.wait(1.0)
                 self._committed.clear()
+
+    def look_at_outbox(self) -> None:
+        try:
+            self._outbox = self.ledger.outbox_status()
+        except LedgerError as error:
+            logger.warning("the outbox cannot be read: %s", error)
 
     def _outbox_round(self) -> int:
         try:
@@ -354,6 +371,8 @@ class Runtime:
             "ledger": "unreachable" if self.guard.is_open else "ok",
             "stopping": stopping,
         }
+        if self.ledger.transactional:
+            details["outbox"] = outbox.described(self._outbox)
         if self._error is not None:
             details["error"] = str(self._error)
         dead = {threads.lane.name: missing for threads in self.lanes if (missing := threads.missing())}

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import orjson
 
-from semel.consumer import deadletters
 from semel.consumer.attempts import Step
 from semel.consumer.backoff import seconds
 from semel.consumer.batches import Batch
@@ -101,7 +100,7 @@ async def work_async(lane: Lane, delivery: Delivery) -> None:
 def work_batch(lane: Lane, deliveries: Sequence[Delivery]) -> None:
     """Handle many messages with as few calls as possible."""
     for run in _runs(lane, deliveries):
-        _run_batch(lane, [delivery for delivery in run if lane.begin(delivery)])
+        _run_batch(lane, [delivery for delivery in lane.in_turn(run) if lane.begin(delivery)])
 
 
 def _runs(lane: Lane, deliveries: Sequence[Delivery]) -> list[list[Delivery]]:
@@ -122,8 +121,12 @@ def _runs(lane: Lane, deliveries: Sequence[Delivery]) -> list[list[Delivery]]:
 
 
 def _run_batch(lane: Lane, deliveries: list[Delivery]) -> None:
-    if not deliveries:
-        return
+    while deliveries:
+        deliveries = _call_once(lane, deliveries)
+
+
+def _call_once(lane: Lane, deliveries: list[Delivery]) -> list[Delivery]:
+    """Returns those that are to be in a further call: what a transaction would have done was undone."""
     lane.tools.crash("before_work")
     batch: Batch[Any] = Batch(deliveries)
     try:
@@ -132,6 +135,8 @@ def _run_batch(lane: Lane, deliveries: list[Delivery]) -> None:
         else:
             _call_batch(lane, batch, None)
             event = Event.SUCCEEDED
+    except _SetAside:
+        return _set_aside(lane, batch, deliveries)
     except BaseException as error:
         if not is_failure(error):
             raise
@@ -141,13 +146,42 @@ def _run_batch(lane: Lane, deliveries: list[Delivery]) -> None:
             half = len(deliveries) // 2
             _run_batch(lane, deliveries[:half])
             _run_batch(lane, deliveries[half:])
-            return
+            return []
         for delivery in deliveries:
             event = judge(delivery, error, quiet=delivery is not deliveries[0])
         lane.finish_all(deliveries, event)
         _hold_back(lane, deliveries)
-        return
+        return []
     _finish_items(lane, batch, deliveries, event)
+    return []
+
+
+class _SetAside(Exception):
+    """Items of a transaction's batch were rejected or put off: it is undone, and the call repeated without them."""
+
+
+def _set_aside(lane: Lane, batch: Batch[Any], deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """End what the handler has rejected or put off, with nothing of it written. Returns the others. In a FIFO group
+    those behind it are given back: they must not be done before it is."""
+    left: list[Delivery] = []
+    behind: list[Delivery] = []
+    by_event: dict[Event, list[Delivery]] = {}
+    stuck: set[str | None] = set()
+    for item, delivery in zip(batch, deliveries, strict=True):
+        if lane.fifo and delivery.group in stuck:
+            behind.append(delivery)
+        elif item.is_set_aside:
+            assert item.outcome is not None
+            by_event.setdefault(judge(delivery, item.outcome), []).append(delivery)
+            stuck.add(delivery.group)
+        else:
+            left.append(delivery)
+    if behind:
+        by_event[Event.GIVE_UP] = behind
+    for event, those in by_event.items():
+        lane.finish_all(those, event)
+    _hold_back(lane, [*behind, *(delivery for those in by_event.values() for delivery in those)])
+    return left
 
 
 def _call_batch(lane: Lane, batch: Batch[Any], tx: Transaction | None) -> None:
@@ -162,10 +196,10 @@ def _finish_items(lane: Lane, batch: Batch[Any], deliveries: Sequence[Delivery],
     by_event: dict[Event, list[Delivery]] = {}
     for item, delivery in zip(batch, deliveries, strict=True):
         this = event
-        # What a committed transaction has recorded, it has recorded; a retry was left out of it.
-        if isinstance(item.outcome, Retry) or (event is Event.SUCCEEDED and isinstance(item.outcome, Reject)):
+        if item.outcome is not None and event is not Event.LEDGER_DOWN:
             this = judge(delivery, item.outcome)
-        by_event.setdefault(this, []).append(delivery)
+        # What a transaction has committed, it has recorded.
+        by_event.setdefault(event if this is Event.SUCCEEDED else this, []).append(delivery)
     for this, those in by_event.items():
         lane.finish_all(those, this)
     _hold_back(lane, deliveries)
@@ -232,7 +266,10 @@ def _in_transaction(
             result = call(tx)
             if batch is None:
                 _keep_result(lane, deliveries[0], result)
-            finishes = _finishes(lane, deliveries, batch, tx)
+            elif any(item.is_set_aside for item in batch):
+                raise _SetAside
+            keep = lane.settings.keep
+            finishes = [Finish(lane.claim_of(d), Status.DONE, d.result, keep) for d in deliveries]
             lane.tools.crash("before_commit")
             if not all(tx.record(finishes)):
                 raise Fenced("a newer claim exists: this transaction is undone")
@@ -245,32 +282,6 @@ def _in_transaction(
         raise
     lane.committed()
     return Event.COMMITTED
-
-
-def _finishes(lane: Lane, deliveries: Sequence[Delivery], batch: Batch[Any] | None, tx: Transaction) -> list[Finish]:
-    keep = lane.settings.keep
-    finishes = []
-    for place, delivery in enumerate(deliveries):
-        outcome = batch[place].outcome if batch is not None else None
-        if isinstance(outcome, Retry):
-            continue
-        status = Status.DONE
-        if isinstance(outcome, Reject):
-            delivery.error = f"rejected: {text_of(outcome.reason)}"
-            _bury_in(lane, delivery, tx)
-            status = Status.REJECTED
-        finishes.append(Finish(lane.claim_of(delivery), status, delivery.result, keep))
-    return finishes
-
-
-def _bury_in(lane: Lane, delivery: Delivery, tx: Transaction) -> None:
-    """The dead letter leaves with the transaction's outbox: a crash can neither lose it nor undo the rest."""
-    if lane.dead_letters is None:
-        raise SemelError(
-            f"{lane.name} has no dead-letter queue: the rejected {delivery.received.message_id} has no place"
-        )
-    letter = deadletters.packed(delivery)
-    tx.send(lane.dead_letters.name, letter.body, key=delivery.key, group=letter.group, attributes=letter.texts)
 
 
 def _look_up(lane: Lane, deliveries: Sequence[Delivery]) -> Event:

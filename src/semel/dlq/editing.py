@@ -181,7 +181,7 @@ def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: W
     if ledger is None:
         return ()
     try:
-        (known,) = ledger.look([scoped(target.name, letter.key)])
+        (known,) = ledger.look([scoped(target.scope, letter.key)])
     except LedgerError as error:
         return (f"the ledger could not be asked about {letter.key}: {error}",)
     if known is None:
@@ -196,8 +196,8 @@ def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: W
         return (f"the ledger has {letter.key} as done: the copy will be recognised, and not run again",)
     if changed and known.payload and known.status in (Status.FREE, Status.CLAIMED):
         return (
-            f"the ledger knows {letter.key} with the payload that it had: if the change is part of what is compared, "
-            "the copy will be rejected as a conflict, and then needs a new key",
+            f"the ledger knows {letter.key} with the payload that it had: if its handler has a payload= and the change "
+            "is part of that, the copy will be rejected as a conflict, and then needs a new key",
         )
     return ()
 

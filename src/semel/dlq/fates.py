@@ -42,15 +42,6 @@ class SentBack:
     queue: str  # the name of the queue that the copy is in
     message_id: str
 
-    @property
-    def ledger_key(self) -> str:
-        return scoped(self.queue, self.letter.key or self.letter.original_id)
-
-    @property
-    def conflict_key(self) -> str:
-        """Under which a worker rejects it if its key belongs to something else."""
-        return f"{self.queue}/conflict/{self.message_id}"
-
 
 class Returns:
     """Which copies are back among the dead letters. On Semel's broker only: nothing is received for it."""
@@ -117,7 +108,7 @@ class Fates:
 
     def before(self, letters: Sequence[tuple[DeadLetter, str]]) -> None:
         """What the ledger knew before they were sent: (letter, target) each."""
-        keys = [SentBack(letter, target, "").ledger_key for letter, target in letters]
+        keys = [self._ledger_key(SentBack(letter, target, "")) for letter, target in letters]
         self._before = dict(zip(keys, self._look(keys), strict=True))
 
     def sent(self) -> None:
@@ -160,7 +151,7 @@ class Fates:
         grown = self._has_grown()
         found = []
         for copy in copies:
-            entry = entries.get(copy.ledger_key)
+            entry = entries.get(self._ledger_key(copy))
             if self._rejected(copy, entries):
                 found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
             elif entry is not None and entry.status is Status.DONE and not self._was_done(copy):
@@ -173,19 +164,33 @@ class Fates:
 
     def _was_done(self, copy: SentBack) -> bool:
         """Before it was sent: then a worker only deletes it, of which the ledger is told nothing."""
-        before = self._before.get(copy.ledger_key)
+        before = self._before.get(self._ledger_key(copy))
         return before is not None and before.status is Status.DONE
 
     def _rejected(self, copy: SentBack, entries: Mapping[str, Entry | None]) -> bool:
-        if entries.get(copy.conflict_key) is not None:
+        if entries.get(self._conflict_key(copy)) is not None:
             return True
-        entry, before = entries.get(copy.ledger_key), self._before.get(copy.ledger_key)
+        entry, before = entries.get(self._ledger_key(copy)), self._before.get(self._ledger_key(copy))
         fence = -1 if before is None else before.fence
         return entry is not None and entry.status is Status.REJECTED and entry.fence > fence
 
     def _entries(self, copies: Sequence[SentBack]) -> Mapping[str, Entry | None]:
-        keys = [key for copy in copies for key in (copy.ledger_key, copy.conflict_key)]
+        keys = [key for copy in copies for key in (self._ledger_key(copy), self._conflict_key(copy))]
         return dict(zip(keys, self._look(keys), strict=True))
+
+    def _ledger_key(self, copy: SentBack) -> str:
+        return scoped(self._scope(copy.queue), copy.letter.key or copy.letter.original_id)
+
+    def _conflict_key(self, copy: SentBack) -> str:
+        """Under which a worker rejects it if its key belongs to something else."""
+        return scoped(self._scope(copy.queue), f"conflict/{copy.message_id}")
+
+    def _scope(self, queue: str) -> str:
+        """Asked for only where there is a ledger. Of a queue that cannot be asked nothing is found there."""
+        try:
+            return queue if self._ledger is None else self._client.queue(queue).scope
+        except SqsError:
+            return queue
 
     def _look(self, keys: Sequence[str]) -> Sequence[Entry | None]:
         if self._ledger is None or not keys:

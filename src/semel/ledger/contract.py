@@ -155,6 +155,17 @@ class Outgoing:
     group: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     id: str = ""  # given by the outbox
+    attempts: int = 0  # how often SQS has refused it, and what it said the last time
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """What is in the outbox: all that waits, how many of those SQS has refused, and some of these, the oldest first."""
+
+    waiting: int = 0
+    refused: int = 0
+    examples: tuple[Outgoing, ...] = ()
 
 
 class Transaction(ABC):
@@ -183,7 +194,10 @@ class Transaction(ABC):
         group: str | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message if and only if this transaction commits. A body that is no string is sent as JSON."""
+        """Send a message if and only if this transaction commits. A body that is no string is sent as JSON.
+
+        Raises LedgerError for what SQS would refuse: a message that is too large, more than nine attributes, a delay
+        above 900 seconds. Messages of one group are handed to SQS in their order."""
 
     @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
@@ -271,6 +285,13 @@ class Ledger(ABC):
 
     def sent_outgoing(self, ids: Sequence[str]) -> None:  # noqa: B027
         """These were handed to SQS: drop them from the outbox."""
+
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:  # noqa: B027
+        """SQS did not take these, for this reason: keep them, and hand them out again after `wait` seconds. Those of
+        their groups that come after them wait too."""
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:  # noqa: ARG002
+        return OutboxStatus()
 
     def count_outgoing(self) -> int:
         """How many messages are in the outbox, also those that somebody has taken and not yet sent."""

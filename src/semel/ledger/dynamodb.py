@@ -25,6 +25,7 @@ from semel.ledger.contract import (
     Ledger,
     LedgerError,
     LedgerUnavailable,
+    OutboxStatus,
     Outgoing,
     Verdict,
     Won,
@@ -227,6 +228,12 @@ class DynamoLedger(Ledger):
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
         return self._outbox.take(limit, milliseconds(lease))
+
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
+        self._outbox.refused(ids, error, milliseconds(wait))
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:
+        return self._outbox.status(examples)
 
     def count_outgoing(self) -> int:
         return self._outbox.count()

@@ -197,6 +197,7 @@ _METHODS: Final = {
     "DeleteItem": "delete_item",
     "DescribeTable": "describe_table",
     "DescribeTimeToLive": "describe_time_to_live",
+    "GetItem": "get_item",
     "Query": "query",
     "UpdateTimeToLive": "update_time_to_live",
 }

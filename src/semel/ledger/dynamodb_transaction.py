@@ -12,22 +12,22 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn
 
 import botocore.exceptions as driver
-import orjson
 
 from semel.ledger import dynamodb_items as items
+from semel.ledger import outgoing
 from semel.ledger.contract import (
     Fenced,
     Finish,
     LedgerError,
     LedgerUnavailable,
     OutcomeUnknown,
-    Outgoing,
     Transaction,
 )
 from semel.ledger.dynamodb_link import Link
 from semel.ledger.dynamodb_outbox import Outbox
 
 MOST_ITEMS: Final = 100
+MOST_BYTES: Final = 350_000  # of a body: an item has 400 KiB, in which the body is written as JSON, with attributes
 _ACTIONS: Final = frozenset({"Put", "Update", "Delete", "ConditionCheck"})
 _TRIES: Final = 5
 _PASSING: Final = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
@@ -74,8 +74,12 @@ class DynamoTransaction(Transaction):
         attributes: Mapping[str, str] | None = None,
     ) -> None:
         self._make_room(1)
-        text = body if isinstance(body, str) else orjson.dumps(body).decode()
-        message = Outgoing(queue, text, key, delay, group, dict(attributes or {}))
+        message = outgoing.checked(queue, body, key, delay, group, attributes)
+        if (size := len(message.body.encode())) > MOST_BYTES:
+            raise LedgerError(
+                f"tx.send to {queue}: a body of {size} bytes does not fit into DynamoDB's outbox, which takes up to "
+                f"{MOST_BYTES}; send the address of what is large instead"
+            )
         self._messages.append(self._outbox.put(message, len(self._messages)))
 
     def record(self, finishes: Sequence[Finish]) -> list[bool]:

@@ -31,6 +31,7 @@ from semel.ledger.contract import (
     Ledger,
     LedgerError,
     LedgerUnavailable,
+    OutboxStatus,
     Outgoing,
     Transaction,
     Verdict,
@@ -214,9 +215,15 @@ class PostgresLedger(Ledger):
         (taken,) = self._carriers.carry(self._rounds.take, [(limit, lease)])
         return cast(list[Outgoing], taken)
 
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
+        self._carriers.carry(self._rounds.refused, [(ids, error.replace("\0", "?"), wait)])
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:
+        (status,) = self._carriers.carry(self._rounds.outbox_status, [examples])
+        return cast(OutboxStatus, status)
+
     def count_outgoing(self) -> int:
-        (count,) = self._carriers.carry(self._rounds.count_outgoing, [None])
-        return cast(int, count)
+        return self.outbox_status(0).waiting
 
     def sent_outgoing(self, ids: Sequence[str]) -> None:
         self._carriers.carry(self._rounds.sent, ids)

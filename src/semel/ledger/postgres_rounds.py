@@ -27,6 +27,7 @@ from semel.ledger.contract import (
     Entry,
     Finish,
     Held,
+    OutboxStatus,
     Outgoing,
     Status,
     Verdict,
@@ -229,19 +230,33 @@ class Rounds:
         with connection.transaction():
             self._rows(connection, self.sql.taking, {"name": f"semel outbox {self._identity}"})
             taken = self._rows(connection, self.sql.take, {"limit": limit, "lease": lease})
-        return [
-            Outgoing(queue, body, key, delay, group, attributes, f"{self._identity}-{number}")
-            for number, queue, body, key, delay, group, attributes in sorted(taken, key=itemgetter(0))
-        ]
+        return [self._outgoing(row) for row in sorted(taken, key=itemgetter(0))]
 
-    def count_outgoing(self, connection: Connection, items: list[None]) -> list[int]:
-        return [self._rows(connection, self.sql.count_outgoing, {})[0][0] for _ in items]
+    def _outgoing(self, row: Any) -> Outgoing:
+        number, queue, body, key, delay, group, attributes, attempts, error = row
+        return Outgoing(queue, body, key, delay, group, attributes, f"{self._identity}-{number}", attempts, error)
+
+    def outbox_status(self, connection: Connection, items: list[int]) -> list[OutboxStatus]:
+        found = []
+        for limit in items:
+            ((waiting, refused),) = self._rows(connection, self.sql.count_outgoing, {})
+            rows = self._rows(connection, self.sql.examples, {"limit": limit}) if refused else ()
+            found.append(OutboxStatus(waiting, refused, tuple(self._outgoing(row) for row in rows)))
+        return found
+
+    def refused(self, connection: Connection, items: list[tuple[Sequence[str], str, float]]) -> list[None]:
+        for ids, error, wait in items:
+            parameters = {"ids": self._numbers(ids), "error": error, "wait": wait, "now": self._clock()}
+            connection.execute(self.sql.refused.encode(), parameters)
+        return [None] * len(items)
 
     def sent(self, connection: Connection, ids: list[str]) -> list[None]:
-        ours = (id_.removeprefix(f"{self._identity}-") for id_ in ids if id_.startswith(f"{self._identity}-"))
-        numbers = [int(number) for number in ours if number.isdigit()]
-        connection.execute(self.sql.sent.encode(), {"ids": Integers.pack(numbers)})
+        connection.execute(self.sql.sent.encode(), {"ids": self._numbers(ids)})
         return [None] * len(ids)
+
+    def _numbers(self, ids: Sequence[str]) -> Integers:
+        ours = (id_.removeprefix(f"{self._identity}-") for id_ in ids if id_.startswith(f"{self._identity}-"))
+        return Integers.pack([int(number) for number in ours if number.isdigit()])
 
 
 def _refusal(

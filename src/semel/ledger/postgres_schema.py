@@ -63,6 +63,11 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         to_timestamp(changed) AS changed, to_timestamp(expires) AS expires
     FROM {ledger};
     """,
+    """
+    ALTER TABLE {outbox}
+        ADD COLUMN attempts integer NOT NULL DEFAULT 0,
+        ADD COLUMN error    text NOT NULL DEFAULT '';
+    """,
 )
 
 # One row. `fence_floor`: the highest fence of a key that was purged.
@@ -266,10 +271,21 @@ taken AS MATERIALIZED (
 )
 UPDATE {{outbox}} AS o SET hidden_until = at + %(lease)s::float8
 FROM now_ CROSS JOIN taken WHERE o.id = taken.id
-RETURNING o.id, o.queue, o.body, o.key, o.delay, o."group", o.attributes
+RETURNING o.id, o.queue, o.body, o.key, o.delay, o."group", o.attributes, o.attempts, o.error
 """
 
-COUNT_OUTGOING: Final = "SELECT count(*) FROM {outbox}"
+REFUSED: Final = f"""
+WITH {NOW}
+UPDATE {{outbox}} SET hidden_until = at + %(wait)s::float8, attempts = attempts + 1, error = %(error)s
+FROM now_ WHERE id = ANY(%(ids)b::int8[])
+"""
+
+COUNT_OUTGOING: Final = "SELECT count(*), count(*) FILTER (WHERE attempts > 0) FROM {outbox}"
+
+EXAMPLES: Final = """
+SELECT id, queue, body, key, delay, "group", attributes, attempts, error FROM {outbox}
+WHERE attempts > 0 ORDER BY id LIMIT %(limit)s::int8
+"""
 
 SENT: Final = "DELETE FROM {outbox} WHERE id = ANY(%(ids)b::int8[])"
 
@@ -295,7 +311,9 @@ class Statements:
     taking: str = TAKING
     take: str = TAKE
     sent: str = SENT
+    refused: str = REFUSED
     count_outgoing: str = COUNT_OUTGOING
+    examples: str = EXAMPLES
 
     @classmethod
     def within(cls, schema: str) -> Statements:

@@ -7,7 +7,6 @@ committed; only if it was lost after COMMIT went out, OutcomeUnknown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
@@ -16,6 +15,7 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.types.json import Jsonb
 
+from semel.ledger import outgoing
 from semel.ledger.contract import Finish, LedgerError, LedgerUnavailable, OutcomeUnknown, Transaction, check_result
 from semel.ledger.postgres_carriers import translated
 from semel.ledger.postgres_rounds import Rounds
@@ -84,13 +84,14 @@ class PostgresTransaction(Transaction):
         group: str | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
+        it = outgoing.checked(queue, body, key, delay, group, attributes)
         message = {
-            "queue": queue,
-            "body": body if isinstance(body, str) else json.dumps(body),
-            "key": key,
-            "delay": delay,
-            "group": group,
-            "attributes": Jsonb(dict(attributes or {})),
+            "queue": it.queue,
+            "body": it.body,
+            "key": it.key,
+            "delay": it.delay,
+            "group": it.group,
+            "attributes": Jsonb(dict(it.attributes)),
         }
         with self._connected() as connection:
             connection.execute(self._rounds.sql.send.encode(), message)

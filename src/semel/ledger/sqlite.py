@@ -25,6 +25,7 @@ from semel.ledger.contract import (
     Finish,
     Ledger,
     LedgerError,
+    OutboxStatus,
     Outgoing,
     Transaction,
     Verdict,
@@ -164,8 +165,14 @@ class SqliteLedger(Ledger):
         if ids:
             self._writer.run(lambda db: outbox.sent_outgoing(db, self._identity, ids))
 
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
+        self._writer.run(lambda db: outbox.refused_outgoing(db, self._identity, ids, error, self._now() + wait))
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:
+        return self._read(lambda db: outbox.status(db, self._identity, examples))
+
     def count_outgoing(self) -> int:
-        return self._read(outbox.count_outgoing)
+        return self.outbox_status(0).waiting
 
     def close(self) -> None:
         self._writer.close()

@@ -17,7 +17,7 @@ from semel.ledger.contract import LedgerError, LedgerUnavailable
 
 Returned = TypeVar("Returned")
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 # Rows lie in the order of their first claim, the keys in an index of their own. Keys come in any order: with the rows
 # in key order (WITHOUT ROWID) a record would touch a page of its own again, which costs a third of the throughput.
@@ -58,7 +58,13 @@ _SET: Final = (
 )
 
 # What brings a file from version i to i + 1; statements apart by a semicolon.
-_STEPS: Final = (_TABLES,)
+_STEPS: Final = (
+    _TABLES,
+    """
+ALTER TABLE semel_outbox ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE semel_outbox ADD COLUMN error TEXT NOT NULL DEFAULT ''
+""",
+)
 
 # Primary result codes of SQLite, as in sqlite3.h.
 BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

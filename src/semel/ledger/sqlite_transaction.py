@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import orjson
 
+from semel.ledger import outgoing
 from semel.ledger import sqlite_rows as rows
-from semel.ledger.contract import Finish, LedgerError, OutcomeUnknown, Outgoing, Transaction
+from semel.ledger.contract import Finish, LedgerError, OutboxStatus, OutcomeUnknown, Outgoing, Transaction
 from semel.ledger.sqlite_schema import code_of, explained
 from semel.ledger.sqlite_writer import Writer
 
@@ -23,7 +24,7 @@ _SEND: Final = """
 """
 # A message of a group waits for all that were sent to the group before it.
 _DUE: Final = """
-    SELECT number, queue, body, key, delay, grp, attributes FROM semel_outbox AS it
+    SELECT number, queue, body, key, delay, grp, attributes, attempts, error FROM semel_outbox AS it
     WHERE taken_till <= :now AND NOT EXISTS (
         SELECT 1 FROM semel_outbox AS earlier
         WHERE earlier.queue = it.queue AND earlier.grp = it.grp AND earlier.number < it.number
@@ -33,7 +34,14 @@ _DUE: Final = """
 """
 _ANY_DUE: Final = "SELECT EXISTS (SELECT 1 FROM semel_outbox WHERE taken_till <= ?)"
 _TAKE: Final = "UPDATE semel_outbox SET taken_till = ? WHERE number = ?"
-_COUNT: Final = "SELECT count(*) FROM semel_outbox"
+_REFUSED: Final = """
+    UPDATE semel_outbox SET taken_till = ?, attempts = attempts + 1, error = ? WHERE number = ?
+"""
+_COUNT: Final = "SELECT count(*), count(*) FILTER (WHERE attempts > 0) FROM semel_outbox"
+_EXAMPLES: Final = """
+    SELECT number, queue, body, key, delay, grp, attributes, attempts, error FROM semel_outbox
+    WHERE attempts > 0 ORDER BY number LIMIT ?
+"""
 _SENT: Final = "DELETE FROM semel_outbox WHERE number = ?"
 
 # After these nobody can say whether the commit reached the disk.
@@ -71,9 +79,9 @@ class SqliteTransaction(Transaction):
         group: str | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        text = body if isinstance(body, str) else orjson.dumps(body).decode()
-        packed = orjson.dumps(dict(attributes or {})).decode()
-        self._begun().execute(_SEND, (queue, text, key, delay, group, packed))
+        it = outgoing.checked(queue, body, key, delay, group, attributes)
+        packed = orjson.dumps(dict(it.attributes)).decode()
+        self._begun().execute(_SEND, (it.queue, it.body, it.key, it.delay, it.group, packed))
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -157,20 +165,32 @@ def any_due(db: sqlite3.Cursor, now: float) -> bool:
     return bool(due)
 
 
-def count_outgoing(db: sqlite3.Cursor) -> int:
-    ((count,),) = db.execute(_COUNT).fetchall()
-    return int(count)
+def status(db: sqlite3.Cursor, identity: str, examples: int) -> OutboxStatus:
+    ((waiting, refused),) = db.execute(_COUNT).fetchall()
+    rows = db.execute(_EXAMPLES, (examples,)).fetchall() if refused else []
+    return OutboxStatus(waiting, refused, tuple(_outgoing(identity, row) for row in rows))
 
 
 def take_outgoing(db: sqlite3.Cursor, identity: str, limit: int, lease: float, now: float) -> list[Outgoing]:
     due = db.execute(_DUE, {"now": now, "limit": limit}).fetchall()
     db.executemany(_TAKE, [(now + lease, number) for number, *_ in due])
-    return [
-        Outgoing(queue, body, key, delay, group, orjson.loads(attributes), f"{identity}-{number}")
-        for number, queue, body, key, delay, group, attributes in due
-    ]
+    return [_outgoing(identity, row) for row in due]
+
+
+def _outgoing(identity: str, row: tuple[Any, ...]) -> Outgoing:
+    number, queue, body, key, delay, group, attributes, attempts, error = row
+    id = f"{identity}-{number}"
+    return Outgoing(queue, body, key, delay, group, orjson.loads(attributes), id, attempts, error)
+
+
+def refused_outgoing(db: sqlite3.Cursor, identity: str, ids: Sequence[str], error: str, till: float) -> None:
+    db.executemany(_REFUSED, [(till, error, number) for number in _numbers(identity, ids)])
 
 
 def sent_outgoing(db: sqlite3.Cursor, identity: str, ids: Sequence[str]) -> None:
+    db.executemany(_SENT, [(number,) for number in _numbers(identity, ids)])
+
+
+def _numbers(identity: str, ids: Sequence[str]) -> list[int]:
     ours = (it.removeprefix(f"{identity}-") for it in ids if it.startswith(f"{identity}-"))
-    db.executemany(_SENT, [(int(number),) for number in ours if number.isdigit()])
+    return [int(number) for number in ours if number.isdigit()]

@@ -164,6 +164,10 @@ class RowQueue:
     def url(self) -> str:
         return self.real.url
 
+    @property
+    def scope(self) -> str:
+        return self.real.scope
+
     def attributes(self, *names: str) -> dict[str, str]:
         return {name: self._attributes[name] for name in names or self._attributes if name in self._attributes}
 

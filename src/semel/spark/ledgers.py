@@ -18,6 +18,7 @@ from semel.consumer.keys import scoped
 from semel.ledger.contract import Ask, Claim, Finish, Ledger, Status, Won
 from semel.ledger.contract import Done as KnownDone
 from semel.spark.building import Taken
+from semel.sqs import Queue
 
 AT_ONCE: Final = 1_000
 
@@ -38,7 +39,7 @@ class Guard(Protocol):
     def release(self, taken: Sequence[Taken]) -> None: ...
 
 
-def guard_for(ledger: str | None, queue: str, lease: float) -> Guard:
+def guard_for(ledger: str | None, queue: Queue, lease: float) -> Guard:
     """`lease`: seconds from the claim to the record, best as long as the message is hidden. What a task that died has
     claimed waits for its end; after a longer pause, another may take it over."""
     if ledger is None:
@@ -69,9 +70,10 @@ class _NoGuard:
 class LedgerGuard:
     knows = True
 
-    def __init__(self, ledger: Ledger, queue: str, lease: float) -> None:
+    def __init__(self, ledger: Ledger, queue: Queue, lease: float) -> None:
         self._ledger = ledger
-        self._queue = queue
+        self._queue = queue.name
+        self._scope = queue.scope
         self._lease = lease
         self.done: list[Taken] = []
 
@@ -107,7 +109,7 @@ class LedgerGuard:
 
     def record_again(self, table: pa.Table) -> frozenset[str]:
         rows = zip(*(table.column(name).to_pylist() for name in ("message_id", "key", "fence")), strict=True)
-        return self._record([(id_, Claim(scoped(self._queue, key), f)) for id_, key, f in rows if f is not None])
+        return self._record([(id_, Claim(scoped(self._scope, key), f)) for id_, key, f in rows if f is not None])
 
     def _record(self, claims: Sequence[tuple[str, Claim]]) -> frozenset[str]:
         refused: set[str] = set()
@@ -124,4 +126,4 @@ class LedgerGuard:
 
     def _scoped(self, taken: Taken) -> str:
         assert taken.key is not None
-        return scoped(self._queue, taken.key)
+        return scoped(self._scope, taken.key)

@@ -97,7 +97,7 @@ class Task:
         self._clock, self._monotonic = clock, monotonic
         self._until = monotonic() + options.max_seconds
         self._rule = key_rule(options.key)
-        self._guard: Guard = guard_for(options.ledger, self.queue.name, options.visibility)
+        self._guard: Guard = guard_for(options.ledger, self.queue, options.visibility)
         self._tracer = Tracer(options.attempt_log, self.queue.name, options.visibility)
         self._pool: ThreadPoolExecutor | None = None
         self._unfinished: list[Callable[[], None]] = []

@@ -70,22 +70,6 @@ def attributes(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) ->
     return kept if len(kept) <= MAX_MESSAGE_ATTRIBUTES else {}
 
 
-def texts(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, str]:
-    """The same where attributes are texts only, as in an outbox: those of another kind are packed."""
-    kept = _without_ours(own)
-    if all(value.type == "String" for value in kept.values()):
-        return {name: str(value.value) for name, value in attributes(letter, own, body_bytes).items()}
-    found: dict[str, Attribute] = {}
-    for shorter in _ever_shorter(letter):
-        found = _packed(shorter) | as_one(kept)
-        if _fits(found, body_bytes):
-            break
-    else:
-        # Packing makes bytes longer: where even that is too much, what the message says counts for more.
-        found = _plain(_ever_shorter(letter)[-1])
-    return {name: str(value.value) for name, value in found.items()}
-
-
 def read(found: Mapping[str, Attribute]) -> tuple[Letter | None, dict[str, Attribute]]:
     """The letter, if the message is one, and the attributes that the message had of its own.
 
@@ -209,7 +193,8 @@ def _plain(letter: Letter) -> dict[str, Attribute]:
 def _packed(letter: Letter) -> dict[str, Attribute]:
     fields = {name: _sendable(getattr(letter, name)) for name in Letter.__slots__}
     found = {PACKED: _text(orjson.dumps(fields).decode())}
-    return found | {CARRIED_KEY: _text(letter.key)} if letter.key else found
+    known_by = {CARRIED_KEY: letter.key} if letter.key else {MESSAGE_ID: letter.message_id}
+    return found | {name: _text(value) for name, value in known_by.items() if value}
 
 
 def as_one(own: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -226,7 +211,7 @@ def _ever_shorter(letter: Letter) -> list[Letter]:
         replace(letter, reason=reason, error=_cut(letter.error, MAX_ERROR)),
         replace(letter, reason=reason, error=_cut(letter.error, MAX_ERROR // 10)),
         replace(letter, reason=reason[:50], error=""),
-        Letter(letter.key, reason[:50], "", 0, "", ""),
+        Letter(letter.key, reason[:50], "", 0, "" if letter.key else letter.message_id, ""),
     ]
 
 

@@ -220,22 +220,21 @@ class TestOutbox:
     ) -> None:
         other = make_ledger()
         with ledger.transaction() as tx:
-            tx.send("plain", "text")
+            tx.send("plain", "text", delay=30)
             tx.send(
                 "orders.fifo",
                 {"id": 7, "name": "Zoë"},
                 key="order-7/receipt",
-                delay=30,
                 group="g",
                 attributes={"a": "ü"},
             )
             assert other.take_outgoing() == []  # it is not sent before the commit
         first, second = drained(ledger)
         assert (first.queue, first.body, first.key, first.delay, first.group, first.attributes) == (
-            *("plain", "text", "", None, None),
+            *("plain", "text", "", 30, None),
             {},
         )
-        assert (second.queue, second.key, second.delay, second.group) == ("orders.fifo", "order-7/receipt", 30, "g")
+        assert (second.queue, second.key, second.delay, second.group) == ("orders.fifo", "order-7/receipt", None, "g")
         assert (json.loads(second.body), second.attributes) == ({"id": 7, "name": "Zoë"}, {"a": "ü"})
         assert first.id
         assert first.id != second.id

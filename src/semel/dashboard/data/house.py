@@ -28,6 +28,7 @@ from semel.dashboard.data.model import (
     Fault,
     LettersPage,
     Mark,
+    Message,
     MessagePage,
     MessagesPage,
     OncePage,
@@ -50,6 +51,7 @@ from semel.dlq.peeking import peeker
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin
+from semel.sqs.errors import SqsError
 
 HOUR: Final = 3600.0
 _LISTED: Final = 30.0  # seconds for which the ages in all dead-letter queues are good: they take a look to know
@@ -203,8 +205,7 @@ class House:
         )
         held = self.crew.holding(id)
         trail, trail_note = self.memory.trail(message)
-        keys = ledger_keys(message, told_keys(held, trail))
-        entry, ledger_note = self.memory.entry(keys)
+        entry, ledger_note = self.memory.entry(self._ledger_keys(message, told_keys(held, trail)))
         now = source.now()
         return MessagePage(
             message=message,
@@ -229,6 +230,13 @@ class House:
             in_hand=held,
             cost=cost,
         )
+
+    def _ledger_keys(self, message: Message, others: Sequence[str]) -> tuple[str, ...]:
+        """None if the queue that it came from is gone, or not ours to ask: then nothing can be looked up."""
+        try:
+            return ledger_keys(message, self.client.queue(message.source or message.queue).scope, others)
+        except SqsError:
+            return ()
 
     # Dead letters.
 

@@ -98,12 +98,12 @@ def shown_attributes(pairs: Iterable[tuple[str, Attribute]]) -> tuple[MessageAtt
     )
 
 
-def ledger_keys(message: Message, others: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names under which a ledger may know this message, the surest first. `others`: keys that workers told."""
-    queue = message.source or message.queue
+def ledger_keys(message: Message, scope: str, others: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names under which a ledger may know this message, the surest first. `scope`: of the queue that it is or was
+    worked on from; `others`: keys that workers told."""
     named = (attribute.value for attribute in message.attributes if attribute.name == PRODUCER_KEY)
     keys = (message.key, *others, *named, message.original_id, message.id)
-    return tuple(dict.fromkeys(scoped(queue, key) for key in keys if key))
+    return tuple(dict.fromkeys(scoped(scope, key) for key in keys if key))
 
 
 def told_keys(held: InHand | None, trail: Sequence[AttemptEvent]) -> list[str]:

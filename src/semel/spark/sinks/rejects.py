@@ -267,8 +267,10 @@ def letter_for(row: Mapping[str, Any], *, fifo: bool) -> Entry:
     """The dead letter of a rejected message. It is always small enough to be sent."""
     reason, _, error = row["reason"].partition(": ")
     about = error or row["reason"]
+    # An id is carried as what it is: as a key it would come before a business key's rule when the message is sent back.
+    ids = (row["message_id"], (row.get("attributes") or {}).get(letters.MESSAGE_ID))
     letter = letters.Letter(
-        key=row["key"] or "",
+        key="" if row["key"] in ids else row["key"] or "",
         reason=reason,
         error=f"field {row['field']}: {about}" if row.get("field") else about,
         attempts=row.get("receive_count") or 1,

@@ -80,6 +80,7 @@ class Queue:
         self._reference = reference
         self._url = reference.url
         self._arn = reference.arn
+        self._scope: str | None = None
         self._lock = threading.Lock()
         self._receive_bodies: dict[tuple[int, int, int | None], bytes] = {}
 
@@ -112,6 +113,16 @@ class Queue:
             if not self._arn:
                 raise self.client.misses("GetQueueAttributes", self.name, "QueueArn")
         return self._arn
+
+    @property
+    def scope(self) -> str:
+        """Region, account and name, as in `us-east-1:123456789012:orders`: what tells this queue from all others. As
+        SQS itself says it, so that it is the same for all who ask, whatever they call their region or the queue."""
+        if self._scope is None:
+            self.attributes("QueueArn")
+        if self._scope is None:
+            raise self.client.misses("GetQueueAttributes", self.name, "QueueArn")
+        return self._scope
 
     def call(self, operation: str, params: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
         """Any operation on this queue; its URL is added. `timeout` as in `Client.perform`."""
@@ -253,6 +264,8 @@ class Queue:
         found: dict[str, str] = self.call("GetQueueAttributes", {"AttributeNames": names or ("All",)}).get(
             "Attributes", {}
         )
+        if arn := found.get("QueueArn"):
+            self._scope = ":".join(arn.split(":")[3:])
         return found
 
     def purge(self) -> None:

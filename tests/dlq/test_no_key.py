@@ -1,0 +1,120 @@
+"""A message in which the rule finds no key has none; nor has its dead-letter message, nor what comes back from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from driven import LEASE, Calls, Place, letter, new_place, shop
+from semel import App, Reject
+from semel.dlq.desk import Desk
+from semel.dlq.plan import RedrivePlan
+
+WRONG, RIGHT = "$.order_id", "$.id"
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with new_place() as found:
+        found.queue("orders", dlq="dead")
+        yield found
+
+
+@pytest.fixture
+def desk(place: Place, tmp_path: Path) -> Desk:
+    return Desk(place.client, state=tmp_path, clock=place.clock.now)
+
+
+def redrive(place: Place, desk: Desk) -> None:
+    desk.redrive(RedrivePlan(queue="dead", where='reason = "no key"')).wait()
+    assert place.is_empty("dead")
+
+
+def drop_restore_and_redrive(place: Place, desk: Desk) -> None:
+    lines = list(desk.lines("dead"))
+    place.client.call("PurgeQueue", {"QueueUrl": place.client.queue("dead").url})
+    desk.restore(iter(lines)).wait()
+    redrive(place, desk)
+
+
+def have_sqs_move_them(place: Place, _desk: Desk) -> None:
+    place.redrive("dead")
+
+
+def run(place: Place, calls: Calls, key: str) -> None:
+    """Until nothing is left: of messages under one key, one runs and the others wait for it."""
+    while not place.is_empty():
+        place.worker(shop(calls, key=key)).drain()
+        place.clock.advance(LEASE + 3)
+
+
+@pytest.mark.parametrize("own", [0, 8, 10])
+@pytest.mark.parametrize("back", [redrive, drop_restore_and_redrive, have_sqs_move_them])
+def test_a_message_that_had_no_key_is_not_given_one(
+    place: Place, desk: Desk, back: Callable[[Place, Desk], None], own: int
+) -> None:
+    calls = Calls()
+    for sending in range(3):
+        place.send({"id": 7, "sending": sending}, attributes={f"a{n}": "its own" for n in range(own)})
+    run(place, calls, WRONG)
+    assert calls.seen == []
+    dead = place.messages("dead")
+    assert len(dead) == 3
+    for message in dead:
+        assert "key" not in letter(message)
+        assert json.loads(letter(message).get("dead-letter", "{}")).get("key", "") == ""
+    back(place, desk)
+    run(place, calls, RIGHT)
+    assert calls.keys == ["7"], "one order, three sendings"
+    assert place.is_empty("dead")
+
+
+def test_nor_is_its_edited_copy(place: Place, desk: Desk) -> None:
+    calls = Calls()
+    place.send({"id": 7})
+    run(place, calls, WRONG)
+    (dead,) = place.messages("dead")
+    assert desk.resend("dead", dead["MessageId"], body='{"id": 8}').key == ""
+    run(place, calls, RIGHT)
+    assert calls.keys == ["8"]
+
+
+def test_without_the_right_rule_it_is_rejected_again(place: Place, desk: Desk) -> None:
+    calls = Calls()
+    place.send({"id": 7})
+    run(place, calls, WRONG)
+    redrive(place, desk)
+    run(place, calls, WRONG)
+    assert calls.seen == []
+    (dead,) = place.messages("dead")
+    assert (letter(dead)["reason"], "key" in letter(dead)) == ("no key", False)
+
+
+def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_back_to(place: Place, desk: Desk) -> None:
+    app = App()
+
+    @app.handler("orders")
+    def misread(order: list[str]) -> None: ...
+
+    calls = Calls()
+    for _ in range(3):
+        place.send({"id": 7})
+    place.worker(app).drain()
+    dead = place.messages("dead")
+    assert [(letter(one)["reason"], "key" in letter(one)) for one in dead] == [("undecodable", False)] * 3
+    desk.redrive(RedrivePlan(queue="dead", where="reason = undecodable")).wait()
+    run(place, calls, RIGHT)
+    assert calls.keys == ["7"]
+
+
+def test_what_a_handler_rejected_under_its_message_id_comes_back_under_that_id(place: Place, desk: Desk) -> None:
+    calls = Calls(Reject("not today"), Reject("nor today"))
+    sent = place.send({"id": 7})
+    for _ in range(3):
+        run(place, calls, "message-id")
+        desk.redrive(RedrivePlan(queue="dead", where="reason = rejected")).wait()
+    assert calls.keys == [sent] * 3
+    assert place.is_empty()
