@@ -92,6 +92,8 @@ def post(server: HealthServer, command: object, **headers: str) -> tuple[int, di
         ("127.8.8.8", {"Host": "127.0.0.1:8080"}, None, None),
         ("::1", {"Host": "[::1]:8080"}, None, None),
         ("::ffff:127.0.0.1", {"Host": "localhost:8080"}, None, None),
+        ("127.0.0.1", {"Host": "worker:8080"}, None, None),
+        ("127.0.0.1", {"Host": "shop.localhost"}, None, None),
         ("10.0.0.7", {"Host": "10.0.0.1"}, None, 403),
         ("::ffff:10.0.0.7", {}, None, 403),
         ("", {}, None, 403),

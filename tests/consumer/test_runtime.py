@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -466,6 +466,34 @@ def test_the_outbox_is_sent_after_the_commit(app: App, broker: EmbeddedBroker) -
         until(lambda: run.deleted == 20)
         until(lambda: len(broker.peek("receipts")) == 20)
     assert receipts.name == "receipts"
+
+
+def test_an_outbox_that_never_becomes_empty_does_not_keep_a_worker_from_stopping(
+    app: App, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers commit all the time, and any of them can send it."""
+    make_queue(app)
+    make_queue(app, "receipts")
+    monkeypatch.setattr("semel.consumer.runtime.FLUSH", 0.2)
+
+    @app.handler("orders")
+    def handle(body: str, tx: Transaction) -> None:
+        pass
+
+    sent_outgoing = SqliteLedger.sent_outgoing
+
+    def sent_and_more_came(self: SqliteLedger, ids: Sequence[str]) -> None:
+        sent_outgoing(self, ids)
+        with self.transaction() as tx:
+            tx.send("receipts", "another")
+
+    with running_app(app, drain=0) as run:
+        monkeypatch.setattr(SqliteLedger, "sent_outgoing", sent_and_more_came)
+        with ledger.transaction() as tx:
+            tx.send("receipts", "first")
+        report = run.stop()
+    assert report.outbox == 1
+    assert report.clean
 
 
 def test_the_attempt_log_tells_the_whole_story(app: App, tmp_path: Path) -> None:

@@ -345,7 +345,9 @@ class TestAPoolThatIsSmallerThanTheConcurrency:
 
     def test_makes_handlers_wait_for_each_other_and_costs_no_attempt(self, app: App, ledger: PostgresLedger) -> None:
         attempts, waiting = list[int](), threading.Semaphore(0)
-        ledger._timeout = 0.02  # of the pool only: what the ledger itself does has its full time
+        with ledger.transaction() as tx:
+            tx.execute("SELECT 1")  # the connection is there
+        ledger._timeout = 0.1  # of the pool only: what the ledger itself does has its full time
 
         @app.handler("payments", key="$.id")
         def book(payment: dict[str, Any], ctx: Context, tx: Transaction) -> None:
@@ -355,7 +357,7 @@ class TestAPoolThatIsSmallerThanTheConcurrency:
             if len(attempts) < 4:  # the first one
                 for _ in range(4):
                     assert waiting.acquire(timeout=30)
-            tx.execute("SELECT pg_sleep(0.1)")  # several times as long as one waits for a connection at a time
+            tx.execute("SELECT pg_sleep(0.3)")  # several times as long as one waits for a connection at a time
 
         report = app.run(burst=True)
         assert attempts == [1, 1, 1, 1]

@@ -225,7 +225,7 @@ class TestAnOpenTransaction:
             assert tx.execute("SELECT 1").fetchone() == (1,)
 
     def test_waits_for_a_connection_while_others_have_them_in_use(self, make: Make) -> None:
-        ledger = make(pool_size=1, timeout=0.5)
+        ledger = make(pool_size=1)
         waiting, seen = threading.Event(), list[Any]()
 
         def wait_for_it() -> None:
@@ -236,9 +236,10 @@ class TestAnOpenTransaction:
         thread = threading.Thread(target=wait_for_it, daemon=True)
         with ledger.transaction() as tx:
             tx.execute("SELECT 1")
+            ledger._timeout = 0.1  # only from here on, so that a slow machine does not fail for another reason
             thread.start()
             assert waiting.wait(30)
-            thread.join(3 * ledger._timeout)  # longer than any call may take
+            thread.join(5 * ledger._timeout)
             assert thread.is_alive()
             assert win(ledger, "key")  # the ledger's own work goes on
         thread.join(30)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_LEDGER: Final = "sqlite:///semel-ledger.db"
-DEFAULT_DRAIN: Final = 25.0  # under the 30 seconds that Kubernetes gives
+DEFAULT_DRAIN: Final = 25.0  # with what follows it, under the 30 seconds that Kubernetes gives
 DEAD_LETTER_RETENTION: Final = 1_209_600  # 14 days: a dead letter keeps the age that it came with
 PYTHONS_THRESHOLD: Final = (700, 10, 10)
 CALM: Final = (20_000, 20, 50)

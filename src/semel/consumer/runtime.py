@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -32,7 +33,7 @@ MOST_BEATERS: Final = 4
 OUTBOX_LOOK_EVERY: Final = 10.0  # seconds between two looks at what waits there
 PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence
-FLUSH: Final = 10.0  # seconds for the last deletes
+FLUSH: Final = 4.0  # seconds after the drain in which all that is done must have reached the ledger and SQS
 BURST_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
 AT_WORK: Final = LEASED - {State.CLAIMED}
 
@@ -267,15 +268,15 @@ class Runtime:
         self._unsendable.difference_update(dispatched.sent)
         return len(dispatched.sent)
 
-    def _outbox_left(self) -> int:
+    def _outbox_left(self, sent_by: float) -> int:
         """What is in the outbox after a last try. Another worker may be sending it."""
         if not self.ledger.transactional:
             return 0
         for thread in self._threads:
             if thread.name == "semel-outbox":
                 self._committed.set()
-                thread.join(FLUSH)  # what it has taken, nobody else can send
-        while self._outbox_round():
+                thread.join(max(0.0, sent_by - self.tools.monotonic()))  # what it has taken, nobody else can send
+        while self.tools.monotonic() < sent_by and self._outbox_round():
             pass
         try:
             return self.ledger.count_outgoing()
@@ -299,10 +300,12 @@ class Runtime:
             self._abandon()
         left = {threads.lane.name: count for threads in self.lanes if (count := _working(threads.lane))}
         drained_for = self.tools.monotonic() - began
-        for threads in self.lanes:
-            threads.close(FLUSH)
+        # One time for all of it, and all queues side by side: whoever stops us does not wait longer for many of them.
+        flushed_by = (self.tools.monotonic() if self._hurry.is_set() else ends) + FLUSH
+        with ThreadPoolExecutor(len(self.lanes) or 1, "semel-close") as closing:
+            list(closing.map(lambda threads: threads.close(flushed_by), self.lanes))
         self.heart.close()
-        outbox_left = self._outbox_left()
+        outbox_left = self._outbox_left(flushed_by)
         self._stop_loop()
         for name, count in left.items():
             limit = (

@@ -394,10 +394,9 @@ class LaneThreads:
         loop = self.runtime.loop()
         loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._tasks])
 
-    def close(self, timeout: float) -> None:
+    def close(self, ends: float) -> None:
         """Let everything that is settled reach the ledger and SQS, in that order."""
         lane: Lane = self.lane
-        ends = self.runtime.tools.monotonic() + timeout
         stages: tuple[tuple[tuple[Inbox[Any], ...], tuple[str, ...]], ...] = (
             ((), ("receive",)),  # what a poll that was cancelled had got is handed back, too
             ((self._claiming,), ("claim",)),

@@ -207,9 +207,7 @@ class PostgresLedger(Ledger):
             if tx.begun is not None:
                 connection, _ = tx.begun
                 connection.row_factory = tuple_row  # whatever the user has made of it
-                with self._opening:
-                    self._holders.remove(threading.get_ident())
-                self._pool.putconn(connection)
+                self._give_back(connection)
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
         (taken,) = self._carriers.carry(self._rounds.take, [(limit, lease)])
@@ -264,26 +262,31 @@ class PostgresLedger(Ledger):
             block = connection.transaction()
             try:
                 block.__enter__()
-            except psycopg.Error:
-                self._pool.putconn(connection)  # it is dropped; the next one may be as old, so try until time is up
-            except BaseException:
-                self._pool.putconn(connection)
-                raise
-            else:
-                with self._opening:
-                    self._holders.append(threading.get_ident())
                 return connection, block
+            except psycopg.Error:
+                self._give_back(connection)  # it is dropped; the next one may be as old, so try until time is up
+            except BaseException:
+                self._give_back(connection)
+                raise
+
+    def _give_back(self, connection: Connection) -> None:
+        self._pool.putconn(connection)
+        with self._opening:
+            self._holders.remove(threading.get_ident())
 
     def _free_connection(self, deadline: float) -> Connection:
         """From the pool. While others have connections in use this is no outage: one of theirs will be free. Only who
         has one itself does not wait for long: all others might be waiting just like that."""
         while True:
+            in_use = bool(self._holders)  # also if by the end of the wait one is just being handed on
             try:
-                return self._pool.getconn(max(0.001, deadline - time.monotonic()))
-            except PoolTimeout as error:
+                connection = self._pool.getconn(max(0.001, deadline - time.monotonic()))
                 with self._opening:
-                    nested, others = threading.get_ident() in self._holders, bool(self._holders)
-                if nested or not others:
+                    self._holders.append(threading.get_ident())
+                return connection
+            except PoolTimeout as error:
+                nested = threading.get_ident() in self._holders
+                if nested or not (in_use or self._holders):
                     reason = (
                         f"all {self._pool.max_size} connections for transactions are in use (pool_size), one of them "
                         "by this very thread, for a transaction around this one"
