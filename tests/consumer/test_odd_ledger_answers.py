@@ -210,7 +210,10 @@ def test_the_recorder_does_not_spin_at_the_end_when_the_ledger_is_away(
             until(lambda: ledger.calls)
             run.stop()
             assert ledger.calls < 50
-            ledger.away = set()
+            recorders = [thread for thread in threading.enumerate() if thread.name == "semel-settle-orders"]
+            for thread in recorders:
+                thread.join(60)  # it does not go on after the app has stopped
+                assert not thread.is_alive()
 
 
 def test_while_the_ledger_refuses_one_record_for_good_the_others_are_recorded_without_a_pause(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ none leaves a poll behind that another wanted ended.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
@@ -53,6 +54,7 @@ class LaneThreads:
         self.last_message = self.last_poll  # when the last one came
         self.receivers = 0  # of this generation
         self._begun = False
+        self._ends = math.inf  # when closing gives up
         self._workers = 0
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -344,7 +346,7 @@ class LaneThreads:
             pause = max(0.0, again_at - monotonic()) if waiting else None
             taken = lane.settling.take(SETTLE_AT_ONCE, pause)
             if not taken and lane.settling.closed:
-                if not waiting:
+                if not waiting or monotonic() > self._ends:
                     return
                 time.sleep(max(0.0, again_at - monotonic()))
             if len(taken) < TENS and not lane.fifo and not lane.stopping:
@@ -397,6 +399,7 @@ class LaneThreads:
     def close(self, ends: float) -> None:
         """Let everything that is settled reach the ledger and SQS, in that order."""
         lane: Lane = self.lane
+        self._ends = ends
         stages: tuple[tuple[tuple[Inbox[Any], ...], tuple[str, ...]], ...] = (
             ((), ("receive",)),  # what a poll that was cancelled had got is handed back, too
             ((self._claiming,), ("claim",)),
