@@ -113,6 +113,25 @@ def test_a_message_that_is_about_to_be_visible_again_is_not_sealed(place: Intake
     assert place.waiting() == (1, 0)
 
 
+def test_a_message_is_not_sealed_if_its_claim_in_the_ledger_took_too_long(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
+        place.send('{"id": 1}')
+        task = place.task(GIVEN)
+        claim = task._guard.claim
+
+        def slow(*arguments: object) -> object:
+            found = claim(*arguments)  # type: ignore[arg-type]
+            place.clock.advance(place.options.visibility - place.options.margin + 1)
+            return found
+
+        task._guard.claim = slow  # type: ignore[method-assign,assignment]
+        assert [body for table in task.tables() for body in bodies(table)] == []
+        assert place.waiting() == (1, 0)  # it is another's at once, and so is its key
+        assert place.run(replace(GIVEN, batch=2)) == ['{"id": 1}']
+
+
 def test_a_segment_whose_deletes_failed_leaves_suspects(place: Intake) -> None:
     place.send("a")
     task = place.task(GIVEN)

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from semel.spark.options import ReadOptions
+from semel.spark.receiving import Assignment, Task
 from semel.spark.storage import LocalStore, StorageError, Store, open_store
-from semel.spark.storage_s3 import S3Store
+from semel.spark.storage_s3 import S3Store, Timeouts
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,22 @@ def test_a_store_that_ignores_the_condition_is_refused(s3: str, monkeypatch: pyt
     monkeypatch.setattr(store, "put_if_absent", careless)
     with pytest.raises(StorageError, match="If-None-Match"):
         store.check()
+
+
+@pytest.mark.parametrize("seconds", [2.5, 12.0, 12.1, 30.0, 61.0, 120.0])
+def test_all_tries_of_a_call_to_s3_fit_into_the_time_there_is(seconds: float) -> None:
+    found = Timeouts.within(seconds)
+    assert found.longest == pytest.approx(seconds)
+    assert min(found.connect, found.read) > 0.5
+
+
+def test_a_task_gives_a_seal_in_s3_no_more_time_than_its_messages_stay_hidden(s3: str) -> None:
+    options = ReadOptions(("orders",), f"{s3}/log", visibility=40, endpoint_url="http://127.0.0.1:9")
+    store = Task(options, Assignment(1, 0, "orders", 1, 1)).log.store
+    assert isinstance(store, S3Store)
+    config = store._client.meta.config
+    used = Timeouts(config.retries["total_max_attempts"], config.connect_timeout, config.read_timeout)
+    assert used.longest < options.margin
 
 
 @pytest.mark.parametrize(("url", "said"), [("gopher://x/y", "gopher"), ("s3://", "needs a bucket")])

@@ -90,7 +90,7 @@ class Task:
         assert options.segments is not None
         self.options = options
         self.given = assignment
-        self.log = log or SegmentLog(open_store(options.segments))
+        self.log = log or SegmentLog(open_store(options.segments, options.margin))
         self.queue = queue or client_for(options.address).queue(assignment.queue)
         self.attempt = uuid4().hex
         self._first_wait = first_wait
@@ -185,7 +185,7 @@ class Task:
                 yield from found.table.column("message_id").to_pylist()
 
     def _seal(self, place: Place, taken: list[Taken], counts: _Counts, *, last: bool) -> Sealed:
-        table = building.table(taken, self.queue.name, self.options.columns)
+        taken, table = self._in_time(taken)
         ends = min((t.hidden_until for t in taken), default=self._monotonic())
         hidden = self._clock() + ends - self._monotonic()
         points.reached("before-seal")
@@ -219,6 +219,21 @@ class Task:
         fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
         self._settle(place, mark, fresh, healing, wait=self.queue.fifo and not last)
         return sealed.without(refused)
+
+    def _in_time(self, taken: list[Taken]) -> tuple[list[Taken], pa.Table]:
+        """The segment's rows. Claims and tables take their time: what is no longer surely ours goes back instead."""
+        while True:
+            table = building.table(taken, self.queue.name, self.options.columns)
+            until = self._monotonic() + self.options.margin
+            late = [t for t in taken if t.hidden_until <= until]
+            if not late:
+                return taken, table
+            _log.warning(
+                "queue %s: %d messages go back, as there was no time left to seal them", self.queue.name, len(late)
+            )
+            self._guard.release(late)
+            self._give_back(late)
+            taken = [t for t in taken if t.hidden_until > until]
 
     def _of_backlog(self, taken: Sequence[Taken]) -> int:
         before = self.given.before

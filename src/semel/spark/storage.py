@@ -18,6 +18,7 @@ from uuid import uuid4
 from semel.errors import SemelError
 
 TEMPORARY: Final = ".tmp-"
+PATIENCE: Final = 120.0
 
 
 class StorageError(SemelError):
@@ -44,8 +45,9 @@ class Store(Protocol):
         """What is not there counts as deleted."""
 
 
-def open_store(url: str) -> Store:
-    """The store at a path, a file:// address or an s3:// address. Nothing is made before it is used."""
+def open_store(url: str, patience: float = PATIENCE) -> Store:
+    """The store at a path, a file:// address or an s3:// address. Nothing is made before it is used. `patience`: after
+    so many seconds a call that S3 does not answer has failed."""
     scheme, _, rest = url.partition("://")
     if scheme == url or scheme == "file":
         path = unquote(urlsplit(url).path) if rest else url
@@ -55,7 +57,7 @@ def open_store(url: str) -> Store:
     if scheme in ("s3", "s3a", "s3n"):
         from semel.spark.storage_s3 import S3Store
 
-        return S3Store(rest)
+        return S3Store(rest, patience)
     raise StorageError(
         f"{url!r}: a segment log can be kept in a folder that all executors see (a path or file://…) or in S3 "
         f"(s3://bucket/prefix); {scheme}:// is not known to have an atomic put-if-absent here"
