@@ -89,6 +89,24 @@ def test_a_folder_of_which_all_was_deleted_is_gone(tmp_path: Path) -> None:
     assert not (tmp_path / "b1").exists()
 
 
+def test_every_new_folder_is_synced_in_the_one_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the power takes a sealed segment with it, after its messages were deleted."""
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    store = open_store(str(tmp_path / "checkpoint" / "segments"))
+    assert store.put_if_absent("b1/t0.seg", b"1")
+    assert {tmp_path, tmp_path / "checkpoint", Path(store.url), Path(store.url, "b1")} <= set(synced)
+    synced.clear()
+    assert store.put_if_absent("b1/t1.seg", b"1")  # another may have made the folder, and died before it was synced
+    assert {Path(store.url), Path(store.url, "b1")} <= set(synced)
+
+
 def test_a_bucket_that_does_not_exist_is_named(s3: str) -> None:
     with pytest.raises(StorageError, match="s3://elsewhere/log"):
         open_store("s3://elsewhere/log").put("a", b"")

@@ -65,7 +65,8 @@ def open_store(url: str, patience: float = PATIENCE) -> Store:
 
 
 class LocalStore:
-    """A folder. Hard links decide races, on network file systems too; files and folders are synced."""
+    """A folder. Hard links decide races, on network file systems too. Files are synced, and every folder on the way to
+    them: a file is nowhere if its folder is not."""
 
     def __init__(self, path: str) -> None:
         self.root = Path(path)
@@ -77,7 +78,7 @@ class LocalStore:
     def put(self, name: str, data: bytes) -> None:
         temporary = self._written(name, data)
         os.replace(temporary, self.root / name)
-        _sync_folder(temporary.parent)
+        self._sync_folders(temporary.parent)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         if (self.root / name).exists():
@@ -96,7 +97,7 @@ class LocalStore:
             raise self._failed(name, error) from error
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(temporary.parent)
+        self._sync_folders(temporary.parent)
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -131,7 +132,7 @@ class LocalStore:
         target = self.root / name
         temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             with open(temporary, "xb") as file:
                 file.write(data)
                 file.flush()
@@ -144,10 +145,25 @@ class LocalStore:
             raise self._failed(name, error) from error
         return temporary
 
+    def _sync_folders(self, folder: Path) -> None:
+        """This one and those above it, also if another has made them: whether it came to sync them, nobody knows."""
+        while folder != self.root:
+            _sync_folder(folder)
+            folder = folder.parent
+        _sync_folder(folder)
+
     def _failed(self, name: str, error: OSError) -> StorageError:
         return StorageError(
             f"{self.root / name}: {error.strerror or error}. All executors need to read and write there."
         )
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        if not folder.parent.exists():
+            _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
