@@ -154,6 +154,29 @@ def test_committed_recognises_what_came_back_while_the_driver_was_away(place: In
     restarted.stop()
 
 
+@pytest.mark.parametrize("ack", ["sealed", "committed"])
+def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_more_than_is_left(
+    place: Intake, ack: str
+) -> None:
+    """The segment says until when its messages are hidden by the clock of the executor; the delete goes by another."""
+    given = place.with_options(ack=ack)
+    given.send("a")
+    planner = given.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    task = given.task(planner.assignments(start, end)[0])
+    task._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(task.tables())
+    given.clock.advance(given.options.visibility - 2)
+    for again in planner.assignments(start, end):
+        given.run(again)
+    planner.latest(end, 100)
+    planner.stop()
+    assert given.waiting() == (0, 0)
+    assert len(given.log.suspects()["orders"]) == 1
+
+
 def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
     place.send(*map(str, range(30)))
     planner = place.planner()

@@ -269,7 +269,7 @@ class Task:
             return sealed.without(mark.refused)
         received, refused = len(sealed.table), self._guard.record_again(sealed.table)
         sealed = sealed.without(refused)
-        good_for = sealed.meta.hidden_until - self._clock()
+        good_for = sealed.meta.surely_hidden_until - self._clock()
         ends = self._monotonic() + good_for
         self._tracer.received_before(sealed.table)
         columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]

@@ -89,7 +89,7 @@ class Settler:
         segment = self._log.read(place)
         assert segment is not None
         segment = segment.without(mark.refused if mark is not None else ())
-        hidden_until = max(segment.meta.hidden_until, self._kept_until(place))
+        hidden_until = max(segment.meta.surely_hidden_until, self._kept_until(place))
         unsure = delete_all(self._queues[segment.meta.queue], segment, self._options.threads)
         if self._clock() >= hidden_until:  # then even a delete that was answered with success may have had no effect
             unsure = sent_at(segment)
