@@ -231,6 +231,14 @@ def test_a_wrong_option_is_named(
         Stream(spark, broker, tmp_path, **options).run()
 
 
+def test_a_batch_read_cannot_wait_for_a_commit(
+    spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
+) -> None:
+    options = {"queue": "orders", "endpointUrl": broker.url, "segments": f"{tmp_path}/taken", "ack": "committed"}
+    with pytest.raises(Exception, match="'ack' is 'committed', which is for streams"):
+        spark.read.format("sqs").options(**options).load().collect()
+
+
 def test_a_queue_that_does_not_exist_is_named(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     from pyspark.errors import StreamingQueryException
 
