@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from semel.spark.log import LogError, Place, counts
-from semel.spark.planning import assignments
+from semel.spark.planning import Planner, assignments
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, intake
 
@@ -34,6 +34,24 @@ def test_the_offset_says_all_that_a_replay_needs(place: Intake) -> None:
     assert end["batch"] == 1
     assert end["plan"] == {"orders": 1}
     assert assignments(end) == planner.assignments(start, end) == place.planner().assignments(start, end)
+
+
+def test_the_time_of_a_batch_never_goes_back_whatever_the_drivers_clock_does(place: Intake) -> None:
+    """`planned_at` is the event time of deduplication by key: a row that it makes late would be dropped."""
+    place.send("a")
+    planner = place.planner()
+    first, _ = place.batch(planner, planner.initial())
+    assert first["planned_at"] == int(place.now() * 1_000)
+    place.send("b")
+    behind = Planner(
+        place.options, place.log, {"orders": place.queue}, sleep=lambda _: None, clock=lambda: place.now() - 3_600
+    )
+    second, _ = place.batch(behind, first)
+    assert second["planned_at"] == first["planned_at"]
+    place.clock.advance(60)
+    place.send("c")
+    third, _ = place.batch(place.planner(), second)
+    assert third["planned_at"] == first["planned_at"] + 60_000
 
 
 def test_more_waiting_gets_more_receivers_up_to_the_limit(place: Intake) -> None:

@@ -42,7 +42,7 @@ PAGE: Final = 100  # receipts that one thread settles at a time
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
-    before. `suspects`: there are some to look out for."""
+    before. `suspects`: there are some to look out for. `planned_at`: when the batch was planned, in milliseconds."""
 
     batch: int
     task: int
@@ -52,6 +52,7 @@ class Assignment:
     before: int | None = None
     replay: bool = False
     suspects: bool = False
+    planned_at: int = 0
 
 
 @dataclass(slots=True)
@@ -353,8 +354,11 @@ def _ms(sent: Any) -> int:
     return 0 if sent is None else int(sent.timestamp() * 1_000)
 
 
-def rows(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The table as record batches with just the columns and types that Spark expects."""
+def rows(table: pa.Table, schema: pa.Schema, planned_at: int) -> Iterator[pa.RecordBatch]:
+    """The table as record batches with just the columns and types that Spark expects. `planned_at` is not sealed: it is
+    the batch's, in milliseconds."""
+    stamp = pa.scalar(planned_at * 1_000, COLUMNS.field("sent_at").type)
+    table = table.append_column("planned_at", pa.repeat(stamp, len(table)))
     chosen = table.select(schema.names).cast(schema)
     yield from chosen.to_batches(max_chunksize=10_000)
 

@@ -24,7 +24,7 @@ _META: Final = b"semel"
 SKEW: Final = 5.0  # seconds that the clocks of two hosts may differ by
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-# What is sealed of a message; the first twelve are the columns of the source.
+# What is sealed of a message; the first twelve are columns of the source, which has `planned_at` too.
 COLUMNS: Final = pa.schema(
     [
         ("message_id", pa.string()),

@@ -131,7 +131,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
         for table in Task(self._options, partition.value).tables():
-            yield from rows(table, schema)
+            yield from rows(table, schema, partition.value.planned_at)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planner.committed(end)
