@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,79 @@ def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> 
     planner.latest(end, 100)
     assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
     planner.stop()
+
+
+def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: Intake) -> None:
+    late = place.with_options(ack="committed", queues=("orders", "returns"))
+    returns = late.queue.client.create_queue("returns")
+    late.send("a")
+    returns.send("b")
+    planner = Planner(late.options, late.log, {"orders": late.queue, "returns": returns}, clock=late.now)
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    for given in planner.assignments(start, end):
+        replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
+    late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
+    late.clock.advance(late.options.visibility - 5)
+    assert planner._heart is not None
+    assert planner._heart.beat(end["batch"]) == 1
+    del late.queue.change_visibility
+    planner.stop()
+
+
+def test_committed_keeps_nothing_hidden_that_is_settled(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heart is not None
+    assert planner._heart.beat(end["batch"]) == 1
+    planner.latest(end, 100)
+    calls: list[object] = []
+    late.queue.change_visibility = calls.append  # type: ignore[method-assign,assignment]
+    planner._heart.beat(end["batch"])
+    del late.queue.change_visibility
+    planner.stop()
+    assert calls == []
+
+
+def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_in_order(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as plain:
+        late = plain.with_options(ack="committed")
+        for body in ("a1", "a2", "a3"):
+            late.send(body, group="a")
+        planner = late.planner()
+        start = planner.initial()
+        end = planner.latest(start, 100)
+        (given,) = planner.assignments(start, end)
+        ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
+        late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
+        assert planner.latest(end, 100) == end
+        assert late.waiting() == (0, 2)
+        late.clock.advance(51)
+        after, rows = late.batch(planner, end)
+        assert rows == ["a2", "a3"]
+        late.log.give_back(1, {})
+        planner.latest(after, 100)
+        planner.stop()
+        assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+
+
+def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committed(place: Intake) -> None:
+    """The batch is run again, and one of its tasks receives what another has sealed."""
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    list(two.task(planner.assignments(start, end)[0]).tables())
+    planner.stop()
+    two.clock.advance(two.options.visibility + 1)
+    again = two.planner()
+    for given in reversed(again.assignments(start, end)):
+        two.run(given)
+    again.stop()
+    assert sum(two.waiting()) == 1_500
 
 
 def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:

@@ -74,12 +74,13 @@ def messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Received]]:
 
 
 def _message(row: dict[str, Any]) -> Received:
+    """A message of a FIFO queue is never a copy of ours, and whatever it says, its id is the one that SQS gave it."""
     for name in ("sent_at", "first_received_at"):
         if row[name] is not None:
             row[name] //= 1_000
     system = {wire: str(row[name]) for name, wire in _SYSTEM.items() if row[name] is not None}
     attributes = {name: Attribute("String", value) for name, value in row["attributes"] or ()}
-    first = attributes.pop(FIRST_ID, None)
+    first = None if row["queue"].endswith(".fifo") else attributes.pop(FIRST_ID, None)
     id_ = row["message_id"] if first is None else str(first.value)
     return letters.restored(Received(id_, "", row["body"], system, attributes))
 

@@ -131,6 +131,8 @@ class Planner:
 
     def _settled(self, offset: Offset) -> list[Mark]:
         self._check(offset)
+        if self._heart is not None:
+            self._heart.committed(offset["batch"])
         return self._settler.settle(offset["batch"])
 
     def _check(self, offset: Offset) -> None:

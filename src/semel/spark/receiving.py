@@ -214,7 +214,11 @@ class Task:
             backlog=self._of_backlog(taken),
             refused=tuple(refused),
         )
-        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in counts.healing]
+        again = counts.healing
+        if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
+            committed = self.log.suspects().get(self.queue.name, {}) if again else {}
+            again = [t for t in again if t.message.message_id in committed]
+        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
         healing += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._guard.done]
         ours = [t for t in taken if t.message.message_id not in refused]
         fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]

@@ -27,7 +27,7 @@ class Timeouts(NamedTuple):
     @property
     def longest(self) -> float:
         """Before the second try botocore waits up to a second, and before each further one twice as long."""
-        return self.tries * (self.connect + self.read) + 2 ** (self.tries - 1) - 1
+        return self.tries * (self.connect + self.read) + (1 << self.tries - 1) - 1
 
     @classmethod
     def within(cls, seconds: float) -> Timeouts:

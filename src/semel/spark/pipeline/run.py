@@ -237,8 +237,8 @@ class _Run:
             raise SemelError(
                 f"Spark would drop {late} rows of batch {number} as late: its watermark, in {self.checkpoint.query}, "
                 "is ahead of the time at which the batch was planned. Nothing of the batch is committed, and its "
-                f"messages are sealed in {self.segments.url}. `semel pipeline reset FILE` begins a new query with them; "
-                "the keys that this one knows are forgotten then"
+                f"messages are sealed in {self.segments.url}. `semel pipeline reset FILE` begins a new query with "
+                "them; the keys that this one knows are forgotten then"
             )
 
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
