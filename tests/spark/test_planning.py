@@ -204,6 +204,7 @@ def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_i
         end = planner.latest(start, 100)
         (given,) = planner.assignments(start, end)
         ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
+        assert len(late.log.places(1)[0]) == 1  # the group is blocked: there is nothing to ask for
         late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
         assert planner.latest(end, 100) == end
         assert late.waiting() == (0, 2)

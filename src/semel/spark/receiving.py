@@ -143,7 +143,8 @@ class Task:
         taken = self._guard.claim(self._sift(arrivals, counts), self._hide)
         counts.known = len(self._guard.done)
         # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
-        last = not self.queue.fifo or gathering.enough or not taken
+        # If nothing is deleted before the commit, there is nothing to ask for.
+        last = not self.queue.fifo or self.options.ack == "committed" or gathering.enough or not taken
         self._tracer.received(taken)
         return self._seal(place, taken, counts, last=last)
 
