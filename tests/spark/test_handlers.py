@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -537,6 +538,74 @@ def test_spark_runs_the_handlers_of_an_app_each_effect_once(spark: SparkSession,
     again = handlers.run(app, endpoint_url=shop.broker.url, checkpoint=str(shop.folder / "ck2"), available_now=True)
     assert (again.error, again.completed) == (None, 10)
     assert len(shop.effects()) == 89
+
+
+def test_on_spark_no_message_is_deleted_before_its_handler_has_run(spark: SparkSession, shop: Shop) -> None:
+    queue = shop.queue()
+    app = shop.app(
+        """
+@app.handler("orders", key="$.id")
+def handle(order: dict, ctx: Context, tx: Transaction):
+    found = app.client().queue("orders").attributes()
+    there = sum(int(found["ApproximateNumberOfMessages" + kind]) for kind in ("", "NotVisible"))
+    tx.execute("INSERT INTO effects (id) VALUES (?)", (there,))
+"""
+    )
+    send(queue, [{"id": place} for place in range(20)])
+    assert on_spark(shop, app).completed == 20
+    assert shop.effects() == ["20"] * 20
+    left = queue.attributes()
+    assert [left[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible")] == ["0", "0"]
+
+
+@pytest.mark.slow
+def test_messages_that_wait_for_another_attempt_outlive_a_lost_checkpoint(spark: SparkSession, shop: Shop) -> None:
+    """As in a container without a volume, that is restarted."""
+    queue = shop.queue("orders.fifo")
+    app = shop.app(
+        """
+@app.handler("orders.fifo", key="$.id", retry=Fixed(10), max_attempts=5)
+def handle(order: dict, ctx: Context, tx: Transaction):
+    if order["id"] == "a2" and ctx.attempt < 2:
+        raise Retry("not yet")
+    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
+"""
+    )
+    send(queue, [{"id": f"a{place}", "group": "a"} for place in (1, 2, 3)])
+    report = on_spark(shop, app, patience=HASTY)
+    assert (report.error, report.waiting) == (None, {"orders.fifo": 2})
+    assert shop.effects() == ["a1"]
+    deadline = time.monotonic() + 90
+    while len(shop.effects()) < 3 and time.monotonic() < deadline:
+        shutil.rmtree(shop.folder / "ck")
+        assert on_spark(shop, app, patience=HASTY).error is None
+    assert shop.effects() == ["a1", "a2", "a3"]
+    left = queue.attributes()
+    assert [left[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible")] == ["0", "0"]
+
+
+def test_what_a_batch_gives_back_is_known_to_the_driver_that_comes_after_it(shop: Shop) -> None:
+    shop.queue("orders.fifo")
+    app = shop.app(
+        """
+@app.handler("orders.fifo", key="$.id", retry=Fixed(100))
+def handle(order: dict, ctx: Context, tx: Transaction):
+    if order["id"] == "a2":
+        raise Retry("not yet")
+    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
+"""
+    )
+    sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), returns=True)
+    sink.open(NEEDED)
+    found = made(({"id": id_, "message": id_, "group": "a"} for id_ in ("a1", "a2", "a3")), "group")
+    sink.commit(MicroBatch("p", 1), [sink.writer().write(iter(rows(found, "orders.fifo")), 0, "attempt")])
+    after = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), returns=True)
+    after.open(NEEDED)
+    after.commit_waiting([])
+    assert list(after.state.returned) == ["a2", "a3"]
+    assert 90 < after.state.returned["a2"] - time.time() <= 100
+    assert after.state.returned["a3"] == after.state.returned["a2"]  # the group is blocked until then
+    assert (shop.effects(), after.state.waiting) == (["a1"], 0)
 
 
 @pytest.mark.slow

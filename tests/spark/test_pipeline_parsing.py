@@ -181,7 +181,7 @@ def test_bad_bodies_are_rejected_with_reason_field_and_the_message(spark: SparkS
         assert found.message.body == body
         assert found.message.message_id == f"m{number}"
         assert found.message.attributes == {"a": "b"}
-        assert (found.key, found.received_at) == ("k", NOW)
+        assert found.key == "k"
 
 
 def test_a_body_of_a_mebibyte_is_read(spark: SparkSession) -> None:

@@ -26,6 +26,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.errors import SemelError
 from semel.spark import points
+from semel.spark.log import SegmentLog
 from semel.spark.pipeline import queues, status
 from semel.spark.pipeline.run import Report, run
 from semel.spark.pipeline.schema import Constraint, Field, Kind, Plain
@@ -170,6 +171,26 @@ def test_dedup_by_key_drops_what_a_producer_sends_twice_and_a_second_run_still_k
     assert second.snapshot.run.same_key == 2
     assert second.snapshot.run.rows == 1
     assert second.snapshot.id == first.snapshot.id
+
+
+def test_rows_that_spark_would_drop_as_late_stop_the_pipeline_and_are_kept(spark: SparkSession, shop: Shop) -> None:
+    """Its watermark is in the checkpoint; here it is made to be a day ahead, as a wrong clock could have done."""
+    shop.change(source__dedup=Dedup.KEY, source__remember=60.0)
+    shop.orders(1)
+    assert shop.run().error is None
+    ahead = int(time.time() + 86_400) * 1_000
+    for kind, name in (("offsets", "batchWatermarkMs"), ("commits", "nextBatchWatermarkMs")):
+        last = max(Path(shop.pipeline.checkpoint, "query", kind).glob("[0-9]*"), key=lambda file: int(file.name))
+        version, metadata, *rest = last.read_text().split("\n")
+        last.write_text("\n".join([version, json.dumps(json.loads(metadata) | {name: ahead}), *rest]))
+    shop.orders(2, 3)
+    report = shop.run()
+    assert "would drop 2 rows of batch 1 as late" in str(report.error)
+    assert report.code == 1
+    assert (shop.rows, report.snapshot.totals.same_key) == (named(1), 0)
+    log = SegmentLog(LocalStore(f"{shop.pipeline.checkpoint}/segments"))
+    sealed = [log.read(place) for place in log.places(2)[0]]
+    assert sorted(key for one in sealed if one is not None for key in one.table["key"].to_pylist()) == named(2, 3)
 
 
 @pytest.mark.parametrize("point", ["during-commit", *slow("before-commit", "after-commit")])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from semel.spark.log import LogError, Place, counts
-from semel.spark.planning import assignments
+from semel.spark.planning import Planner, assignments
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, intake
 
@@ -34,6 +35,24 @@ def test_the_offset_says_all_that_a_replay_needs(place: Intake) -> None:
     assert end["batch"] == 1
     assert end["plan"] == {"orders": 1}
     assert assignments(end) == planner.assignments(start, end) == place.planner().assignments(start, end)
+
+
+def test_the_time_of_a_batch_never_goes_back_whatever_the_drivers_clock_does(place: Intake) -> None:
+    """`planned_at` is the event time of deduplication by key: a row that it makes late would be dropped."""
+    place.send("a")
+    planner = place.planner()
+    first, _ = place.batch(planner, planner.initial())
+    assert first["planned_at"] == int(place.now() * 1_000)
+    place.send("b")
+    behind = Planner(
+        place.options, place.log, {"orders": place.queue}, sleep=lambda _: None, clock=lambda: place.now() - 3_600
+    )
+    second, _ = place.batch(behind, first)
+    assert second["planned_at"] == first["planned_at"]
+    place.clock.advance(60)
+    place.send("c")
+    third, _ = place.batch(place.planner(), second)
+    assert third["planned_at"] == first["planned_at"] + 60_000
 
 
 def test_more_waiting_gets_more_receivers_up_to_the_limit(place: Intake) -> None:
@@ -141,6 +160,80 @@ def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> 
     planner.stop()
 
 
+def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: Intake) -> None:
+    late = place.with_options(ack="committed", queues=("orders", "returns"))
+    returns = late.queue.client.create_queue("returns")
+    late.send("a")
+    returns.send("b")
+    planner = Planner(late.options, late.log, {"orders": late.queue, "returns": returns}, clock=late.now)
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    for given in planner.assignments(start, end):
+        replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
+    late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
+    late.clock.advance(late.options.visibility - 5)
+    assert planner._heart is not None
+    assert planner._heart.beat(end["batch"]) == 1
+    del late.queue.change_visibility
+    planner.stop()
+
+
+def test_committed_keeps_nothing_hidden_that_is_settled(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heart is not None
+    assert planner._heart.beat(end["batch"]) == 1
+    planner.latest(end, 100)
+    calls: list[object] = []
+    late.queue.change_visibility = calls.append  # type: ignore[method-assign,assignment]
+    planner._heart.beat(end["batch"])
+    del late.queue.change_visibility
+    planner.stop()
+    assert calls == []
+
+
+def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_in_order(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as plain:
+        late = plain.with_options(ack="committed")
+        for body in ("a1", "a2", "a3"):
+            late.send(body, group="a")
+        planner = late.planner()
+        start = planner.initial()
+        end = planner.latest(start, 100)
+        (given,) = planner.assignments(start, end)
+        ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
+        assert len(late.log.places(1)[0]) == 1  # the group is blocked: there is nothing to ask for
+        late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
+        assert planner.latest(end, 100) == end
+        assert late.waiting() == (0, 2)
+        late.clock.advance(51)
+        after, rows = late.batch(planner, end)
+        assert rows == ["a2", "a3"]
+        late.log.give_back(1, {})
+        planner.latest(after, 100)
+        planner.stop()
+        assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+
+
+def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committed(place: Intake) -> None:
+    """The batch is run again, and one of its tasks receives what another has sealed."""
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    list(two.task(planner.assignments(start, end)[0]).tables())
+    planner.stop()
+    two.clock.advance(two.options.visibility + 1)
+    again = two.planner()
+    for given in reversed(again.assignments(start, end)):
+        two.run(given)
+    again.stop()
+    assert sum(two.waiting()) == 1_500
+
+
 def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:
     late = place.with_options(ack="committed")
     late.send("a")
@@ -152,6 +245,29 @@ def test_committed_recognises_what_came_back_while_the_driver_was_away(place: In
     restarted = late.planner()
     assert late.batch(restarted, end)[1] == ["b"]
     restarted.stop()
+
+
+@pytest.mark.parametrize("ack", ["sealed", "committed"])
+def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_more_than_is_left(
+    place: Intake, ack: str
+) -> None:
+    """The segment says until when its messages are hidden by the clock of the executor; the delete goes by another."""
+    given = place.with_options(ack=ack)
+    given.send("a")
+    planner = given.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    task = given.task(planner.assignments(start, end)[0])
+    task._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(task.tables())
+    given.clock.advance(given.options.visibility - 2)
+    for again in planner.assignments(start, end):
+        given.run(again)
+    planner.latest(end, 100)
+    planner.stop()
+    assert given.waiting() == (0, 0)
+    assert len(given.log.suspects()["orders"]) == 1
 
 
 def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:

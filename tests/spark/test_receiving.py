@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from semel.ledger.contract import Ask, Finish, Ledger, Won
+from semel.ledger.contract import Ask, Finish, Ledger, LedgerError, Won
 from semel.spark.log import BatchIsOver, Over, Place
 from semel.spark.receiving import Assignment
-from semel.spark.segments import SegmentDamaged
+from semel.spark.segments import COLUMNS, Meta, SegmentDamaged
 from semel.sqs import letters
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, bodies, intake
@@ -111,6 +112,25 @@ def test_a_message_that_is_about_to_be_visible_again_is_not_sealed(place: Intake
     del task.queue.receive
     place.clock.advance(60)
     assert place.waiting() == (1, 0)
+
+
+def test_a_message_is_not_sealed_if_its_claim_in_the_ledger_took_too_long(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
+        place.send('{"id": 1}')
+        task = place.task(GIVEN)
+        claim = task._guard.claim
+
+        def slow(*arguments: object) -> object:
+            found = claim(*arguments)  # type: ignore[arg-type]
+            place.clock.advance(place.options.visibility - place.options.margin + 1)
+            return found
+
+        task._guard.claim = slow  # type: ignore[method-assign,assignment]
+        assert [body for table in task.tables() for body in bodies(table)] == []
+        assert place.waiting() == (1, 0)  # it is another's at once, and so is its key
+        assert place.run(replace(GIVEN, batch=2)) == ['{"id": 1}']
 
 
 def test_a_segment_whose_deletes_failed_leaves_suspects(place: Intake) -> None:
@@ -218,3 +238,34 @@ def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_ha
             assert place.run(GIVEN) == ["never seen"]
             assert place.waiting() == (0, 0)
             assert [entry.status if entry else None for entry in ledger.look([ORDERS + "another-id"])] == ["done"]
+
+
+def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id", columns=("message_id", "body"))
+        place.send('{"id": 1}', '{"id": 2}')
+        task = place.task(GIVEN)
+        task._settle = _dies  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            list(task.tables())
+        assert sorted(place.run(GIVEN)) == ['{"id": 1}', '{"id": 2}']
+        with Ledger.connect(address) as ledger:
+            assert [entry.status if entry else None for entry in ledger.look([ORDERS + "1", ORDERS + "None"])] == [
+                "done",
+                None,
+            ]
+
+
+def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        place = plain.with_options(dedup="ledger", ledger=f"sqlite:///{tmp_path}/ledger.db", key="$.id")
+        message = {"message_id": "m1", "receipt": "r", "body": "{}", "fence": 1}
+        table = pa.Table.from_pylist([message], COLUMNS)
+        place.log.seal(Place(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
+        with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
+            place.run(GIVEN)
+
+
+def _dies(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

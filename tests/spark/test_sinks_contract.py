@@ -283,6 +283,13 @@ def test_in_s3_a_task_that_was_given_up_brings_no_file_back(s3: str) -> None:
     assert name not in open_store(path).names()
 
 
+def test_a_task_that_has_no_rows_any_more_leaves_none_of_its_dead_attempt(any_table: Table) -> None:
+    """The batch is run again after a constraint was tightened: what was a row is a reject now."""
+    write(any_table.driver(), 0, [orders("too small")], [orders("b")])
+    put(any_table.driver(), 0, [], [orders("b")])
+    assert any_table.ids() == ["b"]
+
+
 def test_spark_writes_it(table: Table, spark: SparkSession) -> None:
     sink = table.driver(pa.schema([("id", pa.string()), ("amount", pa.int64())]))
     df = spark.range(0, 1_000, 1, 3).selectExpr("concat('order-', id) AS id", "id AS amount")

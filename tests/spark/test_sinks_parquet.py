@@ -103,6 +103,25 @@ def test_a_commit_that_was_cut_short_can_be_finished(table: Table, folder: Path)
     assert table.ids() == ["a", "b"]
 
 
+def test_a_task_that_has_no_rows_any_more_leaves_none_of_a_commit_that_was_cut_short(
+    table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is run again after a constraint was tightened: what was a row is a reject now."""
+    dead = table.driver()
+    written = write(dead, 0, [orders("too small")], [orders("b")])
+
+    def dies(point: str) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(points, "reached", dies)
+        with pytest.raises(Dead):
+            dead.commit(batch(0), written)
+    assert files_of(folder) == [FIRST]
+    put(table.driver(), 0, [], [orders("b")])
+    assert files_of(folder) == [SECOND]
+
+
 def test_what_dead_attempts_left_is_removed_with_a_later_batch(table: Table, folder: Path) -> None:
     sink = table.driver()
     write(sink, 0, [orders("a")])

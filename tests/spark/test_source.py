@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_a_queue_becomes_rows_and_is_empty_afterwards(
     assert row.attributes == {"country": "FR", "n": "3", "raw": "AQ=="}
     assert row.group_id is None
     assert row.sent_at <= row.received_at
+    assert row.planned_at <= row.received_at
     assert row.first_received_at is not None
     assert queue.attributes("ApproximateNumberOfMessages") == {"ApproximateNumberOfMessages": "0"}
 
@@ -152,6 +154,32 @@ def test_once_drops_every_second_copy_by_key_across_runs(
     send(queue, range(30))
     stream.run(once(stream.source()))
     assert stream.ids() == list(range(30))
+
+
+def test_once_loses_no_row_if_the_clock_of_an_executor_was_ahead(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of four batches as the source gives them out; the executor of the first was an hour ahead."""
+    arrivals, planned = (
+        ["13:00:00", "12:00:10", "12:00:20", "12:00:30"],
+        ["12:00:00", "12:00:10", "12:00:20", "12:00:30"],
+    )
+    (tmp_path / "in").mkdir()
+    for number, (received_at, planned_at) in enumerate(zip(arrivals, planned, strict=True)):
+        row = {"queue": "orders", "key": f"k{number // 2 * 2}", "message_id": f"m{number}"}
+        times = {"received_at": f"2026-05-01T{received_at}Z", "planned_at": f"2026-05-01T{planned_at}Z"}
+        (tmp_path / "in" / f"{number}.json").write_text(json.dumps(row | times))
+        os.utime(tmp_path / "in" / f"{number}.json", (number, number))
+    schema = "queue STRING, key STRING, message_id STRING, received_at TIMESTAMP, planned_at TIMESTAMP"
+    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(f"{tmp_path}/in")
+    query = (
+        once(rows, within=60)
+        .writeStream.format("parquet")
+        .option("path", f"{tmp_path}/out")
+        .option("checkpointLocation", f"{tmp_path}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert sorted(row.message_id for row in spark.read.parquet(f"{tmp_path}/out").collect()) == ["m0", "m2"]
 
 
 def test_fifo_groups_are_in_order_in_their_partition(
@@ -229,6 +257,14 @@ def test_a_wrong_option_is_named(
 ) -> None:
     with pytest.raises(Exception, match=said):
         Stream(spark, broker, tmp_path, **options).run()
+
+
+def test_a_batch_read_cannot_wait_for_a_commit(
+    spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
+) -> None:
+    options = {"queue": "orders", "endpointUrl": broker.url, "segments": f"{tmp_path}/taken", "ack": "committed"}
+    with pytest.raises(Exception, match="'ack' is 'committed', which is for streams"):
+        spark.read.format("sqs").options(**options).load().collect()
 
 
 def test_a_queue_that_does_not_exist_is_named(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from semel.spark.options import ReadOptions
+from semel.spark.receiving import Assignment, Task
 from semel.spark.storage import LocalStore, StorageError, Store, open_store
-from semel.spark.storage_s3 import S3Store
+from semel.spark.storage_s3 import S3Store, Timeouts
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,24 @@ def test_a_folder_of_which_all_was_deleted_is_gone(tmp_path: Path) -> None:
     assert not (tmp_path / "b1").exists()
 
 
+def test_every_new_folder_is_synced_in_the_one_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the power takes a sealed segment with it, after its messages were deleted."""
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    store = open_store(str(tmp_path / "checkpoint" / "segments"))
+    assert store.put_if_absent("b1/t0.seg", b"1")
+    assert {tmp_path, tmp_path / "checkpoint", Path(store.url), Path(store.url, "b1")} <= set(synced)
+    synced.clear()
+    assert store.put_if_absent("b1/t1.seg", b"1")  # another may have made the folder, and died before it was synced
+    assert {Path(store.url), Path(store.url, "b1")} <= set(synced)
+
+
 def test_a_bucket_that_does_not_exist_is_named(s3: str) -> None:
     with pytest.raises(StorageError, match="s3://elsewhere/log"):
         open_store("s3://elsewhere/log").put("a", b"")
@@ -102,6 +122,22 @@ def test_a_store_that_ignores_the_condition_is_refused(s3: str, monkeypatch: pyt
     monkeypatch.setattr(store, "put_if_absent", careless)
     with pytest.raises(StorageError, match="If-None-Match"):
         store.check()
+
+
+@pytest.mark.parametrize("seconds", [2.5, 12.0, 12.1, 30.0, 61.0, 120.0])
+def test_all_tries_of_a_call_to_s3_fit_into_the_time_there_is(seconds: float) -> None:
+    found = Timeouts.within(seconds)
+    assert found.longest == pytest.approx(seconds)
+    assert min(found.connect, found.read) > 0.5
+
+
+def test_a_task_gives_a_seal_in_s3_no_more_time_than_its_messages_stay_hidden(s3: str) -> None:
+    options = ReadOptions(("orders",), f"{s3}/log", visibility=40, endpoint_url="http://127.0.0.1:9")
+    store = Task(options, Assignment(1, 0, "orders", 1, 1)).log.store
+    assert isinstance(store, S3Store)
+    config = store._client.meta.config
+    used = Timeouts(config.retries["total_max_attempts"], config.connect_timeout, config.read_timeout)
+    assert used.longest < options.margin
 
 
 @pytest.mark.parametrize(("url", "said"), [("gopher://x/y", "gopher"), ("s3://", "needs a bucket")])

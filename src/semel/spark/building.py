@@ -36,8 +36,11 @@ def key_of(message: Received, rule: KeyRule) -> str | None:
 
 
 def table(taken: Sequence[Taken], queue: str, columns: Sequence[str] | None) -> pa.Table:
-    """A table with all the columns of a segment; those that nobody asked for are null."""
+    """A table with all the columns of a segment; those that nobody asked for are null. A claim is its key and its
+    fence: where one is sealed, so is the other."""
     wanted = None if columns is None else _NEEDED | set(columns)
+    if wanted is not None and any(t.fence is not None for t in taken):
+        wanted |= {"key"}
     arrays = []
     for field in COLUMNS:
         if wanted is None or field.name in wanted or field.name == "fence":

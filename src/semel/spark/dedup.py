@@ -1,20 +1,21 @@
 """`dedup=key`: each key once, for as long as SQS could deliver it again, in Spark's own state store.
 
-The state is kept for the queue's retention after a key was received. Time is `received_at`, which only grows: a message
-that waited in the queue for days is never late.
+The state is kept for the queue's retention after a key was received. Time is `planned_at`, which the driver gives to
+all rows of a batch and which never goes back. So no row is late: not one that waited in the queue for days, nor one
+whose executor's clock is behind that of another.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.spark.options import OptionError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 RETENTION: Final = 14 * 86_400  # seconds: the longest that SQS knows
-_NEEDED: Final = ("queue", "key", "message_id", "received_at")
+_NEEDED: Final = ("queue", "key", "message_id", "planned_at")
 _KEY: Final = "_once"
 
 
@@ -38,6 +39,20 @@ def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
 
 
 def once_by(df: DataFrame, column: str, within: int) -> DataFrame:
-    """Drops rows whose `column` came before, and the column; `received_at` says when a row came."""
-    unique = df.withWatermark("received_at", f"{within} seconds").dropDuplicatesWithinWatermark([column])
+    """Drops rows whose `column` came before, and the column; `planned_at` says when a row came."""
+    unique = df.withWatermark("planned_at", f"{within} seconds").dropDuplicatesWithinWatermark([column])
     return unique.drop(column)
+
+
+def late_rows(spark: SparkSession) -> int:
+    """How many rows of the batch in hand Spark has dropped as late, once they were read. To be called in
+    `foreachBatch`, with the session that the query was started in."""
+    query: Any = spark.streams.get(str(spark.sparkContext.getLocalProperty("sql.streaming.queryId")))
+    return _dropped(query._jsq.streamingQuery().lastExecution().executedPlan())
+
+
+def _dropped(plan: Any) -> int:
+    counted = plan.metrics().get("numRowsDroppedByWatermark")
+    found = int(counted.get().value()) if counted.isDefined() else 0
+    children = plan.children()
+    return found + sum(_dropped(children.apply(place)) for place in range(children.size()))

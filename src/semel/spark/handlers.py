@@ -46,7 +46,7 @@ TICK: Final = 0.25
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a run came to. By queue: `unfinished`, whether a batch was left in the middle; `waiting`: messages that wait
-    under the checkpoint for another attempt."""
+    for another attempt."""
 
     completed: int = 0
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -145,7 +145,10 @@ class _Engine:
         self._started = False
         self._queries = [
             HandlerQuery(
-                lane, source, HandlerSink(place, f"{source.folder_of(lane)}/handler", patience=patience), self._count
+                lane,
+                source,
+                HandlerSink(place, f"{source.folder_of(lane)}/handler", patience=patience, returns=True),
+                self._count,
             )
             for lane in lanes
         ]
@@ -207,9 +210,7 @@ class _Engine:
         for name in unfinished:
             log.error("a batch of %s was left unfinished; the next start runs it again", name)
         for name, count in waiting.items():
-            log.warning(
-                "%d messages of %s wait under the checkpoint for another attempt, by the next start", count, name
-            )
+            log.warning("%d messages of %s wait for another attempt, which the next start makes", count, name)
         completed = sum(found.get("completed", 0) for found in counts.values())
         return Report(completed, counts, unfinished, waiting, error)
 

@@ -1,4 +1,8 @@
-"""One queue's streaming query: rows go to the handler batch by batch, and in between what waits is tried again."""
+"""One queue's streaming query: rows go to the handler batch by batch, and in between what waits is tried again.
+
+The rule: no message is deleted from its queue before its outcome is in the ledger. The checkpoint may be lost; what was
+in it then comes again, and the ledger knows what was done.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,12 @@ from semel.errors import SemelError
 from semel.spark import points
 from semel.spark.handlers_apps import configure_logs
 from semel.spark.handlers_rows import NEEDED
+from semel.spark.log import SegmentLog
 from semel.spark.pipeline.failures import explained
 from semel.spark.pipeline.stopping import Stop
 from semel.spark.sinks.base import MicroBatch, Written
 from semel.spark.sinks.handler import HandlerSink, HandlerWriter
+from semel.spark.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +59,9 @@ class Source:
     def folder_of(self, lane: Lane) -> str:
         return f"{self.checkpoint}/{lane.name}"
 
+    def segments(self, lane: Lane) -> str:
+        return f"{self.folder_of(lane)}/segments"
+
     def receivers(self, lane: Lane) -> int:
         # One for FIFO, as then a batch has each group in the order that SQS gave it out in.
         return 1 if lane.fifo else self.wanted_receivers or min(4, cores())
@@ -64,7 +73,8 @@ class Source:
         source.register(spark)
         options = {
             "queue": lane.handler.queue,
-            "segments": f"{self.folder_of(lane)}/segments",
+            "segments": self.segments(lane),
+            "ack": "committed",
             "receivers": str(self.receivers(lane)),
             "maxMessagesPerBatch": str(self.max_messages),
             "columns": ",".join(NEEDED.names),
@@ -92,6 +102,7 @@ class HandlerQuery:
         self._turn = threading.Lock()  # one job of the handler's at a time
         self._stopping = False
         self._done: int | None = None
+        self._returned: dict[str, float] = {}
         self._failed: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._spark: SparkSession | None = None
@@ -124,12 +135,21 @@ class HandlerQuery:
     def _carry_out(self, df: DataFrame, batch: MicroBatch) -> None:
         if self.sink.committed(batch):  # the source still has to see its rows read, to be sure of its deletes
             df.write.format("noop").mode("append").save()
+            self._give_back()
             return
         written = _outcomes(df, _Task(self.sink.writer(batch)))
         points.reached("before-commit")
         self.sink.commit(batch, written)
+        self._give_back()
         points.reached("after-commit")
         self._count(written)
+
+    def _give_back(self) -> None:
+        """Tell the source what of the batch is not to be deleted, before Spark writes down that the batch is done."""
+        if self._lane.fifo:  # what a Standard queue's handlers have not finished was sent back as a copy
+            state, now = self.sink.state, time.time()
+            SegmentLog(open_store(self._source.segments(self._lane))).give_back(state.batch, state.returned)
+            self._returned = {id_: due for id_, due in (self._returned | state.returned).items() if due > now}
 
     def try_waiting(self) -> None:
         """Try again what is due, unless a batch is in hand, which does it too."""
@@ -148,7 +168,9 @@ class HandlerQuery:
 
     @property
     def waiting(self) -> int:
-        return self.sink.state.waiting if self._query is not None else 0
+        """Messages that are to be tried again later, under the checkpoint or hidden in their queue."""
+        now = time.time()
+        return 0 if self._query is None else self.sink.state.waiting + sum(due > now for due in self._returned.values())
 
     @property
     def active(self) -> bool:

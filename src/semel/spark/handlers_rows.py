@@ -73,12 +73,13 @@ def messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Received]]:
 
 
 def _message(row: dict[str, Any]) -> Received:
+    """A message of a FIFO queue is never a copy of ours, and whatever it says, its id is the one that SQS gave it."""
     for name in ("sent_at", "first_received_at"):
         if row[name] is not None:
             row[name] //= 1_000
     system = {wire: str(row[name]) for name, wire in _SYSTEM.items() if row[name] is not None}
     attributes = {name: Attribute("String", value) for name, value in row["attributes"] or ()}
-    first = attributes.pop(FIRST_ID, None)
+    first = None if row["queue"].endswith(".fifo") else attributes.pop(FIRST_ID, None)
     # Only an id that SQS could have given: the ledger, and a FIFO dead-letter queue, have to take it.
     id_ = str(first.value) if first is not None and limits.TOKEN.match(str(first.value)) else row["message_id"]
     return letters.restored(Received(id_, "", row["body"], system, attributes))

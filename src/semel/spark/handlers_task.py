@@ -6,7 +6,8 @@ The rules:
 2. No row is dropped. It is done (the ledger says so, or its dead letter is written), or it waits: for a moment here,
    for longer outside of the batch, and then it is written down there before the task ends.
 3. A Standard queue's message waits in its own queue, as a copy with the same key. A FIFO queue's would lose its place
-   in its group there: it waits under the checkpoint, and what follows it in its group with it.
+   in its group there: it is `parked`, and what follows it in its group with it. The sink decides where: in its queue,
+   if it has not been deleted there yet, else under the checkpoint.
 4. If the ledger does not answer, nothing is sent back: the task fails, and the batch is run again.
 """
 

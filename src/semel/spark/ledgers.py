@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.consumer.keys import scoped
-from semel.ledger.contract import Ask, Claim, Finish, Ledger, Status, Won
+from semel.ledger.contract import Ask, Claim, Finish, Ledger, LedgerError, Status, Won
 from semel.ledger.contract import Done as KnownDone
 from semel.spark.building import Taken
 from semel.sqs import Queue
@@ -109,7 +109,16 @@ class LedgerGuard:
 
     def record_again(self, table: pa.Table) -> frozenset[str]:
         rows = zip(*(table.column(name).to_pylist() for name in ("message_id", "key", "fence")), strict=True)
-        return self._record([(id_, Claim(scoped(self._scope, key), f)) for id_, key, f in rows if f is not None])
+        return self._record([(id_, Claim(self._claimed(id_, key), f)) for id_, key, f in rows if f is not None])
+
+    def _claimed(self, message_id: str, key: str | None) -> str:
+        if key is None:
+            raise LedgerError(
+                f"queue {self._queue}: message {message_id} was sealed with a claim in the ledger but without its key "
+                "(an earlier version left it out if 'columns' did). Whether its row is still ours cannot be told. Run "
+                "this query with dedup 'segments' until the batch is committed: then its rows are given out"
+            )
+        return scoped(self._scope, key)
 
     def _record(self, claims: Sequence[tuple[str, Claim]]) -> frozenset[str]:
         refused: set[str] = set()

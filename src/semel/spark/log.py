@@ -5,6 +5,7 @@
     b0000000007/t0001-p00000.ack  what became of its messages in the queue
     suspects.json                 messages of batches that are over, of which it is not known that they were deleted
     over.json                     batches up to this one are committed and dropped, with what they came to
+    returned/0000000006.json      ack=committed: messages that the sink's batch 6 has not finished and gives back
 
 The rules:
 1. The parts of a task are a log of their own: to seal part p, one has won or read part p - 1, and it was not the last.
@@ -32,6 +33,7 @@ from semel.spark.storage import Store, open_store
 IDENTITY: Final = "log.json"
 SUSPECTS: Final = "suspects.json"
 OVER: Final = "over.json"
+RETURNED: Final = "returned"
 _PART: Final = re.compile(r"b(?P<batch>\d{10})/t(?P<task>\d{4})-p(?P<part>\d{5})\.(?P<kind>seg|ack)")
 # A message cannot come back after the longest retention; an hour for clocks that differ.
 HORIZON: Final = 14 * 86_400 + 3_600
@@ -222,6 +224,22 @@ class SegmentLog:
         found = orjson.loads(data)
         lists = {name: tuple(found.get(name, ())) for name in ("healed", "refused")}
         return Mark(**{**found, **lists})
+
+    # What goes back to its queue.
+
+    def give_back(self, number: int, until: Mapping[str, float]) -> None:
+        """By message id: what the sink's batch of this number, which it has committed, leaves in the queue, and until
+        when it is to stay hidden. It takes the place of what earlier batches have left there."""
+        own = f"{RETURNED}/{number:010d}.json"
+        if until:
+            self.store.put(own, orjson.dumps(until))
+        self.store.delete([name for name in self.store.names(RETURNED) if not (until and name == own)])
+
+    def returned(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name in self.store.names(RETURNED):
+            found |= orjson.loads(self.store.read(name) or b"{}")
+        return found
 
     # The end of a batch.
 

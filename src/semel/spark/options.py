@@ -49,7 +49,7 @@ SPELLED: Final = tuple(_camel(name) for name in READ)
 SCHEMA: Final = (
     "message_id STRING, body STRING, key STRING, group_id STRING, dedup_id STRING, sequence_number STRING, "
     "sent_at TIMESTAMP, first_received_at TIMESTAMP, received_at TIMESTAMP, receive_count INT, "
-    "attributes MAP<STRING, STRING>, queue STRING"
+    "attributes MAP<STRING, STRING>, queue STRING, planned_at TIMESTAMP"
 )
 COLUMN_NAMES: Final = tuple(part.split()[0] for part in SCHEMA.replace("MAP<STRING, STRING>", "MAP").split(", "))
 

@@ -1,13 +1,15 @@
 """Which batch comes next, and what its tasks are to do. Runs beside the driver; receives nothing itself.
 
-An offset names segments: {"log": id, "batch": 7, "plan": {"orders": 2}, "rows": 25000, "bytes": …} is the end of
-batch 7, whose two tasks have received from `orders`, each up to so many rows and bytes. It has all that a replay needs.
+An offset names segments: {"log": id, "batch": 7, "plan": {"orders": 2}, "rows": 25000, "bytes": …, "planned_at": …}
+is the end of batch 7, whose two tasks have received from `orders`, each up to so many rows and bytes. It has all that a
+replay needs. `planned_at`, in milliseconds, is the time of all its rows: it never goes back, whatever clocks do.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -89,14 +91,18 @@ class Planner:
             "plan": plan,
             "rows": max(1, -(-limit // tasks)),
             "bytes": max(1, self.options.max_bytes // tasks),
+            "planned_at": max(start.get("planned_at", 0), int(self._clock() * 1_000)),
         }
         return end if self._before is None else {**end, "before": self._before}
 
     def assignments(self, start: Offset, end: Offset) -> list[Assignment]:
         if start["batch"] == end["batch"]:
             return []
-        if end["batch"] != start["batch"] + 1 or "plan" not in end:
-            raise LogError(f"the offsets {start} and {end} are not two in a row: the checkpoint was changed by hand")
+        if end["batch"] != start["batch"] + 1 or not {"plan", "planned_at"} <= end.keys():
+            raise LogError(
+                f"the offsets {start} and {end} are not two in a row: the checkpoint was changed by hand, or made by "
+                "another version"
+            )
         self._check(end)
         sealed, _ = self.log.places(end["batch"])
         if self._heart is not None:
@@ -125,6 +131,8 @@ class Planner:
 
     def _settled(self, offset: Offset) -> list[Mark]:
         self._check(offset)
+        if self._heart is not None:
+            self._heart.committed(offset["batch"])
         return self._settler.settle(offset["batch"])
 
     def _check(self, offset: Offset) -> None:
@@ -185,7 +193,8 @@ class Planner:
 def assignments(end: Offset, *, replay: bool = False, suspects: bool = False) -> list[Assignment]:
     """What the tasks of the batch that ends here are to do; the same each time it is run."""
     names = [name for name, count in end["plan"].items() for _ in range(count)]
-    return [
+    given = [
         Assignment(end["batch"], number, name, end["rows"], end["bytes"], end.get("before"), replay, suspects)
         for number, name in enumerate(names)
     ]
+    return [replace(one, planned_at=end["planned_at"]) for one in given]

@@ -58,10 +58,10 @@ class SqsBatchReader(DataSourceReader):
         if assignment is None:  # Spark's own, where there was nothing to plan
             return
         if self._options.segments is None:
-            yield from rows(self._look(assignment), schema)
+            yield from rows(self._look(assignment), schema, assignment.planned_at)
             return
         for table in Task(self._options, assignment).tables():
-            yield from rows(table, schema)
+            yield from rows(table, schema, assignment.planned_at)
 
     def _look(self, given: Assignment) -> pa.Table:
         queue = client_for(self._options.address).queue(given.queue)

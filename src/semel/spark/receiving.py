@@ -42,7 +42,7 @@ PAGE: Final = 100  # receipts that one thread settles at a time
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
-    before. `suspects`: there are some to look out for."""
+    before. `suspects`: there are some to look out for. `planned_at`: when the batch was planned, in milliseconds."""
 
     batch: int
     task: int
@@ -52,6 +52,7 @@ class Assignment:
     before: int | None = None
     replay: bool = False
     suspects: bool = False
+    planned_at: int = 0
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Task:
         assert options.segments is not None
         self.options = options
         self.given = assignment
-        self.log = log or SegmentLog(open_store(options.segments))
+        self.log = log or SegmentLog(open_store(options.segments, options.margin))
         self.queue = queue or client_for(options.address).queue(assignment.queue)
         self.attempt = uuid4().hex
         self._first_wait = first_wait
@@ -142,7 +143,8 @@ class Task:
         taken = self._guard.claim(self._sift(arrivals, counts), self._hide)
         counts.known = len(self._guard.done)
         # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
-        last = not self.queue.fifo or gathering.enough or not taken
+        # If nothing is deleted before the commit, there is nothing to ask for.
+        last = not self.queue.fifo or self.options.ack == "committed" or gathering.enough or not taken
         self._tracer.received(taken)
         return self._seal(place, taken, counts, last=last)
 
@@ -185,7 +187,7 @@ class Task:
                 yield from found.table.column("message_id").to_pylist()
 
     def _seal(self, place: Place, taken: list[Taken], counts: _Counts, *, last: bool) -> Sealed:
-        table = building.table(taken, self.queue.name, self.options.columns)
+        taken, table = self._in_time(taken)
         ends = min((t.hidden_until for t in taken), default=self._monotonic())
         hidden = self._clock() + ends - self._monotonic()
         points.reached("before-seal")
@@ -213,12 +215,31 @@ class Task:
             backlog=self._of_backlog(taken),
             refused=tuple(refused),
         )
-        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in counts.healing]
+        again = counts.healing
+        if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
+            committed = self.log.suspects().get(self.queue.name, {}) if again else {}
+            again = [t for t in again if t.message.message_id in committed]
+        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
         healing += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._guard.done]
         ours = [t for t in taken if t.message.message_id not in refused]
         fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
         self._settle(place, mark, fresh, healing, wait=self.queue.fifo and not last)
         return sealed.without(refused)
+
+    def _in_time(self, taken: list[Taken]) -> tuple[list[Taken], pa.Table]:
+        """The segment's rows. Claims and tables take their time: what is no longer surely ours goes back instead."""
+        while True:
+            table = building.table(taken, self.queue.name, self.options.columns)
+            until = self._monotonic() + self.options.margin
+            late = [t for t in taken if t.hidden_until <= until]
+            if not late:
+                return taken, table
+            _log.warning(
+                "queue %s: %d messages go back, as there was no time left to seal them", self.queue.name, len(late)
+            )
+            self._guard.release(late)
+            self._give_back(late)
+            taken = [t for t in taken if t.hidden_until > until]
 
     def _of_backlog(self, taken: Sequence[Taken]) -> int:
         before = self.given.before
@@ -254,7 +275,7 @@ class Task:
             return sealed.without(mark.refused)
         received, refused = len(sealed.table), self._guard.record_again(sealed.table)
         sealed = sealed.without(refused)
-        good_for = sealed.meta.hidden_until - self._clock()
+        good_for = sealed.meta.surely_hidden_until - self._clock()
         ends = self._monotonic() + good_for
         self._tracer.received_before(sealed.table)
         columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
@@ -338,8 +359,11 @@ def _ms(sent: Any) -> int:
     return 0 if sent is None else int(sent.timestamp() * 1_000)
 
 
-def rows(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The table as record batches with just the columns and types that Spark expects."""
+def rows(table: pa.Table, schema: pa.Schema, planned_at: int) -> Iterator[pa.RecordBatch]:
+    """The table as record batches with just the columns and types that Spark expects. `planned_at` is not sealed: it is
+    the batch's, in milliseconds."""
+    stamp = pa.scalar(planned_at * 1_000, COLUMNS.field("sent_at").type)
+    table = table.append_column("planned_at", pa.repeat(stamp, len(table)))
     chosen = table.select(schema.names).cast(schema)
     yield from chosen.to_batches(max_chunksize=10_000)
 

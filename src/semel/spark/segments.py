@@ -21,9 +21,10 @@ MAGIC: Final = b"SEMELSG1"
 _DIGEST: Final = 16
 _TRAILER: Final = _DIGEST + 8 + len(MAGIC)
 _META: Final = b"semel"
+SKEW: Final = 5.0  # seconds that the clocks of two hosts may differ by
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-# What is sealed of a message; the first twelve are the columns of the source.
+# What is sealed of a message; the first twelve are columns of the source, which has `planned_at` too.
 COLUMNS: Final = pa.schema(
     [
         ("message_id", pa.string()),
@@ -62,6 +63,11 @@ class Meta:
     attempt: str
     last: bool
     hidden_until: float  # seconds since 1970 by the clock of the one who sealed it: until then its receipts are good
+
+    @property
+    def surely_hidden_until(self) -> float:
+        """By the clock of another host."""
+        return self.hidden_until - SKEW
 
 
 def encode(table: pa.Table, meta: Meta) -> bytes:

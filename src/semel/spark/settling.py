@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
+from semel.consumer.backoff import visibility_for
 from semel.spark.log import HORIZON, Mark, Over, Place, Sealed, SegmentLog, Totals, folder
 from semel.spark.options import ReadOptions
+from semel.spark.storage import StorageError
 from semel.sqs.client import Failure, Queue
 from semel.sqs.errors import SqsError
 
@@ -77,25 +79,43 @@ class Settler:
 
     def _settled(self, batch: int) -> list[Mark]:
         sealed, marked = self._log.places(batch)
+        returned = self._log.returned() if self._options.ack == "committed" else {}
         marks = []
         for place in sealed:
             mark = self._log.marked(place) if place in marked else None
             if mark is None or not mark.deleted:
-                mark = self._delete(place, mark)
+                mark = self._delete(place, mark, returned)
             marks.append(mark)
         return marks
 
-    def _delete(self, place: Place, mark: Mark | None) -> Mark:
+    def _delete(self, place: Place, mark: Mark | None, returned: Mapping[str, float]) -> Mark:
         segment = self._log.read(place)
         assert segment is not None
         segment = segment.without(mark.refused if mark is not None else ())
-        hidden_until = max(segment.meta.hidden_until, self._kept_until(place))
+        if returned:
+            self._give_back(segment, returned)
+            segment = segment.without(returned)
+        hidden_until = max(segment.meta.surely_hidden_until, self._kept_until(place))
         unsure = delete_all(self._queues[segment.meta.queue], segment, self._options.threads)
         if self._clock() >= hidden_until:  # then even a delete that was answered with success may have had no effect
             unsure = sent_at(segment)
         rows = len(segment.table)
         known = mark or Mark(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)
         return replace(known, deleted=True, unconfirmed={**known.unconfirmed, **unsure})
+
+    def _give_back(self, segment: Sealed, until: Mapping[str, float]) -> None:
+        """To their queue: what the sink has not finished. If that fails, they come back when their visibility ends."""
+        ids, receipts = (segment.table.column(name).to_pylist() for name in ("message_id", "receipt"))
+        now, queue = self._clock(), self._queues[segment.meta.queue]
+        pairs = [
+            (receipt, visibility_for(until[id_] - now, self._options.visibility))
+            for id_, receipt in zip(ids, receipts, strict=True)
+            if id_ in until
+        ]
+        try:
+            queue.change_visibility(pairs)
+        except SqsError as error:
+            _log.warning("queue %s: %d messages could not be given back: %s", queue.name, len(pairs), error)
 
     def _changed(self, marks: Sequence[Mark]) -> dict[str, dict[str, int]] | None:
         """The suspects from now on, or None if they are as before."""
@@ -145,7 +165,8 @@ def _each_page(
 
 
 class Heart:
-    """`ack=committed`: keeps what the batch in hand has sealed hidden until it is settled. One thread, batches."""
+    """`ack=committed`: keeps what the batch in hand has sealed hidden until it is settled. One thread makes the rounds,
+    several call. A call that fails costs its own messages a round, not those of others."""
 
     def __init__(
         self,
@@ -158,20 +179,26 @@ class Heart:
         self._queues = {queue.name: queue for queue in queues.values()}
         self._options = options
         self._clock = clock
-        self._batch = 0
+        self._batch: int | None = None
         self._receipts: dict[Place, tuple[str, list[str]]] = {}
         self._until: dict[Place, float] = {}
+        self._round = threading.Lock()
         self._wake = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def watch(self, batch: int) -> None:
+        self._forget(batch)
+        self._until = {}
         with self._wake:
-            self._batch = batch
-            self._receipts, self._until = {}, {}
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="semel-heart", daemon=True)
                 self._thread.start()
+
+    def committed(self, through: int) -> None:
+        """Batches up to this one are about to be deleted: nothing of them is kept hidden from now on."""
+        if self._batch is not None and self._batch <= through:
+            self._forget(None)
 
     def kept_until(self, place: Place) -> float:
         """Seconds since 1970; 0 if it is not known to have been kept."""
@@ -182,12 +209,19 @@ class Heart:
             self._stopped = True
             self._wake.notify()
 
+    def _forget(self, batch: int | None) -> None:
+        self._batch = batch  # a round that is under way makes no further call
+        with self._round:
+            self._receipts = {}
+
     def _run(self) -> None:
         while True:
             with self._wake:
                 if self._wake.wait_for(lambda: self._stopped, self._options.visibility / 3):
                     return
-                batch = self._batch
+            batch = self._batch
+            if batch is None:
+                continue
             try:
                 self.beat(batch)
             except Exception:  # noqa: BLE001  the next beat may succeed; if none does, the messages come back and are recognised
@@ -195,19 +229,35 @@ class Heart:
 
     def beat(self, batch: int) -> int:
         """One round; returns how many messages were kept hidden."""
-        sealed, _ = self._log.places(batch)
-        for place in sealed:
-            if place not in self._receipts:
-                segment = self._log.read(place)
-                if segment is not None:
-                    receipts = segment.table.column("receipt").to_pylist()
-                    self._receipts[place] = (segment.meta.queue, receipts)
-        kept = 0
-        for place, (queue_name, receipts) in list(self._receipts.items()):
+        with self._round:
+            self._look(batch)
+            pages = [
+                (place, queue, receipts[start : start + PAGE])
+                for place, (queue, receipts) in self._receipts.items()
+                for start in range(0, len(receipts), PAGE)
+            ]
             until = self._clock() + self._options.visibility
-            pairs = [(receipt, self._options.visibility) for receipt in receipts]
-            outcomes = self._queues[queue_name].change_visibility(pairs)
-            if all(outcome is None for outcome in outcomes):
-                self._until[place] = until
-            kept += sum(outcome is None for outcome in outcomes)
-        return kept
+            with ThreadPoolExecutor(self._options.threads, thread_name_prefix="semel-heart") as pool:
+                kept = list(pool.map(lambda page: self._extended(batch, page[1], page[2]), pages))
+            failed = {place for (place, _, page), count in zip(pages, kept, strict=True) if count < len(page)}
+            self._until |= dict.fromkeys(self._receipts.keys() - failed, until)
+            return sum(kept)
+
+    def _look(self, batch: int) -> None:
+        """Which receipts there are by now. What was found before is kept hidden also if the log does not answer."""
+        try:
+            for place in self._log.places(batch)[0]:
+                if place not in self._receipts and (segment := self._log.read(place)) is not None:
+                    self._receipts[place] = (segment.meta.queue, segment.table.column("receipt").to_pylist())
+        except StorageError as error:
+            _log.warning("the heartbeat of batch %d does not know what was sealed last: %s", batch, error)
+
+    def _extended(self, batch: int, queue: str, receipts: list[str]) -> int:
+        if self._batch != batch:
+            return 0
+        try:
+            outcomes = self._queues[queue].change_visibility([(one, self._options.visibility) for one in receipts])
+        except SqsError as error:
+            _log.warning("queue %s: %d messages could not be kept hidden: %s", queue, len(receipts), error)
+            return 0
+        return sum(outcome is None for outcome in outcomes)

@@ -63,7 +63,13 @@ class SqsSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from semel.spark.reading import SqsBatchReader
 
-        return SqsBatchReader(read_options(_plain(self.options), column_names=COLUMN_NAMES), schema)
+        options = read_options(_plain(self.options), column_names=COLUMN_NAMES)
+        if options.ack == "committed":
+            raise OptionError(
+                "option 'ack' is 'committed', which is for streams: a batch read is never told that its rows were "
+                "committed, and would leave the messages in the queue. Leave 'ack' out"
+            )
+        return SqsBatchReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from semel.spark import writing
@@ -125,7 +131,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
         for table in Task(self._options, partition.value).tables():
-            yield from rows(table, schema)
+            yield from rows(table, schema, partition.value.planned_at)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planner.committed(end)

@@ -18,6 +18,7 @@ from uuid import uuid4
 from semel.errors import SemelError
 
 TEMPORARY: Final = ".tmp-"
+PATIENCE: Final = 120.0
 
 
 class StorageError(SemelError):
@@ -44,8 +45,9 @@ class Store(Protocol):
         """What is not there counts as deleted."""
 
 
-def open_store(url: str) -> Store:
-    """The store at a path, a file:// address or an s3:// address. Nothing is made before it is used."""
+def open_store(url: str, patience: float = PATIENCE) -> Store:
+    """The store at a path, a file:// address or an s3:// address. Nothing is made before it is used. `patience`: after
+    so many seconds a call that S3 does not answer has failed."""
     scheme, _, rest = url.partition("://")
     if scheme == url or scheme == "file":
         path = unquote(urlsplit(url).path) if rest else url
@@ -55,7 +57,7 @@ def open_store(url: str) -> Store:
     if scheme in ("s3", "s3a", "s3n"):
         from semel.spark.storage_s3 import S3Store
 
-        return S3Store(rest)
+        return S3Store(rest, patience)
     raise StorageError(
         f"{url!r}: a segment log can be kept in a folder that all executors see (a path or file://…) or in S3 "
         f"(s3://bucket/prefix); {scheme}:// is not known to have an atomic put-if-absent here"
@@ -63,7 +65,8 @@ def open_store(url: str) -> Store:
 
 
 class LocalStore:
-    """A folder. Hard links decide races, on network file systems too; files and folders are synced."""
+    """A folder. Hard links decide races, on network file systems too. Files are synced, and every folder on the way to
+    them: a file is nowhere if its folder is not."""
 
     def __init__(self, path: str) -> None:
         self.root = Path(path)
@@ -75,7 +78,7 @@ class LocalStore:
     def put(self, name: str, data: bytes) -> None:
         temporary = self._written(name, data)
         os.replace(temporary, self.root / name)
-        _sync_folder(temporary.parent)
+        self._sync_folders(temporary.parent)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         if (self.root / name).exists():
@@ -94,7 +97,7 @@ class LocalStore:
             raise self._failed(name, error) from error
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(temporary.parent)
+        self._sync_folders(temporary.parent)
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -129,7 +132,7 @@ class LocalStore:
         target = self.root / name
         temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             with open(temporary, "xb") as file:
                 file.write(data)
                 file.flush()
@@ -142,10 +145,25 @@ class LocalStore:
             raise self._failed(name, error) from error
         return temporary
 
+    def _sync_folders(self, folder: Path) -> None:
+        """This one and those above it, also if another has made them: whether it came to sync them, nobody knows."""
+        while folder != self.root:
+            _sync_folder(folder)
+            folder = folder.parent
+        _sync_folder(folder)
+
     def _failed(self, name: str, error: OSError) -> StorageError:
         return StorageError(
             f"{self.root / name}: {error.strerror or error}. All executors need to read and write there."
         )
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        if not folder.parent.exists():
+            _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

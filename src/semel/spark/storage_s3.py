@@ -1,34 +1,55 @@
 """A prefix in a bucket of S3, or of a store that speaks S3's protocol, through botocore.
 
 Races are decided by S3's conditional write (`If-None-Match: *`). A store that ignores the condition is found out when
-the log is made, by trying.
+the log is made, by trying. A call that is not answered fails within the store's patience, all its tries together: who
+seals a segment has no more time than that before its messages are given to others.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from semel.spark.storage import StorageError
+from semel.spark.storage import PATIENCE, StorageError
 
 _LISTED_AT_ONCE: Final = 1_000
-_TRIES: Final = 5
+
+
+class Timeouts(NamedTuple):
+    """What botocore is told: how often it tries, and the seconds of each try to connect and to wait for an answer."""
+
+    tries: int
+    connect: float
+    read: float
+
+    @property
+    def longest(self) -> float:
+        """Before the second try botocore waits up to a second, and before each further one twice as long."""
+        return self.tries * (self.connect + self.read) + (1 << self.tries - 1) - 1
+
+    @classmethod
+    def within(cls, seconds: float) -> Timeouts:
+        tries = 5 if seconds > 60 else 3 if seconds > 12 else 1
+        each = (seconds - cls(tries, 0.0, 0.0).longest) / tries
+        return cls(tries, each / 3, each * 2 / 3)
 
 
 class S3Store:
     """`address` is bucket/prefix. Credentials, region and endpoint (AWS_ENDPOINT_URL_S3) as boto3 finds them."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience: float = PATIENCE) -> None:
         bucket, _, prefix = address.partition("/")
         if not bucket:
             raise StorageError("s3:// needs a bucket: write it as s3://bucket/folder")
         self._bucket = bucket
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._patience = patience
         self._made: Any = None
 
-    def __reduce__(self) -> tuple[type[S3Store], tuple[str]]:
-        return S3Store, (f"{self._bucket}/{self._prefix}",)
+    def __reduce__(self) -> tuple[type[S3Store], tuple[str, float]]:
+        return S3Store, (f"{self._bucket}/{self._prefix}", self._patience)
 
     @property
     def url(self) -> str:
@@ -40,7 +61,13 @@ class S3Store:
             from botocore.config import Config
             from botocore.session import Session
 
-            config = Config(retries={"mode": "standard", "max_attempts": 5}, max_pool_connections=32)
+            tries, connect, read = Timeouts.within(self._patience * 2 / 3)
+            config = Config(
+                retries={"mode": "standard", "total_max_attempts": tries},
+                connect_timeout=connect,
+                read_timeout=read,
+                max_pool_connections=32,
+            )
             self._made = Session().create_client("s3", config=config)
         return self._made
 
@@ -59,7 +86,8 @@ class S3Store:
         self._call("put_object", Key=self._prefix + name, Body=data)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        for attempt in range(_TRIES):
+        until = time.monotonic() + self._patience / 3
+        while True:
             code = self._call(
                 "put_object",
                 ("PreconditionFailed", "412", "ConditionalRequestConflict", "409"),
@@ -71,9 +99,9 @@ class S3Store:
                 return True
             if code in ("PreconditionFailed", "412"):
                 return False
-            if attempt == _TRIES - 1:
+            if time.monotonic() >= until:
                 raise StorageError(f"{self.url}/{name}: S3 answers {code} again and again")
-        return False
+            time.sleep(0.05)
 
     def read(self, name: str) -> bytes | None:
         answer = self._call("get_object", ("NoSuchKey", "404"), Key=self._prefix + name)

@@ -29,7 +29,10 @@ _OPTIONS: Final = (
 _NOT_OURS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 # Columns of the source that say how a message came, not what it is: read from one queue, written to another.
 _OF_THE_SOURCE: Final = frozenset(
-    ("message_id", "sequence_number", "sent_at", "first_received_at", "received_at", "receive_count", "queue")
+    (
+        *("message_id", "sequence_number", "sent_at", "first_received_at", "received_at", "receive_count", "queue"),
+        "planned_at",
+    )
 )
 
 

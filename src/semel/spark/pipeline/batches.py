@@ -46,11 +46,21 @@ class StopAsked(Exception):
 
 
 class Batches:
-    """The function for `foreachBatch`. `done(number, began, outcomes)` is told of each batch that is committed."""
+    """The function for `foreachBatch`. `done(number, began, outcomes)` is told of each batch that is committed;
+    `check(number)` is asked before that, when its tasks are through, and raises what speaks against the commit."""
 
-    def __init__(self, pipeline: str, sink: Sink, rejects: Sink, done: Done, *, traced: bool = False) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        sink: Sink,
+        rejects: Sink,
+        done: Done,
+        *,
+        check: Callable[[int], None] = lambda _: None,
+        traced: bool = False,
+    ) -> None:
         self._pipeline, self._sink, self._rejects = pipeline, sink, rejects
-        self._done, self._traced = done, traced
+        self._done, self._check, self._traced = done, check, traced
         self._turn = threading.Lock()  # held while a batch is in hand
         self._stopping = False
         self.last: int | None = None  # the last batch that went well in this run
@@ -100,6 +110,8 @@ class Batches:
             self._traced,
         )
         outcomes = outcomes_of(df, task)
+        if not rows_in:
+            self._check(number)
         points.reached("before-commit")
         if not rejects_in:
             self._rejects.commit(batch, [one.rejected for one in outcomes if one.rejected is not None])

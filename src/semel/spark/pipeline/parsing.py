@@ -38,27 +38,29 @@ _LONE_SURROGATE: Final = literal(
 def parsed(
     df: DataFrame, pipeline: Pipeline, *, with_message: bool = False, traced: bool = False, identified: bool = False
 ) -> DataFrame:
-    """Columns: row, key, received_at, reason, field, message. `reason` null: the row is good; else `row` is null.
+    """Columns: row, key, reason, field, message. `reason` null: the row is good; else `row` is null.
 
     `with_message`: `message` is there for good rows too. `traced`: also message_id, queue, group_id, sent_at and
     receive_count, for the attempt log. `identified`: also IDENTITY, the key of a good row; of a bad one the message, as
-    what was rejected must not keep out a later one with its key that is right. With the handler sink `row` has the
-    source's own columns, as they came."""
+    what was rejected must not keep out a later one with its key that is right; and `planned_at`. With the handler sink
+    `row` has the source's own columns, as they came."""
     schema = pipeline.schema
     with _lenient(df.sparkSession):
         check_constraints(df.sparkSession, pipeline)
         # As one column, the message is cheap to carry along.
         message = f"named_struct({', '.join(f'{literal(one.name)}, {one.name}' for one in SOURCE)}) AS {_MESSAGE}"
+        planned_at = ["planned_at"] if identified else []
         if schema.raw:
-            rows = df.selectExpr(message)
+            rows = df.selectExpr(message, *planned_at)
         else:
             wire = Wire(schema.any_as_text)
-            rows = df.selectExpr(message, f"{_read(f'r STRUCT<{wire.fields(schema.fields)}>', 'body')} AS {_WIRE}")
+            read = f"{_read(f'r STRUCT<{wire.fields(schema.fields)}>', 'body')} AS {_WIRE}"
+            rows = df.selectExpr(message, *planned_at, read)
             values = (f"{wire.value(f.type, _wire(f))} AS {quoted(f.name)}" for f in schema.fields)
             rows = rows.selectExpr("*", *values)
         judged = rows.selectExpr("*", f"{_case(_problems(pipeline))} AS {_PROBLEM}")
         identity = [f"{_identity()} AS {IDENTITY}"] if identified else []
-        return judged.selectExpr(*_columns(pipeline, with_message, traced), *identity)
+        return judged.selectExpr(*_columns(pipeline, with_message, traced), *identity, *planned_at)
 
 
 def _identity() -> str:
@@ -83,7 +85,6 @@ def _read(member: str, body: str) -> str:
 def _columns(pipeline: Pipeline, with_message: bool, traced: bool) -> Iterator[str]:
     yield f"CASE WHEN {_PROBLEM} IS NULL THEN {_row(pipeline)} END AS row"
     yield f"{_own('key')} AS key"
-    yield f"{_own('received_at')} AS received_at"
     yield f"{_PROBLEM}.reason AS reason"
     yield f"{_PROBLEM}.field AS field"
     message = f"named_struct({', '.join(f'{literal(name)}, {_own(name)}' for name in MESSAGE)})"

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
+from semel.spark.dedup import late_rows
 from semel.spark.interpreter import running_spark
 from semel.spark.pipeline import queues, starting, status
 from semel.spark.pipeline.batches import Batches
@@ -164,7 +165,14 @@ class _Run:
 
         rows = starting.source_rows(spark, self.pipeline, self.checkpoint.url, self.sink)
         listener = Listener(self.board, self.metrics)
-        batches = Batches(self.record.id, self.sink, self.rejects, self._committed, traced=self.events is not None)
+        batches = Batches(
+            self.record.id,
+            self.sink,
+            self.rejects,
+            self._committed,
+            check=partial(self._check_late, spark),
+            traced=self.events is not None,
+        )
         self._serve(stack, lambda: 0.0 if batches.busy else listener.silence)
         between = self._trying_again(spark, batches)
         running = Running(
@@ -221,6 +229,17 @@ class _Run:
         from semel.spark.pipeline import waiting
 
         return partial(waiting.try_again, spark, self.sink, batches)
+
+    def _check_late(self, spark: SparkSession, number: int) -> None:
+        """A row that Spark's state store takes for late is not a duplicate: it would be lost."""
+        late = late_rows(spark) if self.pipeline.source.dedup is Dedup.KEY else 0
+        if late:
+            raise SemelError(
+                f"Spark would drop {late} rows of batch {number} as late: its watermark, in {self.checkpoint.query}, "
+                "is ahead of the time at which the batch was planned. Nothing of the batch is committed, and its "
+                f"messages are sealed in {self.segments.url}. `semel pipeline reset FILE` begins a new query with "
+                "them; the keys that this one knows are forgotten then"
+            )
 
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
         """A batch is in: tell it, count it, write the count down. In this order: see events.py."""

@@ -5,7 +5,8 @@ What holds, whatever is replayed, retried or run twice at once:
    always with the same key. That is what it is promised on threads, and the same ledger entries keep it: the two
    engines can take turns.
 2. A batch is committed when each of its messages is done, is a dead letter, or waits where the next batch finds it: in
-   its Standard queue, or under the checkpoint in a file that the commit names.
+   its queue, or under the checkpoint in a file that the commit names. In a FIFO queue, only if the source has not
+   deleted it yet (`returns`): then the commit names the messages that go back.
 3. FIFO: a group's messages are handled in order, also over retries and batches: `arrange` puts a group into one task,
    which sorts it, and what waits under the checkpoint comes before what is new.
 4. Of two drivers on one checkpoint, the one that opened it first can commit nothing more.
@@ -14,8 +15,9 @@ What holds, whatever is replayed, retried or run twice at once:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -55,6 +57,7 @@ class State:
     batch: int = -1
     partitions: int | None = None
     files: dict[str, File] = field(default_factory=dict)
+    returned: dict[str, float] = field(default_factory=dict)  # by message id: until when it is to stay hidden
 
     @property
     def waiting(self) -> int:
@@ -79,26 +82,41 @@ class HandlerWriter:
     folder: str
     files: dict[str, File]
     patience: Patience
+    returns: bool = False
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
         counted = Counter[str]()
         store = open_store(self.folder)
-        outcome = HandlerTask(loaded(self.place), self.patience).run(self._rows(store, batches, task, counted))
-        tables = [parked(waiting, queue) for queue, waiting in outcome.parked.items()]
+        waiting = self._waiting(store, task)
+        in_file = {message.message_id for _, message, _ in waiting}
+        rows = chain(waiting, self._rows(batches, counted))
+        outcome = HandlerTask(loaded(self.place), self.patience).run(rows)
         payload: dict[str, Any] = {"counts": outcome.counts}
+        # What has waited under the checkpoint before is in no queue any more.
+        kept = {
+            queue: [one for one in waiting if not self.returns or one[0].message_id in in_file]
+            for queue, waiting in outcome.parked.items()
+        }
+        payload["returned"] = returned(
+            one
+            for waiting in outcome.parked.values()
+            for one in waiting
+            if self.returns and one[0].message_id not in in_file
+        )
+        tables = [parked(waiting, queue) for queue, waiting in kept.items() if waiting]
         if tables:
             table = pa.concat_tables(tables)
             name = f"{WAITING}/t{task:05d}-{unique(attempt)}"
             store.put(name, segments.encode(table, segments.Meta("", attempt, True, 0.0)))
-            due = min(map(first_due, outcome.parked.values()))
+            due = min(first_due(waiting) for waiting in kept.values() if waiting)
             payload["file"] = asdict(File(name, table.num_rows, due))
         return Written(task, attempt, counted["rows"], counted["bytes"], payload)
 
-    def _rows(
-        self, store: Store, batches: Iterator[pa.RecordBatch], task: int, counted: Counter[str]
-    ) -> Iterator[tuple[str, Received, float]]:
-        if file := self.files.get(str(task)):
-            yield from unparked(read_waiting(store, file.name))
+    def _waiting(self, store: Store, task: int) -> list[tuple[str, Received, float]]:
+        file = self.files.get(str(task))
+        return [] if file is None else list(unparked(read_waiting(store, file.name)))
+
+    def _rows(self, batches: Iterator[pa.RecordBatch], counted: Counter[str]) -> Iterator[tuple[str, Received, float]]:
         for batch in in_order(batches):
             counted["rows"] += batch.num_rows
             counted["bytes"] += batch.nbytes
@@ -107,12 +125,16 @@ class HandlerWriter:
 
 
 class HandlerSink:
-    """`folder` is a part of the checkpoint that all executors see."""
+    """`folder` is a part of the checkpoint that all executors see. `returns`: messages of FIFO queues that are to be
+    tried again later go back to their queue instead of waiting there; see `State.returned`."""
 
-    def __init__(self, app: str | Place, folder: str, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, app: str | Place, folder: str, *, patience: Patience | None = None, returns: bool = False
+    ) -> None:
         self.place = app if isinstance(app, Place) else Place.here(app)
         self._store = open_store(folder)
         self._patience = patience or Patience()
+        self._returns = returns
         self._state: State | None = None
         self._id = uuid4().hex
         self.counts: dict[str, Counter[str]] = {}  # by queue, of all that was committed by this object
@@ -150,7 +172,7 @@ class HandlerSink:
 
     def writer(self, batch: MicroBatch | None = None) -> HandlerWriter:  # noqa: ARG002
         """Without a batch: for what waits, and nothing new."""
-        return HandlerWriter(self.place, self._store.url, dict(self.state.files), self._patience)
+        return HandlerWriter(self.place, self._store.url, dict(self.state.files), self._patience, self._returns)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
         if not self.committed(batch):
@@ -166,7 +188,10 @@ class HandlerSink:
         tried = {str(one.task) for one in written}
         files = {task: file for task, file in before.files.items() if task not in tried}
         files |= {str(one.task): File(**one.payload["file"]) for one in written if "file" in one.payload}
-        self._commit(State(before.version + 1, number, before.partitions, files))
+        returned = before.returned  # as long as it is the same batch, what that has given back stays so
+        if number > before.batch:
+            returned = {id_: due for one in written for id_, due in one.payload.get("returned", {}).items()}
+        self._commit(State(before.version + 1, number, before.partitions, files, returned=returned))
         for one in written:
             for queue, counts in one.payload["counts"].items():
                 self.counts.setdefault(queue, Counter()).update(counts)
@@ -200,6 +225,16 @@ class HandlerSink:
 
     def close(self) -> None:
         pass
+
+
+def returned(waiting: Iterable[tuple[Received, float]]) -> dict[str, float]:
+    """By message id: until when it stays hidden in its queue. What is behind another in its group is not to be had
+    before that one, and would only be counted as waiting."""
+    firsts: dict[str | None, float] = {}
+    found = {}
+    for message, due in waiting:
+        found[message.message_id] = firsts[message.group] = max(due, firsts.get(message.group, 0.0))
+    return found
 
 
 def first_due(waiting: Sequence[tuple[Received, float]]) -> float:

@@ -49,7 +49,7 @@ class ParquetWriter:
         first = next(rows, None)
         if first is None:
             return Written(task, attempt, 0, 0)
-        name = f"{self.prefix}-b{self.number:010}-t{task:04}.parquet"
+        name = _file(self.prefix, self.number, task)
         store, rows = store_at(self.url), chain((first,), rows)
         if not isinstance(store, LocalStore):
             if _last(store, self.mark) >= self.number:
@@ -135,6 +135,9 @@ class ParquetSink:
             return
         if isinstance(self._store, LocalStore):
             self._place(self._store.root, winners)
+        # A dead run of the batch may have had rows for a task that has none now: constraints were changed in between.
+        prefix, empty = f"{self._prefix}-{short(batch.pipeline)}", [one.task for one in written if not one.rows]
+        self._store.delete([_file(prefix, batch.number, task) for task in empty])
         points.reached("during-commit")
         self._store.put(self._mark(batch), orjson.dumps({"number": batch.number}))
         if isinstance(self._store, LocalStore):
@@ -185,6 +188,10 @@ class ParquetSink:
                 if file is not None:
                     return storable(pq.read_schema(io.BytesIO(file)))
         return None
+
+
+def _file(prefix: str, number: int, task: int) -> str:
+    return f"{prefix}-b{number:010}-t{task:04}.parquet"
 
 
 def _last(store: Store, mark: str) -> int:
