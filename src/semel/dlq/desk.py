@@ -24,7 +24,7 @@ from semel.dlq.editing import EditError as EditError
 from semel.dlq.editing import Key as Key
 from semel.dlq.editing import NoSuchLetter as NoSuchLetter
 from semel.dlq.grouping import Grouping
-from semel.dlq.jobs import Job, JobCancelled, Jobs, JobStopped
+from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import LOOKED_AT, Peeker, peeker
 from semel.dlq.plan import RedrivePlan
@@ -237,15 +237,18 @@ class Desk:
     def job(self, id: str) -> Job:
         return self._jobs.get(id)
 
-    def control(self, id: str, action: str) -> Job:
-        """`action` is pause, resume or cancel."""
+    def control(self, id: str, action: str) -> Control:
+        """`action` is pause, resume or cancel; the job may run in another process. Raises JobNotRunning."""
         job = self._jobs.get(id)
-        if action not in ("pause", "resume", "cancel"):
-            raise SemelError(f"a job can be told to pause, resume or cancel, not {action!r}")
-        done = {"pause": job.pause, "resume": job.resume, "cancel": job.cancel}[action]()
-        outcome = "done" if done else f"the job has ended: {job.state}"
-        self.audit.write(self.who, f"{action} job", queue=job.queue, outcome=outcome, job=job.id)
-        return job
+        known: dict[str, Any] = {"queue": job.queue, "job": job.id}
+        self.audit.write(self.who, f"{action} job", outcome="asked", **known)
+        try:
+            control = self._jobs.control(id, action, self.who)
+        except SemelError as error:
+            self.audit.write(self.who, f"{action} job", outcome=f"failed: {error}", **known)
+            raise
+        self.audit.add(self.who, f"{action} job", outcome=str(control), **known)
+        return control
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
         return list(self.audit.entries(where, limit))

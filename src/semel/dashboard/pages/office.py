@@ -22,7 +22,7 @@ from semel.dashboard.pages.rendering import Pages, viewer
 from semel.dashboard.services import Services
 from semel.dlq.answers import Resent
 from semel.dlq.desk import Desk, Key
-from semel.dlq.jobs import Job
+from semel.dlq.jobs import Control, Job
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
@@ -78,8 +78,10 @@ class Office:
         self.house.changed(queue)
         return sent
 
-    def control_job(self, request: Request, id: str, action: str) -> None:
-        self.house.changed(self._acting(request).control(id, action).queue)
+    def control_job(self, request: Request, id: str, action: str) -> Control:
+        control = self._acting(request).control(id, action)
+        self.house.changed(control.job.queue)
+        return control
 
     def send(self, request: Request, queue: str, body: str, *, group: str, dedup: str, delay: int, key: str) -> str:
         """A test message; returns its id."""
