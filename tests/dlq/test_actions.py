@@ -28,6 +28,7 @@ from semel.dlq.snapshots import SnapshotError
 from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
 from semel.ledger.contract import Ask, Finish, Won
+from semel.sqs import letters
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 
@@ -274,6 +275,18 @@ def test_letters_come_back_to_another_queue_or_from_a_stream(place: Place, desk:
     assert ended(desk.restore(lines, "nowhere")).state is State.FAILED
 
 
+def test_a_file_is_restored_to_a_queue_of_work_only_if_somebody_names_that_queue(
+    place: Place, desk: Desk, tmp_path: Path
+) -> None:
+    file = tmp_path / "letters.jsonl"
+    file.write_bytes(snapshots.line(letter(queue="orders"), at=0.0))
+    job = ended(desk.restore(file))
+    assert (job.state, place.messages("orders")) == (State.FAILED, [])
+    assert "letters.jsonl has messages for orders, which is not the dead-letter queue of any queue" in job.reason
+    assert "--to orders" in job.reason
+    assert ended(desk.restore(file, "orders")).counts.sent == 1
+
+
 def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(place: Place, desk: Desk) -> None:
     first = place.send({"id": 1})
     queue = place.client.queue("orders")
@@ -385,6 +398,16 @@ def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, desk:
     assert desk.resend(DLQ, one.id).queue == "orders"
     with pytest.raises(NoSuchLetter, match="there is no message nobody in orders-dlq"):
         desk.resend(DLQ, "nobody")
+
+
+def test_an_edited_copy_goes_to_no_queue_that_only_the_message_names(place: Place, desk: Desk) -> None:
+    place.queue("payments")
+    about = letters.Letter("k-1", "failed", "no", 3, "m-1", "payments")
+    place.send("{}", DLQ, attributes=letters.attributes(about, {}, 2))
+    with pytest.raises(SemelError, match=r"is not the dead-letter queue of that queue.* --to"):
+        desk.resend(DLQ, "m-1", body="[]")
+    assert (len(place.messages(DLQ, "visible")), place.messages("payments")) == (1, [])
+    assert desk.resend(DLQ, "m-1", body="[]", to="payments").queue == "payments"
 
 
 # The document for an editor.

@@ -171,6 +171,11 @@ class RemoteDesk:
             if len(queues) != 1:
                 raise RemoteError(f"{name} has letters of {len(queues)} queues: name one that all go to with --to")
             (queue,) = queues
+            if not self.queue(queue).sources:
+                raise RemoteError(
+                    f"{name} has messages for {queue}, which is not the dead-letter queue of any queue, so nothing was "
+                    f"sent; if they are to go there, say so with --to {queue}"
+                )
         return self._job("POST", f"dead-letters/{_part(queue)}/restore", content)
 
     # Jobs, the log, marks.

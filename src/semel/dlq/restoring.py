@@ -17,7 +17,7 @@ from typing import Final
 
 import orjson
 
-from semel.dlq import snapshots
+from semel.dlq import listing, snapshots
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
 from semel.errors import SemelError
@@ -71,8 +71,13 @@ class Restorer:
 
     def run(self, job: Job) -> None:
         for name in self._queues:
-            if not self._client.queue(name).url:
-                raise SemelError(f"there is no queue {name}")
+            # A file is easily given and seldom read: where it sends messages by itself is a dead-letter queue.
+            info = listing.dead_letter_queue(self._client, name)
+            if not self._queue and not info.sources:
+                raise snapshots.SnapshotError(
+                    f"{self._path.name} has messages for {info.name}, which is not the dead-letter queue of any queue, "
+                    f"so nothing was sent; if they are to go there, say so with --to {info.name}"
+                )
         journal = _Journal(self._path.with_name(self._path.name + JOURNAL), self._client.endpoint, self._queue)
         try:
             self._send_all(job, journal)
