@@ -6,13 +6,14 @@ import base64
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from dashboard.serving import Shop, Site, shop, until
+from dashboard.serving import Shop, Site, serving, shop, until
 from semel.sqs.client.messages import Attribute
 
 
@@ -203,6 +204,23 @@ def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) ->
     assert json.loads(received.body)["fixed"] is True
     assert received.attributes["semel-key"].value == "order-0"
     assert site.post(path, {}).status == 404
+
+
+def test_what_needs_the_ledger_is_refused_until_it_answers_and_then_done(place: Shop, tmp_path: Path) -> None:
+    place.dead.purge()
+    (id,) = place.bury(1)
+    path = f"/api/v1/dead-letters/orders-dlq/letters/{id}/resend"
+    settings = place.settings(ledger=f"sqlite:///{tmp_path}/not-yet/ledger.db")
+    with serving(settings, client=place.client) as site:
+        for action, given in (
+            (path, {"body": "{}"}),
+            ("/api/v1/dead-letters/orders-dlq/redrive", {"where": "key exists", "canary": 1}),
+        ):
+            refused = site.post(action, given)
+            assert (refused.status, "the ledger does not answer" in refused.json()["error"]) == (503, True)
+        assert len(place.broker.peek("orders-dlq", "visible")) == 1
+        (tmp_path / "not-yet").mkdir()
+        assert site.post(path, {"body": "{}"}).json()["deleted"] is True
 
 
 def test_a_job_is_paused_and_cancelled_over_the_api(site: Site, place: Shop) -> None:

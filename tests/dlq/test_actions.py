@@ -14,7 +14,7 @@ import pytest
 from dlq.letters import letter
 from dlq.test_peeking import DLQ, bury
 from driven import Calls, Place, new_place, shop
-from semel import Reject
+from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
 from semel.dlq.audit import Audit, AuditError
 from semel.dlq.desk import Desk, EditError, Key, NoSuchLetter
@@ -23,11 +23,12 @@ from semel.dlq.editing import document, read_document
 from semel.dlq.filters import parse
 from semel.dlq.jobs import Job, State
 from semel.dlq.peeking import ReceivingPeeker, peeked
+from semel.dlq.plan import RedrivePlan
 from semel.dlq.restoring import Restorer
 from semel.dlq.snapshots import SnapshotError
 from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
-from semel.ledger.contract import Ask, Finish, Won
+from semel.ledger.contract import Ask, Finish, LedgerUnavailable, Won
 from semel.sqs import letters
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
@@ -342,6 +343,53 @@ def test_what_is_done_does_not_run_under_its_old_key_with_another_body(place: Pl
     named = place.messages("orders")
     assert [message["MessageAttributes"]["semel-key"]["StringValue"] for message in named] == ["o-0", new.key]
     assert len(new.key) == 32
+
+
+def moved_by_sqs(place: Place, body: Any, **options: Any) -> str:
+    """A message that nobody deleted in time; its MessageId."""
+    first = place.send(body, **options)
+    for _ in range(3):
+        place.client.queue("orders").receive(1, 0, visibility=0)
+    return first
+
+
+@pytest.mark.parametrize("key", [None, "message-id"])
+def test_an_edited_copy_of_a_message_without_a_key_is_refused_if_its_message_id_is_done(
+    place: Place, desk: Desk, key: str | None
+) -> None:
+    first = moved_by_sqs(place, {"id": 1})
+    done(place, first)
+    for change in ({"body": '{"id": 2}'}, {"attributes": {"tenant": "acme"}}):
+        with pytest.raises(EditError, match=rf"the ledger has {first} as done.*--new-key"):
+            desk.resend(DLQ, first, **change)  # type: ignore[arg-type]
+    assert len(place.messages(DLQ, "visible")) == 1
+    copy = desk.resend(DLQ, first, body='{"id": 2}', key=Key.NEW)
+    calls = Calls()
+    place.worker(shop(calls, key=key)).drain()
+    assert calls.keys == [copy.key]
+
+
+def test_an_edited_copy_is_refused_if_the_key_that_its_producer_gave_it_is_done(place: Place, desk: Desk) -> None:
+    first = moved_by_sqs(place, {"id": 1}, attributes={"idempotency-key": "order-1"})
+    done(place, "order-1")
+    with pytest.raises(EditError, match="the ledger has order-1 as done"):
+        desk.resend(DLQ, first, body='{"id": 2}')
+    assert len(place.messages(DLQ, "visible")) == 1
+
+
+def test_an_edited_copy_is_not_sent_while_the_ledger_cannot_be_asked(place: Place, tmp_path: Path) -> None:
+    bury(place, 2)
+    ledger = SqliteLedger(str(tmp_path / "ledger.db"))
+    desk = Desk(place.client, ledger=ledger, state=tmp_path, who="tester", clock=place.clock.now)
+    ledger.close()
+    with pytest.raises(LedgerUnavailable, match=r"message .*: nothing was sent, as the ledger cannot say"):
+        desk.resend(DLQ, "m-0", body="{}")
+    assert (len(place.messages(DLQ, "visible")), place.messages("orders")) == (2, [])
+    assert audited(desk)[-1][1].startswith("failed: ")
+    job = ended(desk.redrive(RedrivePlan(queue=DLQ, where="key exists", canary=1)))
+    assert (job.state, place.messages("orders")) == (State.FAILED, [])
+    assert "nothing was sent, as the ledger cannot say" in job.reason
+    assert desk.resend(DLQ, "m-0", body="{}", key=Key.NEW).deleted
 
 
 def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, desk: Desk) -> None:

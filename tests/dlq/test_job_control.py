@@ -146,6 +146,7 @@ def test_a_job_that_has_not_answered_is_said_to_have_been_asked_and_obeys_later(
     assert sum(everywhere(place)) == MANY
 
 
+@pytest.mark.slow
 def test_a_job_of_another_process_is_paused_and_cancelled_over_the_api_and_on_its_page(place: Shop) -> None:
     with redrive_elsewhere(place) as there, place.dashboard() as site:
         answer = site.post(f"/api/v1/jobs/{there.id}/pause")

@@ -44,17 +44,16 @@ class Services:
         clock: Callable[[], float] = time.time,
     ) -> Services:
         house = House(settings, client=client, ledger=ledger, clock=clock)
-        known = None
         try:
-            known = house.memory.ledger
+            _ = house.memory.ledger
         except SemelError as error:
-            log.warning("started without its ledger, which does not answer: %s", error)
+            log.warning("the ledger does not answer; what needs it is refused until it does: %s", error)
         jobs = Jobs(house.state / "jobs", clock=clock)
         # What is done may take its time and its tries; who only looks is told soon that nothing answers.
         acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
         desk = Desk(
             acting,
-            ledger=known,
+            ledger=house.memory.connected,
             state=house.state,
             jobs=jobs,
             accept_risk=True,

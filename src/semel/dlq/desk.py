@@ -42,8 +42,9 @@ SHOWN: Final = 100  # letters of one answer, unless more are asked for
 class Desk:
     """One user's desk. `by` gives the same desk for another; jobs, log and folder are shared.
 
-    `state` is the state folder. `accept_risk`: look also where looking may move messages on (see PeekRisk); `most`: so
-    many messages are received at most for one look, where looking means receiving."""
+    `state` is the state folder. `ledger` may be a function that opens it when it is asked for. `accept_risk`: look also
+    where looking may move messages on (see PeekRisk); `most`: so many messages are received at most for one look, where
+    looking means receiving."""
 
     remote: Final = False
 
@@ -51,7 +52,7 @@ class Desk:
         self,
         client: Client,
         *,
-        ledger: Ledger | None = None,
+        ledger: Ledger | Callable[[], Ledger | None] | None = None,
         audit: Audit | None = None,
         who: str = "",
         state: Path | None = None,
@@ -61,7 +62,7 @@ class Desk:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
-        self.ledger = ledger
+        self._ledger = ledger
         self.state = state if state is not None else state_folder()
         self.audit = audit if audit is not None else Audit.at(self.state, clock=clock)
         self.who = who or somebody()
@@ -74,6 +75,11 @@ class Desk:
         other = copy.copy(self)
         other.who = who
         return other
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """None if there is none. Raises if there is one that does not answer: what it should say is not guessed."""
+        return self._ledger() if callable(self._ledger) else self._ledger
 
     @property
     def endpoint(self) -> str:
@@ -162,7 +168,8 @@ class Desk:
     def redrive(self, plan: RedrivePlan) -> Job:
         """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
         filters.parse(plan.where)
-        redriver = Redriver(plan, self.client, ledger=self.ledger, clock=self._clock)
+        ledger = self.ledger if plan.canary and not plan.dry_run else None
+        redriver = Redriver(plan, self.client, ledger=ledger, clock=self._clock)
         action = "redrive (dry run)" if plan.dry_run else "redrive"
         return self._start(action, plan.queue, plan.where, redriver.run, plan.to_json())
 
@@ -181,7 +188,8 @@ class Desk:
         wanted = editing.Wanted(body, attributes, group, key, to)
         self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
         try:
-            resent = editing.resend(self.client, self.ledger, queue, id, wanted, clock=self._clock)
+            ledger = self.ledger if key is Key.KEEP else None
+            resent = editing.resend(self.client, ledger, queue, id, wanted, clock=self._clock)
         except SemelError as error:
             self.audit.write(
                 self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}

@@ -504,15 +504,14 @@ class Jobs:
         path = self._path(job.id)
         draft = path.with_suffix(f".{threading.get_ident()}.tmp")
         with self._writing:
-            if order < self._newest.get(job.id, -1):
-                return
-            try:
-                draft.write_text(json.dumps(content, ensure_ascii=False))
-                draft.replace(path)
-            except OSError as error:
-                _log.warning("job %s cannot be written down in %s: %s", job.id, self._folder, error)
-            self._newest[job.id] = order
-            self._written[job.id] = (time.monotonic(), State(content["state"]))
+            if order > self._newest.get(job.id, -1):
+                try:
+                    draft.write_text(json.dumps(content, ensure_ascii=False))
+                    draft.replace(path)
+                except OSError as error:
+                    _log.warning("job %s cannot be written down in %s: %s", job.id, self._folder, error)
+                self._newest[job.id] = order
+                self._written[job.id] = (time.monotonic(), State(content["state"]))
         if content["state"] in _ENDS and (control := self._controls.get(job.id)) is not None:
             control.remove()
 
