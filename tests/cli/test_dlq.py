@@ -489,6 +489,60 @@ def test_watch_waits_and_ends_at_the_first_alarm_and_the_webhook_is_tried_again(
     assert (got[1]["kind"], got[1]["queue"], got[1]["source"]) == ("arrival", DLQ, "semel dlq watch")
 
 
+class Hooks:
+    """A webhook that refuses the first alarms, and takes the rest."""
+
+    def __init__(self, refused: int) -> None:
+        self.got: list[dict[str, Any]] = []
+        hooks = self
+
+        class Hook(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                hooks.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(404 if len(hooks.got) <= refused else 204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+
+    def __enter__(self) -> Hooks:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_an_alarm_that_was_not_delivered_is_raised_again_by_the_next_run(shell: Shell) -> None:
+    shell.bury(3)
+    with Hooks(refused=1) as hooks:
+        ran = shell("dlq", "watch", "--once", "--webhook", hooks.url)
+        assert (ran.code, "did not take the alarm: HTTP 404" in ran.err) == (3, True)
+        shell.bury(1)
+        assert shell("dlq", "watch", "--once", "--webhook", hooks.url).code == 3
+        assert shell("dlq", "watch", "--once", "--webhook", hooks.url).code == 0
+    assert [alarm["new"] for alarm in hooks.got] == [3, 4]
+
+
+def test_an_alarm_waits_until_the_webhook_takes_it_and_a_command_gets_it_once(shell: Shell, tmp_path: Path) -> None:
+    shell.bury(2)
+    told = tmp_path / "told"
+    with Hooks(refused=2) as hooks:
+        command = f'echo "$SEMEL_NEW" >> {told}'
+        terminal = Terminal("dlq", "watch", DLQ, "--every", "100ms", "--webhook", hooks.url, "--exec", command)
+        terminal.until(lambda: len(hooks.got) == 3)
+        terminal.until(lambda: DLQ in watching.load(tmp_path / "state", shell.client.endpoint))
+        terminal.interrupt()
+        assert terminal.end() == 0
+    assert len(hooks.got) == 3
+    assert told.read_text() == "2\n"
+    assert terminal.text.count("ARRIVAL") == 1
+
+
 def test_a_webhook_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     (alarm,) = Watch(None).look([info(1)], 5.0)
     waited: list[float] = []
