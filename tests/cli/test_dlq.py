@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from semel import SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.cli.following import bar, summary
@@ -26,6 +27,7 @@ from semel.dlq import watching
 from semel.dlq.jobs import Job
 from semel.dlq.model import QueueInfo
 from semel.dlq.watching import Watch
+from semel.ledger.contract import Ask, Finish, Won
 from semel.sqs import Client, Entry, letters
 from semel.sqs.client.messages import Attribute
 
@@ -279,6 +281,45 @@ def test_edit_opens_the_editor_and_sends_what_was_saved(shell: Shell, monkeypatc
     assert json.loads(message["Body"]) == {"id": "o-0", "n": 42}
     assert message["MessageAttributes"]["semel-key"]["StringValue"] == "o-0"
     assert shell.count() == 2
+
+
+def test_what_was_written_in_the_editor_is_kept_until_it_was_sent(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (id,) = shell.bury(1)
+    drafts = tmp_path / "drafts"
+    drafts.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(drafts))
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    ledger = tmp_path / "ledger.db"
+    with SqliteLedger(str(ledger)) as opened:
+        (won,) = opened.claim([Ask("orders/o-0", "digest", "orders/x")], claimant="w", lease=30)
+        assert isinstance(won, Won)
+        opened.record([Finish(won.claim)])
+    refused = shell("dlq", "edit", DLQ, id, "--yes", "--ledger", f"sqlite:///{ledger}")
+    assert (refused.code, "the ledger has o-0 as done" in refused.err) == (1, True)
+    (kept,) = drafts.iterdir()
+    assert f"note: what you wrote is in {kept}\n" in refused.err
+    assert json.loads(kept.read_text())["body"]["n"] == 42
+    kept.unlink()
+    monkeypatch.setenv("EDITOR", "sed -i s/body/boby/")
+    assert "what you wrote is in" in shell("dlq", "edit", DLQ, id, "--yes").err
+    next(drafts.iterdir()).unlink()
+    monkeypatch.setenv("EDITOR", "true")
+    assert shell("dlq", "edit", DLQ, id, "--yes").code == 0
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    assert shell("dlq", "edit", DLQ, id, "--yes").code == 0
+    assert list(drafts.iterdir()) == []
+
+
+def test_the_document_in_the_editor_shows_the_queue_that_was_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = shell.bury(1)
+    for name in ("slow", "slower"):
+        shell.client.create_queue(name)
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"to": "slow"/"to": "slower"/\'')
+    assert "sent to slower" in shell("dlq", "edit", DLQ, id, "--to", "slow", "--yes").out
 
 
 def test_edit_takes_a_body_from_a_file_and_a_new_key(shell: Shell, tmp_path: Path) -> None:

@@ -243,11 +243,11 @@ def document(letter: DeadLetter, to: str = "") -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP) -> Wanted | None:
+def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP, to: str = "") -> Wanted | None:
     """What was changed in a document; None if nothing was. Raises EditError for what is none any more."""
     if not text.strip():
         return None
-    before: dict[str, Any] = json.loads(document(letter))
+    before: dict[str, Any] = json.loads(document(letter, to))
     try:
         after = json.loads(text)
     except ValueError as error:
@@ -274,7 +274,7 @@ def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP) -> W
         attributes if attributes != before["attributes"] else None,
         group if (group := after.get("group", "")) != letter.group else None,
         key,
-        to if (to := str(after.get("to") or "")) != before["to"] else "",
+        named if (named := str(after.get("to") or "")) != before["to"] else "",
     )
 
 
