@@ -361,7 +361,7 @@ def test_an_edited_copy_of_a_message_without_a_key_is_refused_if_its_message_id_
     done(place, first)
     for change in ({"body": '{"id": 2}'}, {"attributes": {"tenant": "acme"}}):
         with pytest.raises(EditError, match=rf"the ledger has {first} as done.*--new-key"):
-            desk.resend(DLQ, first, **change)  # type: ignore[arg-type]
+            desk.resend(DLQ, first, **change)
     assert len(place.messages(DLQ, "visible")) == 1
     copy = desk.resend(DLQ, first, body='{"id": 2}', key=Key.NEW)
     calls = Calls()
@@ -564,4 +564,5 @@ def test_marks_are_kept_in_order_and_audited(desk: Desk, place: Place) -> None:
     assert [mark.text for mark in desk.marks(since=place.clock.now() - 5)] == ["rolled back"]
     with pytest.raises(SemelError, match="a mark needs a text"):
         desk.mark("  ")
-    assert audited(desk) == [("mark", "done", None)] * 2
+    assert audited(desk)[:4] == [("mark", "begun", None), ("mark", "done", None)] * 2
+    assert [outcome.partition(":")[0] for _, outcome, _ in audited(desk)[4:]] == ["begun", "failed"]

@@ -131,7 +131,7 @@ def test_a_restore_that_another_process_is_at_is_refused_and_each_letter_is_sent
     copy.write_bytes(file.read_bytes())
     lines = file.read_bytes().splitlines(keepends=True)
     with restore_elsewhere(place, desk, file) as first:
-        second = desk.restore({"the same file": file, "a copy of it": copy, "an upload of it": lines}[way])
+        second = desk.restore(lines if way == "an upload of it" else copy if way == "a copy of it" else file)
         assert ended(second).state is State.FAILED
         assert f"is being restored already, by job first of ann (process {first.pid})" in second.reason
         assert names(place, DLQ) == []

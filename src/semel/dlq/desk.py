@@ -263,9 +263,8 @@ class Desk:
 
     def mark(self, text: str) -> Mark:
         """Writes down that something happened now, such as a deploy."""
-        mark = marks.add(self.state, text, self.who, self._clock())
-        self.audit.write(self.who, "mark", outcome="done", details={"text": text})
-        return mark
+        with self.audit.around(self.who, "mark", text=text):
+            return marks.add(self.state, text, self.who, self._clock())
 
     def marks(self, since: float = 0.0) -> list[Mark]:
         return marks.since(self.state, since)
