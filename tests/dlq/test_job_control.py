@@ -26,7 +26,7 @@ from semel.dlq.desk import Desk
 from semel.dlq.job_control import LATE, JobNotRunning
 from semel.dlq.jobs import Job, Jobs, State
 
-MANY = 300
+MANY = 120
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ class Elsewhere:
 @contextmanager
 def redrive_elsewhere(place: Shop) -> Iterator[Elsewhere]:
     place.bury(MANY)
-    arguments = ["dlq", "redrive", "orders-dlq", "--where", "key exists", "--rate", "10", "--quiet"]
+    arguments = ["dlq", "redrive", "orders-dlq", "--where", "key exists", "--rate", "4", "--quiet"]
     process = subprocess.Popen([sys.executable, "-m", "semel.cli", *arguments], stdout=subprocess.PIPE, text=True)
     try:
         jobs = Jobs(place.state / "jobs")
@@ -144,6 +144,22 @@ def test_a_job_that_has_not_answered_is_said_to_have_been_asked_and_obeys_later(
         assert there.process.wait(60) == 130
         assert there.job.state is State.CANCELLED
     assert sum(everywhere(place)) == MANY
+
+
+@pytest.mark.slow
+def test_the_api_and_the_page_say_asked_until_the_job_has_acknowledged_it(place: Shop) -> None:
+    with redrive_elsewhere(place) as there, place.dashboard() as site:
+        os.kill(there.process.pid, signal.SIGSTOP)
+        answer = site.post(f"/api/v1/jobs/{there.id}/pause")
+        assert (answer.status, answer.json()["acknowledged"]) == (202, False)
+        pressed = press(site, f"/jobs/{there.id}/cancel")
+        assert pressed.status == 303
+        assert "Asked to cancel; the job has not acknowledged it yet." in site.get(pressed.headers["location"]).text
+        assert audited(place, "cancel job") == ["asked", "asked to cancel; the job has not acknowledged it yet"]
+        there.process.kill()
+        there.process.wait()
+        assert site.post(f"/api/v1/jobs/{there.id}/cancel").status == 409
+    assert not list((place.state / "jobs").glob("*.control"))
 
 
 @pytest.mark.slow

@@ -432,13 +432,14 @@ class Jobs:
         if action not in ACTIONS:
             raise SemelError(f"a job can be told to pause, resume or cancel, not {action!r}")
         job = self.get(id)
+        control = ControlFile(self._path(id))
         if job.state.ended:
+            control.remove()  # of a process that was killed before it could read it
             raise _not_running(job, action)
         if id in self._own:
             if not {"pause": job.pause, "resume": job.resume, "cancel": job.cancel}[action]():
                 raise _not_running(job, action)
             return Control(job, action, acknowledged=True)
-        control = ControlFile(self._path(id))
         request = control.ask(action, who, self._clock())
         until = time.monotonic() + patience
         while True:
