@@ -186,7 +186,8 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
         (["redrive", DLQ, "--canary-wait", "soon"], 2, "soon"),
         (["restore", "nofile.jsonl"], 2, "there is no file nofile.jsonl"),
         (["drop", DLQ], 2, "add --yes"),
-        (["jobs", "x", "--pause"], 2, "--via URL"),
+        (["jobs", "--pause"], 2, "--pause needs the id of a job"),
+        (["jobs", "x", "--pause"], 1, "there is no job 'x'"),
         (["jobs", "nobody"], 1, "there is no job 'nobody'"),
         (["watch", "--webhook", "ftp://x"], 2, "is no address"),
         (["ls", "--via", "nonsense"], 2, "is not an address"),
@@ -278,6 +279,40 @@ def test_edit_opens_the_editor_and_sends_what_was_saved(shell: Shell, monkeypatc
     assert json.loads(message["Body"]) == {"id": "o-0", "n": 42}
     assert message["MessageAttributes"]["semel-key"]["StringValue"] == "o-0"
     assert shell.count() == 2
+
+
+def test_what_was_written_in_the_editor_is_kept_until_it_was_sent(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (id,) = shell.bury(1)
+    drafts = tmp_path / "drafts"
+    drafts.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(drafts))
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    refused = shell("dlq", "edit", DLQ, id, "--yes", "--to", "nowhere")
+    assert (refused.code, "nowhere" in refused.err) == (1, True)
+    (kept,) = drafts.iterdir()
+    assert f"note: what you wrote is in {kept}\n" in refused.err
+    assert json.loads(kept.read_text())["body"]["n"] == 42
+    kept.unlink()
+    monkeypatch.setenv("EDITOR", "sed -i s/body/boby/")
+    assert "what you wrote is in" in shell("dlq", "edit", DLQ, id, "--yes").err
+    next(drafts.iterdir()).unlink()
+    monkeypatch.setenv("EDITOR", "true")
+    assert shell("dlq", "edit", DLQ, id, "--yes").code == 0
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    assert shell("dlq", "edit", DLQ, id, "--yes").code == 0
+    assert list(drafts.iterdir()) == []
+
+
+def test_the_document_in_the_editor_shows_the_queue_that_was_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = shell.bury(1)
+    for name in ("slow", "slower"):
+        shell.client.create_queue(name)
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"to": "slow"/"to": "slower"/\'')
+    assert "sent to slower" in shell("dlq", "edit", DLQ, id, "--to", "slow", "--yes").out
 
 
 def test_edit_takes_a_body_from_a_file_and_a_new_key(shell: Shell, tmp_path: Path) -> None:
@@ -486,6 +521,60 @@ def test_watch_waits_and_ends_at_the_first_alarm_and_the_webhook_is_tried_again(
         server.shutdown()
     assert (code, len(got), got[0]) == (3, 2, got[1])
     assert (got[1]["kind"], got[1]["queue"], got[1]["source"]) == ("arrival", DLQ, "semel dlq watch")
+
+
+class Hooks:
+    """A webhook that refuses the first alarms, and takes the rest."""
+
+    def __init__(self, refused: int) -> None:
+        self.got: list[dict[str, Any]] = []
+        hooks = self
+
+        class Hook(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                hooks.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(404 if len(hooks.got) <= refused else 204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+
+    def __enter__(self) -> Hooks:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_an_alarm_that_was_not_delivered_is_raised_again_by_the_next_run(shell: Shell) -> None:
+    shell.bury(3)
+    with Hooks(refused=1) as hooks:
+        ran = shell("dlq", "watch", "--once", "--webhook", hooks.url)
+        assert (ran.code, "did not take the alarm: HTTP 404" in ran.err) == (3, True)
+        shell.bury(1)
+        assert shell("dlq", "watch", "--once", "--webhook", hooks.url).code == 3
+        assert shell("dlq", "watch", "--once", "--webhook", hooks.url).code == 0
+    assert [alarm["new"] for alarm in hooks.got] == [3, 4]
+
+
+def test_an_alarm_waits_until_the_webhook_takes_it_and_a_command_gets_it_once(shell: Shell, tmp_path: Path) -> None:
+    shell.bury(2)
+    told = tmp_path / "told"
+    with Hooks(refused=2) as hooks:
+        command = f'echo "$SEMEL_NEW" >> {told}'
+        terminal = Terminal("dlq", "watch", DLQ, "--every", "100ms", "--webhook", hooks.url, "--exec", command)
+        terminal.until(lambda: len(hooks.got) == 3)
+        terminal.until(lambda: DLQ in watching.load(tmp_path / "state", shell.client.endpoint))
+        terminal.interrupt()
+        assert terminal.end() == 0
+    assert len(hooks.got) == 3
+    assert told.read_text() == "2\n"
+    assert terminal.text.count("ARRIVAL") == 1
 
 
 def test_a_webhook_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,8 +272,10 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
     code, _, errors = semel(tmp_path, "workers")
     assert (code, "start one with" in errors) == (1, True)
     audit = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
-    assert [entry["action"] for entry in audit] == [
-        *("pause worker", "concurrency worker", "concurrency worker", "stop worker")
+    assert [(entry["action"], entry["outcome"].partition(":")[0]) for entry in audit] == [
+        (f"{action} worker", outcome)
+        for action, end in (("pause", "done"), ("concurrency", "done"), ("concurrency", "failed"), ("stop", "done"))
+        for outcome in ("begun", end)
     ]
 
 

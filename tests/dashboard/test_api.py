@@ -6,13 +6,15 @@ import base64
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from dashboard.serving import Shop, Site, shop, until
+from dashboard.serving import Shop, Site, serving, shop, until
+from semel.sqs import Client
 from semel.sqs.client.messages import Attribute
 
 
@@ -117,6 +119,34 @@ def test_a_body_of_a_mebibyte_goes_in_and_comes_out(site: Site, place: Shop) -> 
     assert row["body_bytes"] == len(body.encode())
 
 
+def test_what_cannot_be_written_to_the_audit_log_is_not_done(tmp_path: Path) -> None:
+    with shop(tmp_path) as place, place.dashboard() as site:
+        (tmp_path / "audit.jsonl").mkdir()
+        for path, given, method in (
+            ("queues/orders/messages", {"body": "{}"}, "POST"),
+            ("queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, "PUT"),
+            ("marks", {"text": "deployed"}, "POST"),
+        ):
+            refused = site.post(f"/api/v1/{path}", given, method=method)
+            assert (refused.status, "not done" in refused.json()["error"]) == (400, True), path
+        assert place.broker.peek("orders") == []
+        assert not [one for one in site.api("queues/orders/faults") if one["rate"]]
+        assert site.api("marks")["marks"] == []
+
+
+def test_a_send_is_in_the_audit_log_before_it_begins_and_when_it_has_failed(tmp_path: Path) -> None:
+    with (
+        shop(tmp_path) as place,
+        Client(place.broker.url, "us-east-1", access_key="test", secret_key="test", sleep=lambda _: None) as client,
+        serving(place.settings(), client=client) as site,
+    ):
+        client.queue("orders").url  # noqa: B018 - it is known before the endpoint fails
+        site.post("/api/v1/queues/orders/faults", {"kind": "server-error", "rate": 1}, method="PUT")
+        assert site.post("/api/v1/queues/orders/messages", {"body": "{}"}).status == 502
+        failed, begun = site.api("audit", where="action = send")["rows"]
+        assert (begun["outcome"], failed["outcome"].partition(":")[0]) == ("begun", "failed")
+
+
 def test_faults_are_set_for_one_queue_and_ended(site: Site, place: Shop) -> None:
     set_ = site.post("/api/v1/queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, method="PUT").json()
     assert {(one["kind"], one["queue"], one["rate"]) for one in set_ if one["rate"]} == {("duplicate", "orders", 0.5)}
@@ -203,6 +233,23 @@ def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) ->
     assert json.loads(received.body)["fixed"] is True
     assert received.attributes["semel-key"].value == "order-0"
     assert site.post(path, {}).status == 404
+
+
+def test_what_needs_the_ledger_is_refused_until_it_answers_and_then_done(place: Shop, tmp_path: Path) -> None:
+    place.dead.purge()
+    (id,) = place.bury(1)
+    path = f"/api/v1/dead-letters/orders-dlq/letters/{id}/resend"
+    settings = place.settings(ledger=f"sqlite:///{tmp_path}/not-yet/ledger.db")
+    with serving(settings, client=place.client) as site:
+        for action, given in (
+            (path, {"body": "{}"}),
+            ("/api/v1/dead-letters/orders-dlq/redrive", {"where": "key exists", "canary": 1}),
+        ):
+            refused = site.post(action, given)
+            assert (refused.status, "the ledger does not answer" in refused.json()["error"]) == (503, True)
+        assert len(place.broker.peek("orders-dlq", "visible")) == 1
+        (tmp_path / "not-yet").mkdir()
+        assert site.post(path, {"body": "{}"}).json()["deleted"] is True
 
 
 def test_a_job_is_paused_and_cancelled_over_the_api(site: Site, place: Shop) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dlq.letters import letter
 from dlq.test_peeking import DLQ, bury
 from driven import Calls, Place, new_place, shop
-from semel import Reject
+from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
 from semel.dlq.audit import Audit, AuditError
 from semel.dlq.desk import Desk, EditError, Key, NoSuchLetter
@@ -23,11 +23,13 @@ from semel.dlq.editing import document, read_document
 from semel.dlq.filters import parse
 from semel.dlq.jobs import Job, State
 from semel.dlq.peeking import ReceivingPeeker, peeked
+from semel.dlq.plan import RedrivePlan
 from semel.dlq.restoring import Restorer
 from semel.dlq.snapshots import SnapshotError
 from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
-from semel.ledger.contract import Ask, Finish, Won
+from semel.ledger.contract import Ask, Finish, LedgerUnavailable, Won
+from semel.sqs import letters
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 
@@ -274,6 +276,18 @@ def test_letters_come_back_to_another_queue_or_from_a_stream(place: Place, desk:
     assert ended(desk.restore(lines, "nowhere")).state is State.FAILED
 
 
+def test_a_file_is_restored_to_a_queue_of_work_only_if_somebody_names_that_queue(
+    place: Place, desk: Desk, tmp_path: Path
+) -> None:
+    file = tmp_path / "letters.jsonl"
+    file.write_bytes(snapshots.line(letter(queue="orders"), at=0.0))
+    job = ended(desk.restore(file))
+    assert (job.state, place.messages("orders")) == (State.FAILED, [])
+    assert "letters.jsonl has messages for orders, which is not the dead-letter queue of any queue" in job.reason
+    assert "--to orders" in job.reason
+    assert ended(desk.restore(file, "orders")).counts.sent == 1
+
+
 def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(place: Place, desk: Desk) -> None:
     first = place.send({"id": 1})
     queue = place.client.queue("orders")
@@ -331,6 +345,53 @@ def test_what_is_done_does_not_run_under_its_old_key_with_another_body(place: Pl
     assert len(new.key) == 32
 
 
+def moved_by_sqs(place: Place, body: Any, **options: Any) -> str:
+    """A message that nobody deleted in time; its MessageId."""
+    first = place.send(body, **options)
+    for _ in range(3):
+        place.client.queue("orders").receive(1, 0, visibility=0)
+    return first
+
+
+@pytest.mark.parametrize("key", [None, "message-id"])
+def test_an_edited_copy_of_a_message_without_a_key_is_refused_if_its_message_id_is_done(
+    place: Place, desk: Desk, key: str | None
+) -> None:
+    first = moved_by_sqs(place, {"id": 1})
+    done(place, first)
+    for change in ({"body": '{"id": 2}'}, {"attributes": {"tenant": "acme"}}):
+        with pytest.raises(EditError, match=rf"the ledger has {first} as done.*--new-key"):
+            desk.resend(DLQ, first, **change)
+    assert len(place.messages(DLQ, "visible")) == 1
+    copy = desk.resend(DLQ, first, body='{"id": 2}', key=Key.NEW)
+    calls = Calls()
+    place.worker(shop(calls, key=key)).drain()
+    assert calls.keys == [copy.key]
+
+
+def test_an_edited_copy_is_refused_if_the_key_that_its_producer_gave_it_is_done(place: Place, desk: Desk) -> None:
+    first = moved_by_sqs(place, {"id": 1}, attributes={"idempotency-key": "order-1"})
+    done(place, "order-1")
+    with pytest.raises(EditError, match="the ledger has order-1 as done"):
+        desk.resend(DLQ, first, body='{"id": 2}')
+    assert len(place.messages(DLQ, "visible")) == 1
+
+
+def test_an_edited_copy_is_not_sent_while_the_ledger_cannot_be_asked(place: Place, tmp_path: Path) -> None:
+    bury(place, 2)
+    ledger = SqliteLedger(str(tmp_path / "ledger.db"))
+    desk = Desk(place.client, ledger=ledger, state=tmp_path, who="tester", clock=place.clock.now)
+    ledger.close()
+    with pytest.raises(LedgerUnavailable, match=r"message .*: nothing was sent, as the ledger cannot say"):
+        desk.resend(DLQ, "m-0", body="{}")
+    assert (len(place.messages(DLQ, "visible")), place.messages("orders")) == (2, [])
+    assert audited(desk)[-1][1].startswith("failed: ")
+    job = ended(desk.redrive(RedrivePlan(queue=DLQ, where="key exists", canary=1)))
+    assert (job.state, place.messages("orders")) == (State.FAILED, [])
+    assert "nothing was sent, as the ledger cannot say" in job.reason
+    assert desk.resend(DLQ, "m-0", body="{}", key=Key.NEW).deleted
+
+
 def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, desk: Desk) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
     place.queue("other.fifo")
@@ -385,6 +446,16 @@ def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, desk:
     assert desk.resend(DLQ, one.id).queue == "orders"
     with pytest.raises(NoSuchLetter, match="there is no message nobody in orders-dlq"):
         desk.resend(DLQ, "nobody")
+
+
+def test_an_edited_copy_goes_to_no_queue_that_only_the_message_names(place: Place, desk: Desk) -> None:
+    place.queue("payments")
+    about = letters.Letter("k-1", "failed", "no", 3, "m-1", "payments")
+    place.send("{}", DLQ, attributes=letters.attributes(about, {}, 2))
+    with pytest.raises(SemelError, match=r"is not the dead-letter queue of that queue.* --to"):
+        desk.resend(DLQ, "m-1", body="[]")
+    assert (len(place.messages(DLQ, "visible")), place.messages("payments")) == (1, [])
+    assert desk.resend(DLQ, "m-1", body="[]", to="payments").queue == "payments"
 
 
 # The document for an editor.
@@ -493,4 +564,5 @@ def test_marks_are_kept_in_order_and_audited(desk: Desk, place: Place) -> None:
     assert [mark.text for mark in desk.marks(since=place.clock.now() - 5)] == ["rolled back"]
     with pytest.raises(SemelError, match="a mark needs a text"):
         desk.mark("  ")
-    assert audited(desk) == [("mark", "done", None)] * 2
+    assert audited(desk)[:4] == [("mark", "begun", None), ("mark", "done", None)] * 2
+    assert [outcome.partition(":")[0] for _, outcome, _ in audited(desk)[4:]] == ["begun", "failed"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlq.redriving import BROKER, MODES, SQS, Site, at, site
-from semel import App, Context, Reject
+from semel import App, Context, Reject, SqliteLedger
 from semel.dlq.canary import choose, patience
 from semel.dlq.jobs import Job, State
 from semel.dlq.model import DeadLetter
@@ -122,6 +123,16 @@ def test_a_failure_that_only_the_ledger_knows_of_is_one(either: Site) -> None:
     job = either.redrive(canary=1, ledger=either.place.ledger, sleep=sleep)
     assert job.state is State.STOPPED
     assert "rejected, as the ledger says" in job.reason
+
+
+def test_while_the_ledger_does_not_answer_nobody_knows_that_a_canary_succeeded(either: Site, tmp_path: Path) -> None:
+    either.bury("a1", "b1")
+    ledger = SqliteLedger(str(tmp_path / "ledger.db"))
+    worker = Worker(either)
+    gone = at("canary_sent", ledger.close)
+    job = either.redrive(canary=1, canary_wait=30, ledger=ledger, sleep=worker.sleep, crash=gone)
+    assert (job.state, job.counts.sent) == (State.STOPPED, 1)
+    assert "is not known after 30 s" in job.reason
 
 
 def test_a_second_run_is_not_fooled_by_the_copy_of_a_first_one_that_died() -> None:

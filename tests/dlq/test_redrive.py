@@ -224,6 +224,37 @@ def test_with_two_sources_it_must_be_said_where_a_stray_letter_goes(standard: Si
     assert standard.dead_names("visible") == ["stray"]
 
 
+def claims(queue: str) -> dict[str, Attribute]:
+    """What a letter of Semel's own says of itself, in a message that anybody may send."""
+    return letters.attributes(letters.Letter("k-1", "failed", "no", 3, "m-1", queue), {}, 20)
+
+
+def test_a_message_that_sqs_moved_goes_back_to_where_sqs_took_it_from_whatever_it_says_of_itself(either: Site) -> None:
+    payments = either.place.queue("payments.fifo" if either.fifo else "payments", dlq=either.dead)
+    either.moved("a1", attributes=claims(payments.name))
+    good(either.redrive())
+    assert (either.names(), either.names(payments.name)) == (["a1"], [])
+
+
+@pytest.mark.parametrize("said", ["payments", "{url}/payments", "{arn}"])
+def test_a_message_cannot_choose_a_queue_that_is_no_source_of_its_dead_letter_queue(standard: Site, said: str) -> None:
+    payments = standard.place.queue("payments")
+    said = said.format(url=standard.client.endpoint, arn=payments.arn)
+    standard.place.send({"name": "stray"}, standard.dead, attributes=claims(said))
+    job = standard.redrive()
+    assert job.state is State.FAILED
+    assert "dead is not the dead-letter queue of that queue" in job.reason
+    assert "--to" in job.reason
+    assert (standard.names("payments"), standard.dead_names("visible")) == ([], ["stray"])
+    standard.bury("a1")
+    job = good(standard.redrive())
+    assert (job.counts.sent, job.counts.skipped, standard.names()) == (1, 1, ["a1"])
+    job = standard.redrive(dry_run=True)
+    assert job.result["targets"] == {"": 1}
+    good(standard.redrive(to="payments"))
+    assert standard.names("payments") == ["stray"]
+
+
 # Once.
 
 
@@ -489,7 +520,7 @@ def test_a_letter_too_large_for_its_key_stays(standard: Site) -> None:
 
 
 def test_a_queue_that_takes_nothing_ends_it_and_the_rest_is_not_tried(standard: Site) -> None:
-    standard.bury(*[f"{n:03}" for n in range(150)])
+    standard.moved(*[f"{n:03}" for n in range(150)])
     standard.place.client.queue("orders").drop()
     job = standard.redrive(rate=20, monotonic=_instant())
     assert job.state is State.STOPPED

@@ -12,6 +12,7 @@ import pytest
 from dashboard.serving import Shop, Site, shop
 from semel.cli import main
 from semel.dlq.desk import Desk, Key, NoSuchLetter
+from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Job, State
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.remote import RemoteDesk, RemoteError
@@ -87,7 +88,8 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tm
     assert [one.id for one in remote.jobs()] == [back.id, dropped.id, job.id]
     actions = {entry.action for entry in remote.audit_entries("outcome = done")}
     assert {"redrive", "resend", "drop", "restore", "export", "mark"} <= actions
-    assert remote.control(job.id, "cancel").state is State.DONE
+    with pytest.raises(JobNotRunning, match="it has already ended: done"):
+        remote.control(job.id, "cancel")
 
 
 @pytest.mark.slow
@@ -128,7 +130,8 @@ def test_the_command_line_goes_through_a_dashboard(
     assert main(["dlq", "redrive", DLQ, "--limit", "2", "--json", "--quiet"]) == 0
     job = json.loads(capsys.readouterr().out)
     assert (job["state"], job["counts"]["sent"]) == ("done", 2)
-    assert main(["dlq", "jobs", job["id"], "--cancel"]) == 0
+    assert main(["dlq", "jobs", job["id"], "--cancel"]) == 1
+    assert "it has already ended: done" in capsys.readouterr().err
     assert main(["dlq", "watch", "--once"]) == 3
     assert main(["mark", "deployed"]) == 0
     assert main(["audit", "--where", "action = redrive"]) == 0

@@ -17,6 +17,7 @@ from semel.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from semel.cli.dlq_options import AnyDesk
+    from semel.dlq.jobs import Control
     from semel.dlq.model import QueueInfo
 
 _EXAMPLES = """\
@@ -240,6 +241,14 @@ def _export(given: argparse.Namespace) -> int:
 
 # jobs
 
+_JOB_CODES = """\
+exit codes:
+  0  shown; or the job has acknowledged what was asked of it
+  1  failed: the job has ended, its process is gone, or it has not
+     acknowledged what was asked of it
+  2  wrong usage
+"""
+
 
 def _add_jobs(actions: Any, where: Any) -> None:
     parser = command(
@@ -248,22 +257,23 @@ def _add_jobs(actions: Any, where: Any) -> None:
         _jobs,
         where,
         help="what was redriven, dropped and restored",
-        description="The last jobs of this user, or of a dashboard (--via), where they can also be steered.",
+        description="The last jobs of this user, or of a dashboard (--via). One that runs can be paused, resumed and "
+        "cancelled, also when it runs in another terminal or in a dashboard of this user.",
         examples="  semel dlq jobs\n  semel dlq jobs 20261116-120000-a1b2c3\n"
-        "  semel dlq jobs 20261116-120000-a1b2c3 --pause --via http://127.0.0.1:9325",
+        "  semel dlq jobs 20261116-120000-a1b2c3 --cancel",
+        codes=_JOB_CODES,
     )
     parser.add_argument("job", nargs="?", metavar="ID", help="all about one")
     for action in ("pause", "resume", "cancel"):
-        parser.add_argument(f"--{action}", action="store_const", const=action, dest="action", help=f"{action} it")
+        parser.add_argument(
+            f"--{action}", action="store_const", const=action, dest="action", help=f"ask the job to {action}"
+        )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _jobs(given: argparse.Namespace) -> int:
-    if given.action and not (given.job and given.via):
-        raise UsageError(
-            f"--{given.action} is for one job of a dashboard: semel dlq jobs ID --{given.action} --via URL; a job on a "
-            "terminal is steered there with p and c"
-        )
+    if given.action and not given.job:
+        raise UsageError(f"--{given.action} needs the id of a job: semel dlq jobs ID --{given.action}")
     with options.desk(given) as desk:
         if given.job is None:
             found = desk.jobs()
@@ -272,7 +282,9 @@ def _jobs(given: argparse.Namespace) -> int:
             else:
                 print(text.jobs(found))
             return 0
-        job = desk.control(given.job, given.action) if given.action else desk.job(given.job)
+        if given.action:
+            return _controlled(desk.control(given.job, given.action), given)
+        job = desk.job(given.job)
     if given.json:
         printed(job.to_json())
         return 0
@@ -280,3 +292,13 @@ def _jobs(given: argparse.Namespace) -> int:
     for line in job.messages:
         print(f"  {text.moment(line.at)}  {text.plain(line.text)}")
     return 0
+
+
+def _controlled(control: Control, given: argparse.Namespace) -> int:
+    if given.json:
+        printed(control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)})
+    else:
+        print(f"{control.action} job {control.job.id}: {control}")
+        if not control.acknowledged:
+            print(f"see what came of it: semel dlq jobs {control.job.id}", file=sys.stderr)
+    return 0 if control.acknowledged else options.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import subprocess
@@ -276,12 +277,12 @@ def _edit(given: argparse.Namespace) -> int:
     from semel.dlq.editing import Key, Wanted
 
     key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
-    with options.desk(given) as desk:
+    with options.desk(given) as desk, _Draft() as draft:
         letter = desk.letter(given.queue, given.id)
         if given.body is not None:
             wanted: Wanted | None = Wanted(_body(given.body), None, given.group, key, given.to)
         else:
-            wanted = _edited(letter, key, given)
+            wanted = _edited(letter, key, given, draft)
         if wanted is None:
             print("nothing was changed, and nothing was sent")
             return 0
@@ -300,6 +301,7 @@ def _edit(given: argparse.Namespace) -> int:
             key=key,
             to=to,
         )
+        draft.used = True
     if given.json:
         printed(asdict(resent))
     else:
@@ -325,27 +327,51 @@ def _body(file: str) -> str:
         raise UsageError(f"--body {file}: it is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace) -> Wanted | None:
+class _Draft:
+    """The editor's file. It is removed once it was sent, or if nothing was changed in it; else it stays, and the user
+    is told its path."""
+
+    def __init__(self) -> None:
+        self.used = False
+        self._path: Path | None = None
+        self._before = ""
+
+    def open(self, letter: DeadLetter, content: str) -> Path:
+        handle, name = tempfile.mkstemp(prefix=f"semel-{letter.id[:8]}-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        self._path, self._before = Path(name), content
+        return self._path
+
+    def __enter__(self) -> _Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):  # it is gone already
+            content = self._path.read_bytes()
+            if self.used or content in (b"", self._before.encode()):
+                self._path.unlink()
+            else:
+                print(f"note: what you wrote is in {self._path}", file=sys.stderr)
+
+
+def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
     """Opens the editor, again and again while what was saved cannot be read and somebody wants to mend it."""
     from semel.dlq.editing import EditError, document, read_document
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    handle, name = tempfile.mkstemp(prefix=f"semel-{letter.id[:8]}-", suffix=".json")
-    path = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(document(letter))
-        while True:
-            _run_editor(editor, path)
-            try:
-                return read_document(path.read_text(encoding="utf-8"), letter, key)
-            except (EditError, UnicodeDecodeError) as error:
-                if not sys.stdin.isatty() or given.yes:
-                    raise EditError(f"message {letter.id}: {error}; nothing was sent") from None
-                if _asked(f"{error}\nOpen it again? [y/N] ").strip().lower() in ("n", "no", ""):
-                    return None
-    finally:
-        path.unlink(missing_ok=True)
+    to = given.to or ""
+    path = draft.open(letter, document(letter, to))
+    while True:
+        _run_editor(editor, path)
+        try:
+            return read_document(path.read_text(encoding="utf-8"), letter, key, to)
+        except (EditError, UnicodeDecodeError) as error:
+            again = sys.stdin.isatty() and not given.yes
+            if not again or _asked(f"{error}\nOpen it again? [y/N] ").strip().lower() not in ("y", "yes"):
+                raise EditError(f"message {letter.id}: {error}; nothing was sent") from None
 
 
 def _run_editor(editor: str, path: Path) -> None:

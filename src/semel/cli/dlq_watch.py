@@ -92,11 +92,19 @@ def _watch(given: argparse.Namespace) -> int:
         if given.from_now:
             watch.know(queues)
         _begin(given, queues)
+        waiting: list[_Delivery] = []
         while True:
             alarms = watch.look(queues, time.time())
-            watching.save(folder, endpoint, watch.told)
             for alarm in alarms:
-                _tell(alarm, given)
+                _show(alarm, given)
+            waiting += [_Delivery(alarm, given) for alarm in alarms]
+            failed: set[str] = set()
+            # Remembered as told only once it is: a kill, or a webhook that is down, must not cost an alarm.
+            for delivery in list(waiting):
+                if delivery.made(failed):
+                    waiting.remove(delivery)
+                    watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
+            watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
             if given.once or (given.exit and alarms):
                 return options.ALARM if alarms else 0
             if stop.wait(given.every):
@@ -140,20 +148,34 @@ def _begin(given: argparse.Namespace, queues: Sequence[QueueInfo]) -> None:
         )
 
 
-def _tell(alarm: Alarm, given: argparse.Namespace) -> None:
-    from semel.dlq import watching
-
+def _show(alarm: Alarm, given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps(asdict(alarm)), flush=True)
     else:
         bell = "\a" if sys.stdout.isatty() else ""
         print(f"{bell}{text.moment(alarm.at)}  {alarm.kind.upper():<8} {text.plain(alarm.text)}", flush=True)
-    problems = [
-        watching.post(alarm, given.webhook) if given.webhook else "",
-        watching.execute(alarm, given.command) if given.command else "",
-    ]
-    for problem in filter(None, problems):
-        print(f"semel dlq watch: {text.plain(problem)}", file=sys.stderr, flush=True)
+
+
+class _Delivery:
+    """An alarm on its way to the webhook and the command; each gets it once, as soon as it takes it."""
+
+    def __init__(self, alarm: Alarm, given: argparse.Namespace) -> None:
+        self.alarm, self._given = alarm, given
+        self._left = [name for name in ("webhook", "command") if getattr(given, name)]
+
+    def made(self, failed: set[str]) -> bool:
+        """Whether nothing is left to do. What fails is added to `failed`, and not tried again in the same round."""
+        from semel.dlq import watching
+
+        for name in [name for name in self._left if name not in failed]:
+            deliver = watching.post if name == "webhook" else watching.execute
+            if problem := deliver(self.alarm, getattr(self._given, name)):
+                failed.add(name)
+                again = "" if self._given.once else "; it is tried again at the next look"
+                print(f"semel dlq watch: {text.plain(problem)}{again}", file=sys.stderr, flush=True)
+            else:
+                self._left.remove(name)
+        return not self._left
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def follow(desk: AnyDesk, job: Job, *, quiet: bool = False, stream: TextIO | Non
             if asked() and not cancelled:
                 cancelled = True
                 screen.say("cancelling: what is in hand is given back; Ctrl-C again ends it at once")
-                job = desk.control(job.id, "cancel")
+                _control(desk, job, "cancel")
             if pressed := key():
                 _carry_out(desk, job, pressed, screen)
             if screen.moves or time.monotonic() - last >= _SELDOM:
@@ -55,11 +55,18 @@ def follow(desk: AnyDesk, job: Job, *, quiet: bool = False, stream: TextIO | Non
 def _carry_out(desk: AnyDesk, job: Job, pressed: str, screen: _Screen) -> None:
     if pressed == "p":
         action = "resume" if job.to_json()["pausing"] else "pause"
-        desk.control(job.id, action)
+        _control(desk, job, action)
         screen.say("going on" if action == "resume" else "pausing; p goes on, c cancels")
     elif pressed == "c":
         screen.say("cancelling: what is in hand is given back")
-        desk.control(job.id, "cancel")
+        _control(desk, job, "cancel")
+
+
+def _control(desk: AnyDesk, job: Job, action: str) -> None:
+    from semel.dlq.job_control import JobNotRunning
+
+    with contextlib.suppress(JobNotRunning):  # it has just ended, which is seen next
+        desk.control(job.id, action)
 
 
 def summary(job: Job) -> str:

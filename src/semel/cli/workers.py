@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -84,9 +85,12 @@ def run(given: argparse.Namespace) -> int:
     if given.action == "stop" and not given.worker and not given.all:
         raise UsageError("name the worker that is to stop with --worker, or say --all")
     chosen = _chosen(given.worker, state_folder())
+    log = _Log(given) if given.action != "ls" else None
+    if log is not None:
+        log.begun([worker for worker, _ in chosen])
     said = _ask_all(given, chosen)
-    if given.action != "ls":
-        _write_down(given, said)
+    if log is not None:
+        log.ended(said)
     if given.json:
         shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in said]
         print(json.dumps(shown, indent=2))
@@ -157,15 +161,29 @@ def _outcome(one: _Said) -> str:
     return one.error or str((one.answer or {}).get("done", "done"))
 
 
-def _write_down(given: argparse.Namespace, said: Sequence[_Said]) -> None:
-    from semel.consumer.places import state_folder
-    from semel.dlq.audit import Audit, somebody
+class _Log:
+    """The audit log: what cannot be written there is not done."""
 
-    log = Audit.at(state_folder())
-    for one in said:
-        told = {"worker": one.worker, "value": "" if given.value is None else str(given.value)}
-        outcome = f"failed: {one.error}" if one.error else f"done: {_outcome(one)}"
-        log.write(somebody(), f"{given.action} worker", queue=given.queue or "", outcome=outcome, details=told)
+    def __init__(self, given: argparse.Namespace) -> None:
+        from semel.consumer.places import state_folder
+        from semel.dlq.audit import Audit, somebody
+
+        self._log, self._who, self._given = Audit.at(state_folder()), somebody(), given
+
+    def begun(self, workers: Sequence[str]) -> None:
+        for worker in workers:
+            self._log.write(self._who, outcome="begun", **self._of(worker))
+
+    def ended(self, said: Sequence[_Said]) -> None:
+        for one in said:
+            outcome = f"failed: {one.error}" if one.error else f"done: {_outcome(one)}"
+            if problem := self._log.add(self._who, outcome=outcome, **self._of(one.worker)):
+                print(f"semel workers: {problem}", file=sys.stderr)
+
+    def _of(self, worker: str) -> dict[str, Any]:
+        given = self._given
+        details = {"worker": worker, "value": "" if given.value is None else str(given.value)}
+        return {"action": f"{given.action} worker", "queue": given.queue or "", "details": details}
 
 
 def _listed(one: _Said, only: str | None) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from semel.dashboard.data.errors import HouseError
 from semel.dlq.desk import NoSuchLetter
 from semel.dlq.filters import FilterError
+from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import NoSuchJob
 from semel.dlq.peeking import NoSuchQueue
 from semel.errors import SemelError
@@ -37,6 +38,7 @@ class Problem:
 # The first that fits counts.
 _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
     (NoSuchJob, 404, "only the last 200 jobs are kept; see the list of jobs", ""),
+    (JobNotRunning, 409, "", ""),
     (NoSuchLetter, 404, "reload the list of letters", ""),
     (NoSuchQueue, 404, "see the list of queues for its name", ""),
     (QueueNotFound, 404, "see the list of queues for its name", ""),

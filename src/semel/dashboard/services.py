@@ -44,17 +44,16 @@ class Services:
         clock: Callable[[], float] = time.time,
     ) -> Services:
         house = House(settings, client=client, ledger=ledger, clock=clock)
-        known = None
         try:
-            known = house.memory.ledger
+            _ = house.memory.ledger
         except SemelError as error:
-            log.warning("started without its ledger, which does not answer: %s", error)
+            log.warning("the ledger does not answer; what needs it is refused until it does: %s", error)
         jobs = Jobs(house.state / "jobs", clock=clock)
         # What is done may take its time and its tries; who only looks is told soon that nothing answers.
         acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
         desk = Desk(
             acting,
-            ledger=known,
+            ledger=house.memory.connected,
             state=house.state,
             jobs=jobs,
             accept_risk=True,
@@ -86,43 +85,35 @@ class Services:
         target = self.house.client.queue(queue)
         if target.fifo and dedup is None:
             dedup = uuid.uuid4().hex
-        try:
-            sent = target.send(body, attributes=attributes or None, delay=delay, group=group, dedup=dedup)
-        except BadRequest as error:
-            self._wrote(viewer, "send", queue, f"failed: {error}", 0)
-            raise HouseError(str(error), "see what SQS says about it", 400) from None
-        self._wrote(viewer, "send", queue, "done", 1, id=sent.message_id)
+        with self.desk.audit.around(viewer.name, "send", queue=queue) as ending:
+            try:
+                sent = target.send(body, attributes=attributes or None, delay=delay, group=group, dedup=dedup)
+            except BadRequest as error:
+                raise HouseError(str(error), "see what SQS says about it", 400) from None
+            ending.count, ending.details["id"] = 1, sent.message_id
         self.house.changed(queue)
         return sent.message_id
 
     def set_fault(
         self, viewer: Viewer, kind: str, rate: float, queue: str | None, milliseconds: float | None
     ) -> tuple[Any, ...]:
-        found = self.house.set_fault(kind, rate, queue, milliseconds)
-        self._wrote(viewer, "set fault", queue or "", "done", None, kind=kind, rate=f"{rate:g}")
-        return found
+        with self.desk.audit.around(viewer.name, "set fault", queue=queue or "", kind=kind, rate=f"{rate:g}"):
+            return self.house.set_fault(kind, rate, queue, milliseconds)
 
     def clear_faults(self, viewer: Viewer, kind: str | None, queue: str | None) -> tuple[Any, ...]:
-        found = self.house.clear_faults(kind, queue)
-        self._wrote(viewer, "clear faults", queue or "", "done", None, kind=kind or "all")
-        return found
+        with self.desk.audit.around(viewer.name, "clear faults", queue=queue or "", kind=kind or "all"):
+            return self.house.clear_faults(kind, queue)
 
     def control(self, viewer: Viewer, worker: str, action: str, queue: str | None, value: int | None) -> str:
         """Tells a worker what to do; what it answers is in the log, too."""
         told = {"worker": worker, "value": "" if value is None else str(value)}
-        try:
+        with self.desk.audit.around(viewer.name, f"{action} worker", queue=queue or "", **told) as ending:
             done = self.house.control(worker, action, queue, value)
-        except HouseError as error:
-            self._wrote(viewer, f"{action} worker", queue or "", f"failed: {error.error}", None, **told)
-            raise
-        self._wrote(viewer, f"{action} worker", queue or "", f"done: {done}", None, **told)
+            ending.outcome = f"done: {done}"
         return done
 
     def examine(self, viewer: Viewer) -> bool:
         started = self.house.examine()
         if started:
-            self._wrote(viewer, "doctor", "", "begun", None)
+            self.desk.audit.write(viewer.name, "doctor", outcome="begun")
         return started
-
-    def _wrote(self, viewer: Viewer, action: str, queue: str, outcome: str, count: int | None, **details: str) -> None:
-        self.desk.audit.write(viewer.name, action, queue=queue, outcome=outcome, count=count, details=details)

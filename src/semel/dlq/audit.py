@@ -7,10 +7,12 @@ A line is written with one call and is on disk before anything else happens. Wha
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +24,7 @@ from semel.dlq.filter_terms import Field
 from semel.errors import SemelError
 
 FILE: Final = "audit.jsonl"
+_log: Final = logging.getLogger("semel.dlq")
 _BLOCK: Final = 64 * 1024
 _LONGEST: Final = 4_000  # characters of a text in it
 
@@ -45,6 +48,15 @@ class AuditEntry:
     outcome: str = ""
     job: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ending:
+    """What is known of an action at its end."""
+
+    outcome: str = "done"
+    count: int | None = None
+    details: dict[str, str] = field(default_factory=dict)
 
 
 class Audit:
@@ -97,6 +109,20 @@ class Audit:
         except AuditError as error:
             return f"this could not be written to the audit log: {error.reason}"
         return ""
+
+    @contextmanager
+    def around(self, who: str, action: str, *, queue: str = "", **details: str) -> Iterator[Ending]:
+        """In the log before it begins, and once more when it has ended, however that was."""
+        self.write(who, action, queue=queue, outcome="begun", details=details)
+        ending = Ending()
+        try:
+            yield ending
+        except Exception as error:
+            self.add(who, action, queue=queue, count=ending.count, outcome=f"failed: {error}", details=details)
+            raise
+        details |= ending.details
+        if problem := self.add(who, action, queue=queue, count=ending.count, outcome=ending.outcome, details=details):
+            _log.warning("%s %s: %s", action, queue, problem)
 
     def entries(self, where: str = "", limit: int | None = None) -> Iterator[AuditEntry]:
         """The newest first. `where` is a filter over who, action, queue, where, outcome, job, count, at and age."""

@@ -24,7 +24,7 @@ from semel.dlq.editing import EditError as EditError
 from semel.dlq.editing import Key as Key
 from semel.dlq.editing import NoSuchLetter as NoSuchLetter
 from semel.dlq.grouping import Grouping
-from semel.dlq.jobs import Job, JobCancelled, Jobs, JobStopped
+from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import LOOKED_AT, Peeker, peeker
 from semel.dlq.plan import RedrivePlan
@@ -42,8 +42,9 @@ SHOWN: Final = 100  # letters of one answer, unless more are asked for
 class Desk:
     """One user's desk. `by` gives the same desk for another; jobs, log and folder are shared.
 
-    `state` is the state folder. `accept_risk`: look also where looking may move messages on (see PeekRisk); `most`: so
-    many messages are received at most for one look, where looking means receiving."""
+    `state` is the state folder. `ledger` may be a function that opens it when it is asked for. `accept_risk`: look also
+    where looking may move messages on (see PeekRisk); `most`: so many messages are received at most for one look, where
+    looking means receiving."""
 
     remote: Final = False
 
@@ -51,7 +52,7 @@ class Desk:
         self,
         client: Client,
         *,
-        ledger: Ledger | None = None,
+        ledger: Ledger | Callable[[], Ledger | None] | None = None,
         audit: Audit | None = None,
         who: str = "",
         state: Path | None = None,
@@ -61,7 +62,7 @@ class Desk:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
-        self.ledger = ledger
+        self._ledger = ledger
         self.state = state if state is not None else state_folder()
         self.audit = audit if audit is not None else Audit.at(self.state, clock=clock)
         self.who = who or somebody()
@@ -74,6 +75,11 @@ class Desk:
         other = copy.copy(self)
         other.who = who
         return other
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """None if there is none. Raises if there is one that does not answer: what it should say is not guessed."""
+        return self._ledger() if callable(self._ledger) else self._ledger
 
     @property
     def endpoint(self) -> str:
@@ -162,7 +168,8 @@ class Desk:
     def redrive(self, plan: RedrivePlan) -> Job:
         """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
         filters.parse(plan.where)
-        redriver = Redriver(plan, self.client, ledger=self.ledger, clock=self._clock)
+        ledger = self.ledger if plan.canary and not plan.dry_run else None
+        redriver = Redriver(plan, self.client, ledger=ledger, clock=self._clock)
         action = "redrive (dry run)" if plan.dry_run else "redrive"
         return self._start(action, plan.queue, plan.where, redriver.run, plan.to_json())
 
@@ -181,7 +188,8 @@ class Desk:
         wanted = editing.Wanted(body, attributes, group, key, to)
         self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
         try:
-            resent = editing.resend(self.client, self.ledger, queue, id, wanted, clock=self._clock)
+            ledger = self.ledger if key is Key.KEEP else None
+            resent = editing.resend(self.client, ledger, queue, id, wanted, clock=self._clock)
         except SemelError as error:
             self.audit.write(
                 self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}
@@ -237,24 +245,26 @@ class Desk:
     def job(self, id: str) -> Job:
         return self._jobs.get(id)
 
-    def control(self, id: str, action: str) -> Job:
-        """`action` is pause, resume or cancel."""
+    def control(self, id: str, action: str) -> Control:
+        """`action` is pause, resume or cancel; the job may run in another process. Raises JobNotRunning."""
         job = self._jobs.get(id)
-        if action not in ("pause", "resume", "cancel"):
-            raise SemelError(f"a job can be told to pause, resume or cancel, not {action!r}")
-        done = {"pause": job.pause, "resume": job.resume, "cancel": job.cancel}[action]()
-        outcome = "done" if done else f"the job has ended: {job.state}"
-        self.audit.write(self.who, f"{action} job", queue=job.queue, outcome=outcome, job=job.id)
-        return job
+        known: dict[str, Any] = {"queue": job.queue, "job": job.id}
+        self.audit.write(self.who, f"{action} job", outcome="asked", **known)
+        try:
+            control = self._jobs.control(id, action, self.who)
+        except SemelError as error:
+            self.audit.write(self.who, f"{action} job", outcome=f"failed: {error}", **known)
+            raise
+        self.audit.add(self.who, f"{action} job", outcome=str(control), **known)
+        return control
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
         return list(self.audit.entries(where, limit))
 
     def mark(self, text: str) -> Mark:
         """Writes down that something happened now, such as a deploy."""
-        mark = marks.add(self.state, text, self.who, self._clock())
-        self.audit.write(self.who, "mark", outcome="done", details={"text": text})
-        return mark
+        with self.audit.around(self.who, "mark", text=text):
+            return marks.add(self.state, text, self.who, self._clock())
 
     def marks(self, since: float = 0.0) -> list[Mark]:
         return marks.since(self.state, since)

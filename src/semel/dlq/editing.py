@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from semel.consumer.keys import scoped
+from semel.consumer.keys import key_rule, scoped
 from semel.dlq import filters
 from semel.dlq.answers import Resent
 from semel.dlq.filter_words import quoted
@@ -24,11 +24,11 @@ from semel.dlq.model import DeadLetter
 from semel.dlq.sending import Targets
 from semel.dlq.taking import Choice, taker
 from semel.errors import SemelError
-from semel.ledger.contract import Ledger, LedgerError, Status
+from semel.ledger.contract import Ledger, LedgerError, LedgerUnavailable, Status
 from semel.sqs import letters
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import Admin
-from semel.sqs.client.messages import Attribute, Entry, as_attribute
+from semel.sqs.client.messages import Attribute, Entry, Received, as_attribute
 from semel.sqs.errors import QueueNotFound
 
 
@@ -88,8 +88,8 @@ def resend(
                 raise no_such_letter(source.name, id)
             letter = taken[0]
             target = Targets(client, source, wanted.to).of(letter)
-            notes = _checked(ledger, letter, target, wanted)
             key, entry = copy_of(letter, target, wanted)
+            notes = _checked(ledger, letter, target, wanted, entry)
             sent = target.send(
                 entry.body, attributes=entry.attributes, group=entry.group, dedup=entry.dedup, trace=entry.trace
             )
@@ -172,34 +172,48 @@ def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
     return found
 
 
-def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: Wanted) -> tuple[str, ...]:
-    """What the ledger will make of the copy, as far as that can be told before."""
+def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: Wanted, copy: Entry) -> tuple[str, ...]:
+    """What the ledger will make of the copy, as far as that can be told before. Raises if it cannot be asked."""
     if wanted.key is not Key.KEEP:
         return ()
-    if not letter.key:
-        return ("the letter carries no key: its handler makes one of the copy, as of any message",)
+    unsure = () if letter.key else ("the letter carries no key: its handler makes one of the copy, as of any message",)
     if ledger is None:
-        return ()
+        return unsure
+    keys = _keys(letter, copy)
     try:
-        (known,) = ledger.look([scoped(target.scope, letter.key)])
+        entries = ledger.look([scoped(target.scope, key) for key in keys])
     except LedgerError as error:
-        return (f"the ledger could not be asked about {letter.key}: {error}",)
-    if known is None:
-        return ()
-    changed = wanted.body is not None and wanted.body != letter.body
-    if known.status is Status.DONE and changed:
+        raise LedgerUnavailable(
+            f"message {letter.id}: nothing was sent, as the ledger cannot say whether it was done before: {error}. Try "
+            "again when it answers, or give the copy a new key (--new-key)"
+        ) from None
+    known = {key: entry for key, entry in zip(keys, entries, strict=True) if entry is not None}
+    changed = (copy.body, copy.group or "", wanted.attributes and read_attributes(wanted.attributes)) != (
+        *(letter.body, letter.group),
+        wanted.attributes and letter.attributes,
+    )
+    done = next((key for key, entry in known.items() if entry.status is Status.DONE), None)
+    if done is not None and changed:
         raise EditError(
-            f"message {letter.id}: the ledger has {letter.key} as done, so a changed copy under it would not run. "
+            f"message {letter.id}: the ledger has {done} as done, so a changed copy under it would not run. "
             "Give it a new key (--new-key auto, or --new-key KEY) if it is to run, or drop the letter"
         )
-    if known.status is Status.DONE:
-        return (f"the ledger has {letter.key} as done: the copy will be recognised, and not run again",)
-    if changed and known.payload and known.status in (Status.FREE, Status.CLAIMED):
-        return (
-            f"the ledger knows {letter.key} with the payload that it had: if its handler has a payload= and the change "
-            "is part of that, the copy will be rejected as a conflict, and then needs a new key",
-        )
-    return ()
+    if done is not None:
+        return (f"the ledger has {done} as done: the copy will be recognised, and not run again",)
+    for key, entry in known.items():
+        if changed and entry.payload and entry.status in (Status.FREE, Status.CLAIMED):
+            return (
+                f"the ledger knows {key} with the payload that it had: if its handler has a payload= and the "
+                "change is part of that, the copy will be rejected as a conflict, and then needs a new key",
+            )
+    return unsure
+
+
+def _keys(letter: DeadLetter, copy: Entry) -> list[str]:
+    """The keys that a handler may find in the copy without its body: the carried one; else the producer's, or the
+    MessageId that it had."""
+    received = Received(letter.original_id, "", copy.body, None, copy.attributes)
+    return list(dict.fromkeys(key_rule(rule).resolve(received, None).text for rule in (None, "message-id")))
 
 
 # A letter as a document for an editor.
@@ -229,11 +243,11 @@ def document(letter: DeadLetter, to: str = "") -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP) -> Wanted | None:
+def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP, to: str = "") -> Wanted | None:
     """What was changed in a document; None if nothing was. Raises EditError for what is none any more."""
     if not text.strip():
         return None
-    before: dict[str, Any] = json.loads(document(letter))
+    before: dict[str, Any] = json.loads(document(letter, to))
     try:
         after = json.loads(text)
     except ValueError as error:
@@ -260,7 +274,7 @@ def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP) -> W
         attributes if attributes != before["attributes"] else None,
         group if (group := after.get("group", "")) != letter.group else None,
         key,
-        to if (to := str(after.get("to") or "")) != before["to"] else "",
+        named if (named := str(after.get("to") or "")) != before["to"] else "",
     )
 
 

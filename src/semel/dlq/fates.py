@@ -16,7 +16,7 @@ from semel.consumer.keys import scoped
 from semel.dlq.holding import depth, redrive_policy
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import peeked
-from semel.ledger.contract import Entry, Ledger, LedgerError, Status
+from semel.ledger.contract import Entry, Ledger, LedgerError, LedgerUnavailable, Status
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import SqsError
@@ -107,9 +107,15 @@ class Fates:
         return self._ledger is None or all(not copy.letter.key or self._was_done(copy) for copy in copies)
 
     def before(self, letters: Sequence[tuple[DeadLetter, str]]) -> None:
-        """What the ledger knew before they were sent: (letter, target) each."""
+        """What the ledger knew before they were sent: (letter, target) each. Raises LedgerUnavailable: without that,
+        what was done long ago would count as done now."""
         keys = [self._ledger_key(SentBack(letter, target, "")) for letter, target in letters]
-        self._before = dict(zip(keys, self._look(keys), strict=True))
+        try:
+            self._before = dict(zip(keys, self._look(keys), strict=True))
+        except LedgerError as error:
+            raise LedgerUnavailable(
+                f"nothing was sent, as the ledger cannot say what was done before: {error}; try again when it answers"
+            ) from None
 
     def sent(self) -> None:
         """They are sent and deleted: from here on the dead-letter queue should not grow."""
@@ -140,6 +146,8 @@ class Fates:
                 found.append(Verdict(Fate.FAILED, returned[copy.message_id]))
             elif copy.message_id in waiting:
                 found.append(Verdict(Fate.PENDING))
+            elif entries is None:
+                found.append(Verdict(Fate.PENDING))  # it may be rejected, and in another dead-letter queue
             elif self._rejected(copy, entries):
                 found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
             else:
@@ -147,7 +155,7 @@ class Fates:
         return found
 
     def _by_ledger(self, copies: Sequence[SentBack]) -> list[Verdict]:
-        entries = self._entries(copies)
+        entries = self._entries(copies) or {}
         grown = self._has_grown()
         found = []
         for copy in copies:
@@ -174,9 +182,13 @@ class Fates:
         fence = -1 if before is None else before.fence
         return entry is not None and entry.status is Status.REJECTED and entry.fence > fence
 
-    def _entries(self, copies: Sequence[SentBack]) -> Mapping[str, Entry | None]:
+    def _entries(self, copies: Sequence[SentBack]) -> Mapping[str, Entry | None] | None:
+        """None if the ledger does not answer; it may the next time."""
         keys = [key for copy in copies for key in (self._ledger_key(copy), self._conflict_key(copy))]
-        return dict(zip(keys, self._look(keys), strict=True))
+        try:
+            return dict(zip(keys, self._look(keys), strict=True))
+        except LedgerError:
+            return None
 
     def _ledger_key(self, copy: SentBack) -> str:
         return scoped(self._scope(copy.queue), copy.letter.key or copy.letter.original_id)
@@ -193,12 +205,7 @@ class Fates:
             return queue
 
     def _look(self, keys: Sequence[str]) -> Sequence[Entry | None]:
-        if self._ledger is None or not keys:
-            return [None] * len(keys)
-        try:
-            return self._ledger.look(keys)
-        except LedgerError:
-            return [None] * len(keys)  # it may answer the next time
+        return self._ledger.look(keys) if self._ledger is not None and keys else [None] * len(keys)
 
     def _has_grown(self) -> int:
         """By how many, if two looks in a row say so: the numbers are approximate."""

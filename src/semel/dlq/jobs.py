@@ -1,32 +1,35 @@
 """Long pieces of work on dead letters: seen while they run, paused, resumed, cancelled, and remembered afterwards.
 
 The rules: whoever does the work calls `checkpoint` wherever nothing is half done; there, and only there, it waits while
-the job is paused and ends when it is cancelled. What a job says of itself is on disk before its end is announced. A job
-whose process is gone is shown as interrupted, never as running.
+the job is paused and ends when it is cancelled. Any process of this user can ask for that (see `job_control`), and is
+told whether the job has acknowledged it. What a job says of itself is on disk before its end is announced. A job whose
+process is gone is shown as interrupted, never as running.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-import os
-import socket
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
+from semel.dlq.job_control import ACTIONS, HEARTBEAT, ControlFile, JobNotRunning, alive, this_process
 from semel.errors import SemelError
 
 KEPT: Final = 200
 _LINES_KEPT: Final = 500
 _WRITE_EVERY: Final = 1.0
 _RATE_SPAN: Final = 10.0  # seconds that the present rate is taken over
+_LISTEN_EVERY: Final = 0.2  # seconds between two looks for what other processes ask
+_ACKNOWLEDGED_IN: Final = 5.0  # seconds that are waited for a job of another process to acknowledge
 _log: Final = logging.getLogger("semel.dlq")
 
 
@@ -94,6 +97,7 @@ class Job:
         id: str | None = None,
         clock: Callable[[], float] = time.time,
         changed: Callable[[Job], None] | None = None,
+        listen: Callable[[Job], None] | None = None,
     ) -> None:
         self.kind, self.queue, self.who = kind, queue, who
         self.plan: dict[str, Any] = dict(plan or {})
@@ -108,6 +112,7 @@ class Job:
         self.result: dict[str, Any] = {}  # what the work wants to tell beyond counts, such as a file's name
         self._clock = clock
         self._changed = changed
+        self._listen = listen  # carries out what other processes ask for
         self._state = State.PLANNED
         self._working = State.RUNNING  # what it is when it is not paused
         self._lock = threading.RLock()
@@ -166,6 +171,8 @@ class Job:
 
     def checkpoint(self) -> None:
         """Waits while the job is paused; raises JobCancelled once it was cancelled."""
+        if self._listen is not None:
+            self._listen(self)
         if not (self._paused or self._cancelled):
             return
         with self._moved:
@@ -301,6 +308,7 @@ class Job:
         job.total, job.reason, job.result = content["total"], content["reason"], content.get("result", {})
         job.messages.extend(Line(**line) for line in content["messages"])
         job._state = State(content["state"])
+        job._paused, job._cancelled = bool(content.get("pausing")), bool(content.get("cancelling"))
         if job._state.ended:
             job._over.set()
         return job
@@ -308,6 +316,25 @@ class Job:
     def _tell(self) -> None:
         if self._changed is not None:
             self._changed(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What came of a request to pause, resume or cancel. `acknowledged`: the job knows, and obeys at its next
+    checkpoint; if not, it was asked and has not said so yet."""
+
+    job: Job
+    action: str
+    acknowledged: bool
+
+    def __str__(self) -> str:
+        if not self.acknowledged:
+            return f"asked to {self.action}; the job has not acknowledged it yet"
+        if self.job.state.ended:
+            return f"acknowledged; the job has ended: {self.job.state}"
+        if self.action == "pause":
+            return "paused" if self.job.state is State.PAUSED else "acknowledged; it pauses at its next checkpoint"
+        return "acknowledged; " + ("it ends at its next checkpoint" if self.action == "cancel" else "it goes on")
 
 
 class Jobs:
@@ -320,6 +347,12 @@ class Jobs:
         self._own: dict[str, Job] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._written: dict[str, tuple[float, State]] = {}
+        self._order = itertools.count()
+        self._newest: dict[str, int] = {}  # of each job, the newest of its notes that is on disk
+        self._writing, self._obeying = threading.Lock(), threading.Lock()
+        self._listening: threading.Thread | None = None
+        self._controls: dict[str, ControlFile] = {}
+        self._acknowledged: dict[str, list[str]] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -327,11 +360,17 @@ class Jobs:
 
     def create(self, kind: str, queue: str, plan: Mapping[str, Any] | None = None, *, who: str = "") -> Job:
         """A job that is written down from now on, and that the caller runs: `job.run(work)`."""
-        job = Job(kind, queue, plan, who=who, clock=self._clock, changed=self._keep)
+        job = Job(kind, queue, plan, who=who, clock=self._clock, changed=self._keep, listen=self._obey)
         with self._lock:
             self._own[job.id] = job
+            self._controls[job.id] = ControlFile(self._path(job.id))
+            self._acknowledged[job.id] = []
         self._write(job)
         self._forget_old()
+        with self._lock:
+            if self._listening is None:
+                self._listening = threading.Thread(target=self._attend, name="semel-jobs", daemon=True)
+                self._listening.start()
         return job
 
     def start(
@@ -361,7 +400,7 @@ class Jobs:
         own = self._own.get(id)
         if own is not None:
             return own
-        path = self._folder / f"{id}.json"
+        path = self._path(id)
         found = self._read(path) if path.parent == self._folder else None
         if found is None:
             raise NoSuchJob(f"there is no job {id!r} any more; `semel dlq jobs` lists those that there are")
@@ -386,7 +425,72 @@ class Jobs:
             if thread is not None:
                 thread.join(max(0.0, until - time.monotonic()))
 
+    # Pausing, resuming, cancelling.
+
+    def control(self, id: str, action: str, who: str = "", *, patience: float = _ACKNOWLEDGED_IN) -> Control:
+        """Asks the job, in whichever process it runs, and says what is known then. Raises JobNotRunning."""
+        if action not in ACTIONS:
+            raise SemelError(f"a job can be told to pause, resume or cancel, not {action!r}")
+        job = self.get(id)
+        control = ControlFile(self._path(id))
+        if job.state.ended:
+            control.remove()  # of a process that was killed before it could read it
+            raise _not_running(job, action)
+        if id in self._own:
+            if not {"pause": job.pause, "resume": job.resume, "cancel": job.cancel}[action]():
+                raise _not_running(job, action)
+            return Control(job, action, acknowledged=True)
+        request = control.ask(action, who, self._clock())
+        until = time.monotonic() + patience
+        while True:
+            job, acknowledged = self._noted(id)
+            if request.id in acknowledged:
+                return Control(job, action, acknowledged=True)
+            if job.state.ended:
+                control.remove()
+                raise _not_running(job, action)
+            if time.monotonic() >= until:
+                return Control(job, action, acknowledged=False)
+            time.sleep(_LISTEN_EVERY / 4)
+
+    def _attend(self) -> None:
+        """While a job of this process runs: obeys what others ask of it, and shows them that it is alive."""
+        while True:
+            with self._lock:
+                running = [job for job in self._own.values() if not job.state.ended]
+                if not running:
+                    self._listening = None
+                    return
+            for job in running:
+                self._obey(job)
+                if not job.state.ended and time.monotonic() - self._written.get(job.id, (0.0, None))[0] >= HEARTBEAT:
+                    self._write(job)
+            time.sleep(_LISTEN_EVERY)
+
+    def _obey(self, job: Job) -> None:
+        """In the order in which it was asked; on disk before anything else is done."""
+        with self._obeying:
+            control = self._controls.get(job.id)
+            requests = control.new() if control is not None else ()
+            for request in requests:
+                {"pause": job.pause, "resume": job.resume, "cancel": job.cancel}[request.action]()
+                job.say(f"{request.who or 'somebody'} asked to {request.action} it")
+                self._acknowledged[job.id].append(request.id)
+            if requests:
+                self._write(job)
+
+    def _noted(self, id: str) -> tuple[Job, Sequence[str]]:
+        """The job as its process noted it last, and which requests that had acknowledged by then."""
+        try:
+            acknowledged = json.loads(self._path(id).read_text()).get("acknowledged", ())
+        except (OSError, ValueError):
+            acknowledged = ()
+        return self.get(id), acknowledged
+
     # Writing down.
+
+    def _path(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
 
     def _keep(self, job: Job) -> None:
         at, state = self._written.get(job.id, (0.0, None))
@@ -394,17 +498,23 @@ class Jobs:
             self._write(job)
 
     def _write(self, job: Job) -> None:
-        with self._lock:
-            self._written[job.id] = (time.monotonic(), job.state)
-        content = job.to_json() | {"process": {"pid": os.getpid(), "host": socket.gethostname(), "born": _born()}}
-        path = self._folder / f"{job.id}.json"
-        # Two threads may write one job at once: each has a file of its own until it takes the other's place.
+        # Several threads note one job: none may put an older state in the place of a newer one.
+        with job._lock:
+            order, content = next(self._order), job.to_json()
+        content |= {"process": this_process(self._clock()), "acknowledged": list(self._acknowledged.get(job.id, ()))}
+        path = self._path(job.id)
         draft = path.with_suffix(f".{threading.get_ident()}.tmp")
-        try:
-            draft.write_text(json.dumps(content, ensure_ascii=False))
-            draft.replace(path)
-        except OSError as error:
-            _log.warning("job %s cannot be written down in %s: %s", job.id, self._folder, error)
+        with self._writing:
+            if order > self._newest.get(job.id, -1):
+                try:
+                    draft.write_text(json.dumps(content, ensure_ascii=False))
+                    draft.replace(path)
+                except OSError as error:
+                    _log.warning("job %s cannot be written down in %s: %s", job.id, self._folder, error)
+                self._newest[job.id] = order
+                self._written[job.id] = (time.monotonic(), State(content["state"]))
+        if content["state"] in _ENDS and (control := self._controls.get(job.id)) is not None:
+            control.remove()
 
     def _read(self, path: Path) -> Job | None:
         try:
@@ -416,7 +526,7 @@ class Jobs:
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s is no job that can be read: %s", path, error)
             return None
-        if not job.state.ended and not _alive(process):
+        if not job.state.ended and not alive(process, self._clock()):
             job.end(State.INTERRUPTED, "interrupted: its process ended; nothing is lost, run it again")
             job.ended = None
         return job
@@ -426,29 +536,24 @@ class Jobs:
         for path in paths[KEPT:]:
             if self._own.get(path.stem) is None or self._own[path.stem].state.ended:
                 path.unlink(missing_ok=True)
-                self._own.pop(path.stem, None)
-                self._written.pop(path.stem, None)
-                self._threads.pop(path.stem, None)
+                ControlFile(path).remove()
+                for known in (
+                    self._own,
+                    self._written,
+                    self._threads,
+                    self._newest,
+                    self._controls,
+                    self._acknowledged,
+                ):
+                    known.pop(path.stem, None)
 
 
-def _born(pid: int | str = "self") -> str:
-    """When a process began, in the system's own words; tells it from a later one with the same number."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def _alive(process: Mapping[str, Any]) -> bool:
-    if process.get("host") != socket.gethostname():
-        return True  # nothing is known of it here
-    pid = process.get("pid")
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return bool(process.get("born", "") == _born(pid))
+def _not_running(job: Job, action: str) -> JobNotRunning:
+    if job.state is State.INTERRUPTED:
+        return JobNotRunning(
+            f"job {job.id} cannot be asked to {action}: its process is gone. Nothing is lost; run the {job.kind} of "
+            f"{job.queue} again for the rest"
+        )
+    if not job.state.ended:
+        return JobNotRunning(f"job {job.id} cannot be asked to {action}: it is being cancelled")
+    return JobNotRunning(f"job {job.id} cannot be asked to {action}: it has already ended: {job.state}")

@@ -27,7 +27,7 @@ class DeadLetter:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)  # its own, without Semel's
     system: Mapping[str, str] = field(default_factory=dict)  # as SQS gives them
     first_received: float | None = None
-    source: str = ""  # the queue that it came from, by name
+    source: str = ""  # the queue that it came from, by name: as SQS says, or else as the message says
     key: str = ""
     reason: str = ""
     error: str = ""
@@ -61,7 +61,8 @@ class DeadLetter:
             attributes=own,
             system=received.system,
             first_received=received.first_received_at,
-            source=(letter.queue if letter else "") or source or letters.first_queue(found),
+            # A message may say what it likes; what SQS says of it comes first.
+            source=source or (letter.queue if letter else "") or letters.first_queue(found),
             key=(letter.key if letter else "") or letters.carried_key(found),
             reason=letter.reason if letter else "",
             error=letter.error if letter else "",
@@ -76,6 +77,11 @@ class DeadLetter:
             by_semel=letter is not None,
             **{"body_bytes": len(received.body.encode("utf-8", "surrogatepass")), **known},
         )
+
+    @property
+    def moved_from(self) -> str:
+        """The ARN of the queue that SQS itself moved it from; "" if it was sent here."""
+        return self.system.get("DeadLetterQueueSourceArn", "")
 
     @cached_property
     def why(self) -> str:

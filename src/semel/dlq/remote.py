@@ -20,7 +20,8 @@ from semel.dlq import editing, snapshots
 from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent
 from semel.dlq.audit import AuditEntry
 from semel.dlq.editing import Key, NoSuchLetter
-from semel.dlq.jobs import Job
+from semel.dlq.job_control import JobNotRunning
+from semel.dlq.jobs import Control, Job
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
@@ -170,6 +171,11 @@ class RemoteDesk:
             if len(queues) != 1:
                 raise RemoteError(f"{name} has letters of {len(queues)} queues: name one that all go to with --to")
             (queue,) = queues
+            if not self.queue(queue).sources:
+                raise RemoteError(
+                    f"{name} has messages for {queue}, which is not the dead-letter queue of any queue, so nothing was "
+                    f"sent; if they are to go there, say so with --to {queue}"
+                )
         return self._job("POST", f"dead-letters/{_part(queue)}/restore", content)
 
     # Jobs, the log, marks.
@@ -180,8 +186,14 @@ class RemoteDesk:
     def job(self, id: str) -> Job:
         return self._job("GET", f"jobs/{_part(id)}")
 
-    def control(self, id: str, action: str) -> Job:
-        return self._job("POST", f"jobs/{_part(id)}/{_part(action)}")
+    def control(self, id: str, action: str) -> Control:
+        try:
+            content = self._ask("POST", f"jobs/{_part(id)}/{_part(action)}")
+        except RemoteError as error:
+            if error.status == 409:
+                raise JobNotRunning(str(error)) from None
+            raise
+        return Control(Job.from_json(content), action, acknowledged=bool(content.get("acknowledged")))
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
         rows = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})["rows"]

@@ -1,23 +1,27 @@
 """Letters from a snapshot back into a dead-letter queue, each once, however often this is run.
 
-The rule: a journal next to the file says before a batch is sent that it will be, and after it that it was; both are on
+The rules: a journal next to the file says before a batch is sent that it will be, and after it that it was; both are on
 disk before the next step. So a second run after a crash sends what is missing. Of the one batch that was on its way
 nobody can know: its letters are sent again, and the job says which they are. Their keys keep them from running twice.
+Two runs never work on the same letters at a time: whoever restores holds a lock. In a FIFO group each letter is sent
+after the one before it was taken, and none after one that was not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import orjson
 
-from semel.dlq import snapshots
+from semel.dlq import listing, snapshots
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
 from semel.errors import SemelError
@@ -28,6 +32,7 @@ from semel.sqs.client.messages import Attribute, Entry, Sent
 
 BATCH: Final = 10
 JOURNAL: Final = ".restored"
+_NO_GROUP: Final = "dead-letters"  # where a FIFO queue gets letters that have no group
 
 
 class Restorer:
@@ -44,6 +49,7 @@ class Restorer:
         crash: Callable[[str], None] = lambda _point: None,
     ) -> None:
         self._client = client
+        self._folder = folder
         self._path = source if isinstance(source, Path) else _spooled(source, folder)
         self._queue = queue
         self._clock = clock
@@ -71,13 +77,21 @@ class Restorer:
 
     def run(self, job: Job) -> None:
         for name in self._queues:
-            if not self._client.queue(name).url:
-                raise SemelError(f"there is no queue {name}")
-        journal = _Journal(self._path.with_name(self._path.name + JOURNAL), self._client.endpoint, self._queue)
-        try:
+            # A file is easily given and seldom read: where it sends messages by itself is a dead-letter queue.
+            info = listing.dead_letter_queue(self._client, name)
+            if not self._queue and not info.sources:
+                raise snapshots.SnapshotError(
+                    f"{self._path.name} has messages for {info.name}, which is not the dead-letter queue of any queue, "
+                    f"so nothing was sent; if they are to go there, say so with --to {info.name}"
+                )
+        holder = f"job {job.id} of {job.who or 'somebody'} (process {os.getpid()})"
+        with contextlib.ExitStack() as stack:
+            # The journal is next to the file; a copy of the file, or one that was uploaded, has another journal.
+            stack.enter_context(_lock(_by_content(self._path, self._folder), self._path, holder))
+            path = self._path.with_name(self._path.name + JOURNAL)
+            where = {"endpoint": self._client.endpoint, "queue": self._queue}
+            journal = stack.enter_context(contextlib.closing(_Journal(path, self._path, where, holder)))
             self._send_all(job, journal)
-        finally:
-            journal.close()
 
     def _send_all(self, job: Job, journal: _Journal) -> None:
         job.total = self._count
@@ -89,7 +103,8 @@ class Restorer:
                 f"an earlier run ended while it sent {len(unknown)}: whether they arrived cannot be known, so they are "
                 f"sent again: {', '.join(sorted(unknown))}"
             )
-        for name, found in self._batches(job, journal):
+        behind: dict[tuple[str, str], str] = {}  # of each FIFO group that is held up, the letter that was not sent
+        for name, found in self._batches(job, journal, behind):
             job.checkpoint()
             batch = self._missing(job, name, found)
             if not batch:
@@ -105,9 +120,12 @@ class Restorer:
             for one, outcome in zip(batch, outcomes, strict=True):
                 if not isinstance(outcome, Sent):
                     job.say(f"message {one.id} was not sent: {outcome.code}: {outcome.message}")
+                    if target.fifo:
+                        behind[name, one.group or _NO_GROUP] = one.id
         if job.counts.failed:
+            held_up = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
             raise SemelError(
-                f"{job.counts.failed} letters were not sent; run it again for those that failed in passing"
+                f"{job.counts.failed} letters were not sent{held_up}; run it again for those that failed in passing"
             )
         job.say(f"{job.counts.sent:,} letters are back in {self.target_name}")
 
@@ -123,20 +141,28 @@ class Restorer:
             job.say(f"{len(there)} are in {queue} still, and are left out")
         return [letter for letter in batch if letter.id not in there]
 
-    def _batches(self, job: Job, journal: _Journal) -> Iterator[tuple[str, list[DeadLetter]]]:
-        """In the file's order; a batch is for one queue."""
+    def _batches(
+        self, job: Job, journal: _Journal, behind: Mapping[tuple[str, str], str]
+    ) -> Iterator[tuple[str, list[DeadLetter]]]:
+        """In the file's order; a batch is for one queue, and has one letter of a FIFO group at most."""
         for name, found in groupby(snapshots.letters_in(self._path), key=lambda one: self._queue or one.queue):
+            fifo = self._client.queue(name).fifo
             batch: list[DeadLetter] = []
             for letter in found:
+                group = letter.group or _NO_GROUP
+                if batch and (
+                    len(batch) == BATCH or (fifo and any(group == (one.group or _NO_GROUP) for one in batch))
+                ):
+                    yield name, batch
+                    batch = []
                 job.add(looked_at=1)
                 if letter.id in journal.done:
                     job.add(skipped=1)
-                    continue
-                job.add(matched=1)
-                batch.append(letter)
-                if len(batch) == BATCH:
-                    yield name, batch
-                    batch = []
+                elif fifo and (name, group) in behind:
+                    job.add(matched=1, failed=1)
+                else:
+                    job.add(matched=1)
+                    batch.append(letter)
             if batch:
                 yield name, batch
 
@@ -146,7 +172,7 @@ def entry(letter: DeadLetter, *, fifo: bool) -> Entry:
     return Entry(
         letter.body,
         attributes=_attributes(letter) or None,
-        group=letter.group or ("dead-letters" if fifo else None),
+        group=letter.group or (_NO_GROUP if fifo else None),
         # Not its own: SQS would take a letter that was dropped within five minutes for one that is there already.
         dedup=f"restore-{letter.id}" if fifo else None,
         trace=letter.trace or None,
@@ -178,27 +204,28 @@ def _attributes(letter: DeadLetter) -> dict[str, Attribute]:
 
 
 class _Journal:
-    """Which letters of a file were sent, and which were about to be."""
+    """Which letters of a file were sent, and which were about to be. Only one run has it at a time."""
 
-    def __init__(self, path: Path, endpoint: str, queue: str) -> None:
+    def __init__(self, path: Path, restored: Path, where: dict[str, str], holder: str) -> None:
         self._path = path
         self.begun: set[str] = set()
         self.done: set[str] = set()
-        where = {"endpoint": endpoint, "queue": queue}
+        self._file = _lock(path, restored)
         try:
-            lines = path.read_bytes().split(b"\n") if path.exists() else []
+            lines = path.read_bytes().split(b"\n")
             self._read(lines, where)
-            self._file = path.open("ab")
-            if lines and lines[-1]:
+            if lines[-1]:
                 self._file.write(b"\n")  # a run that was killed left half a line
-            if not lines:
+            if lines == [b""]:
                 self._write(where)
                 snapshots.sync_folder(path.parent)
+            self._write({"holder": holder})
         except OSError as error:
-            raise snapshots.SnapshotError(
-                f"{path} cannot be written: {error.strerror or error}; it remembers what was sent: copy the file to a "
-                "folder that this user may write to, and restore from there"
-            ) from None
+            self._file.close()
+            raise _unwritable(path, error) from None
+        except BaseException:
+            self._file.close()
+            raise
 
     def _read(self, lines: list[bytes], where: dict[str, str]) -> None:
         for number, text in enumerate(lines):
@@ -231,6 +258,51 @@ class _Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _lock(path: Path, restored: Path, holder: str = "") -> IO[bytes]:
+    """The file, held until it is closed or the process ends. Raises SnapshotError, which says who has it."""
+    try:
+        file = path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if holder:
+                file.write(orjson.dumps({"holder": holder}) + b"\n")
+                file.flush()
+        except BlockingIOError:
+            file.close()
+            raise snapshots.SnapshotError(
+                f"{restored} is being restored already, by {_holder(path)}; nothing was sent. When that has ended, run "
+                "it again: it sends what is missing"
+            ) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return file
+
+
+def _holder(path: Path) -> str:
+    for line in reversed(path.read_bytes().split(b"\n")):
+        with contextlib.suppress(ValueError):
+            if name := orjson.loads(line).get("holder"):
+                return str(name)
+    return "another process"
+
+
+def _by_content(path: Path, folder: Path) -> Path:
+    """The lock of all files with this content."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("rb") as file:
+            return folder / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.lock"
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> snapshots.SnapshotError:
+    return snapshots.SnapshotError(
+        f"{path} cannot be written: {error.strerror or error}; it remembers what was sent: copy the file to a folder "
+        "that this user may write to, and restore from there"
+    )
 
 
 def _spooled(lines: Iterable[bytes], folder: Path) -> Path:

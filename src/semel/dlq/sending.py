@@ -11,7 +11,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.dlq.fates import SentBack
 from semel.dlq.jobs import Job
@@ -20,6 +20,7 @@ from semel.dlq.taking import Taker
 from semel.errors import SemelError
 from semel.sqs import letters as attributes
 from semel.sqs.client import Client, Entry, Failure, Queue, Sent
+from semel.sqs.errors import AccessDenied
 from semel.sqs.limits import MAX_BATCH_ENTRIES
 
 FAILURES_KEPT: Final = 100
@@ -28,11 +29,15 @@ Crash = Callable[[str], None]
 
 
 class NoTarget(SemelError):
-    """It is not known where a letter came from."""
+    """It is not known where a letter came from, or only by its own word."""
 
 
 class Targets:
-    """Where letters go: all to one queue, or each to where it came from."""
+    """Where letters go: all to one queue, or each to where it came from.
+
+    Where it came from is for SQS to say, and not for the message: whoever may send to one queue could else have an
+    operator send to another. What a message says of it counts only if SQS knows that queue as one of the sources of
+    this dead-letter queue."""
 
     def __init__(self, client: Client, source: Queue, to: str) -> None:
         self._client, self._source = client, source
@@ -40,27 +45,53 @@ class Targets:
         if self._to is not None:
             _ = self._to.url  # that there is no such queue is better known before anything is taken
         self._known: dict[str, Queue] = {}
-        self._only: str | None = None
+        self._listed: dict[str, str] | None = None
 
     def of(self, letter: DeadLetter) -> Queue:
         """Raises NoTarget."""
         if self._to is not None:
             return self._to
-        name = letter.source or self._only_source()
-        if name not in self._known:
-            if not name:
-                raise NoTarget(
-                    f"nothing says which queue letters of {self._source.name} came from: name the one that they go to"
-                )
-            self._known[name] = self._checked(self._client.queue(name))
-        return self._known[name]
+        reference = letter.moved_from or self._listed_source(letter.source)
+        if reference not in self._known:
+            self._known[reference] = self._checked(self._client.queue(reference))
+        return self._known[reference]
 
-    def _only_source(self) -> str:
-        """The queue whose dead letters go here, if there is just one."""
-        if self._only is None:
-            urls = self._source.call("ListDeadLetterSourceQueues", {}).get("queueUrls") or []
-            self._only = self._client.queue(urls[0]).name if len(urls) == 1 else ""
-        return self._only
+    def _listed_source(self, name: str) -> str:
+        """The URL of the source queue of this name, or of the only one if a letter names none."""
+        sources = self._sources()
+        if name in sources:
+            return sources[name]
+        if name:
+            raise NoTarget(
+                f"the message says that it came from {name!r}, but {self._source.name} is not the dead-letter queue of "
+                f"that queue, so it is not sent there; name the queue that it goes to with --to"
+            )
+        if len(sources) != 1:
+            raise NoTarget(
+                f"nothing says which queue letters of {self._source.name} came from: name the one that they go to with "
+                "--to"
+            )
+        return next(iter(sources.values()))
+
+    def _sources(self) -> dict[str, str]:
+        """The queues whose dead letters go here, by name."""
+        if self._listed is None:
+            found: list[str] = []
+            params: dict[str, Any] = {"MaxResults": 1_000}
+            try:
+                while True:
+                    page = self._source.call("ListDeadLetterSourceQueues", params)
+                    found += page.get("queueUrls") or ()
+                    if not page.get("NextToken"):
+                        break
+                    params["NextToken"] = page["NextToken"]
+            except AccessDenied as error:
+                raise NoTarget(
+                    f"it cannot be known whose dead-letter queue {self._source.name} is ({error}): allow "
+                    "sqs:ListDeadLetterSourceQueues, or name the queue that its messages go to with --to"
+                ) from None
+            self._listed = {self._client.queue(url).name: url for url in found}
+        return self._listed
 
     def _checked(self, target: Queue) -> Queue:
         if target.name == self._source.name:

@@ -1,7 +1,8 @@
 """When to raise an alarm over a dead-letter queue: letters have come, or the first of them will soon be lost.
 
 The rule is pure: counts and the time go in, alarms come out. What was told is remembered, so that the next look, or the
-next run from cron, does not tell it again. Nothing here receives a message.
+next run from cron, does not tell it again; an alarm that was not delivered is not remembered as told. Nothing here
+receives a message.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -55,11 +56,17 @@ class Watch:
     def __init__(self, before: float | None, told: Mapping[str, Told] | None = None) -> None:
         self._before = before
         self.told: dict[str, Told] = dict(told or {})
+        self._delivered = _copied(self.told)
 
     def know(self, queues: Sequence[QueueInfo]) -> None:
         """Takes what is there as known."""
         for info in queues:
             self.told[info.name] = Told([info.depth])
+
+    def delivered(self, waiting: Collection[str] = ()) -> Mapping[str, Told]:
+        """What the next run may take as told: of queues whose alarms wait to be delivered, what was before those."""
+        self._delivered |= _copied({name: told for name, told in self.told.items() if name not in waiting})
+        return self._delivered
 
     def look(self, queues: Sequence[QueueInfo], now: float) -> list[Alarm]:
         found: list[Alarm] = []
@@ -86,6 +93,10 @@ class Watch:
         hours, minutes = divmod(int(max(0.0, left)) // 60, 60)
         text = f"the first of {info.depth:,} in {info.name} is lost in {hours} h {minutes} min, when its retention ends"
         return [Alarm("expiry", info.name, text, now, info.depth, 0, info.first_expires)]
+
+
+def _copied(told: Mapping[str, Told]) -> dict[str, Told]:
+    return {name: Told([*one.depths], one.expiry_at) for name, one in told.items()}
 
 
 def _first(info: QueueInfo) -> str:

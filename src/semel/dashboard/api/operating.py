@@ -17,6 +17,11 @@ class JobsAnswer(BaseModel):
     jobs: list[JobAnswer]
 
 
+class ControlAnswer(JobAnswer):
+    acknowledged: bool = Field(description="whether the job knows of it; else it was only asked")
+    outcome: str = Field(description="what is known of it, in a sentence")
+
+
 class Started(BaseModel):
     started: bool = Field(description="false if one was running already")
 
@@ -56,10 +61,14 @@ def routes(services: Services) -> APIRouter:
         return job_answer(desk.job(id))
 
     @router.post(
-        "/jobs/{id}/{action}", tags=["Jobs"], summary="Pause, resume or cancel a job", response_model=JobAnswer
+        "/jobs/{id}/{action}", tags=["Jobs"], summary="Pause, resume or cancel a job", response_model=ControlAnswer
     )
     def control_job(request: Request, id: str, action: Literal["pause", "resume", "cancel"]) -> Response:
-        return job_answer(desk.by(viewer(request).name).control(id, action))
+        """200: the job has acknowledged it, and obeys at its next checkpoint. 202: it was asked, and has not
+        acknowledged it yet. 409: it has ended, or its process is gone."""
+        control = desk.by(viewer(request).name).control(id, action)
+        content = control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)}
+        return answer(content, 200 if control.acknowledged else 202)
 
     @router.get("/once", tags=["Once"], summary="Deliveries against effects", response_model=OncePage)
     def once() -> Response:

@@ -14,7 +14,7 @@ from typing import Final
 from semel.dashboard.data.model import AttemptEvent, LedgerEntry, Mark, Message
 from semel.dlq import marks
 from semel.errors import SemelError
-from semel.ledger.contract import Entry, Ledger
+from semel.ledger.contract import Entry, Ledger, LedgerUnavailable
 
 MOST_EVENTS: Final = 200
 PATIENCE: Final = 0.5  # seconds that a page waits for the attempt log
@@ -46,6 +46,15 @@ class Memory:
                     self._failed = (time.monotonic(), str(error))
                     raise
             return self._ledger
+
+    def connected(self) -> Ledger | None:
+        """The same for whoever acts, and does so only if the ledger answers: tried each time. Raises
+        LedgerUnavailable."""
+        self._failed = None
+        try:
+            return self.ledger
+        except SemelError as error:
+            raise LedgerUnavailable(f"nothing was done, as the ledger does not answer: {error}") from None
 
     def entry(self, keys: Sequence[str]) -> tuple[LedgerEntry | None, str]:
         """What the ledger knows under the first of these keys that it knows, or why that is nothing."""

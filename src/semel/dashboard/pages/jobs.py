@@ -8,7 +8,8 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from semel.dashboard.pages.office import Office
+from semel.dashboard import problems
+from semel.dashboard.pages.office import Notice, Office
 from semel.dlq.jobs import State
 from semel.doctor.report.words import number
 from semel.errors import SemelError
@@ -38,26 +39,36 @@ def routes(office: Office) -> APIRouter:
     router = APIRouter()
 
     @router.get("/jobs/{id}", response_class=HTMLResponse)
-    def job(request: Request, id: str) -> HTMLResponse:
-        return _answer(office, request, office.desk.job(id).to_json())
+    def job(request: Request, id: str, notice: str = "") -> HTMLResponse:
+        return _answer(office, request, office.desk.job(id).to_json(), notice=office.notices.get(notice))
 
     @router.post("/jobs/{id}/{action}")
     def control(request: Request, id: str, action: str) -> Any:
         try:
-            office.control_job(request, id, action)
+            control = office.control_job(request, id, action)
         except SemelError as error:
-            return _answer(office, request, office.desk.job(id).to_json(), str(error))
-        return RedirectResponse(f"/jobs/{id}", 303)
+            return _answer(office, request, office.desk.job(id).to_json(), str(error), problems.of(error).status)
+        if control.acknowledged:
+            return RedirectResponse(f"/jobs/{id}", 303)
+        number = office.notices.add(Notice(f"{str(control).capitalize()}. Its log says when it does.", "warning"))
+        return RedirectResponse(f"/jobs/{id}?notice={number}", 303)
 
     return router
 
 
-def _answer(office: Office, request: Request, job: Mapping[str, Any], problem: str = "") -> HTMLResponse:
+def _answer(
+    office: Office,
+    request: Request,
+    job: Mapping[str, Any],
+    problem: str = "",
+    status: int = 200,
+    notice: Notice | None = None,
+) -> HTMLResponse:
     state, done = State(job["state"]), _done(job)
     most = _most(job, state, done)
     began, ended = job["started"], job["ended"]
     return office.pages.answer(
-        request, "job.html", nav="dead-letters", status=400 if problem else 200, job=job, problem=problem,
+        request, "job.html", nav="dead-letters", status=status, job=job, problem=problem, notice=notice,
         final=state.ended, headline=headline(job), counts=COUNTS.get(job["kind"], COUNTS["redrive"]), done=done,
         most=most, bar=_BARS.get(state, ""), took=ended - began if began and ended else None,
     )  # fmt: skip

@@ -29,15 +29,13 @@ def routes(office: Office) -> APIRouter:
 
     @router.get("/dead-letters/{queue}", response_class=HTMLResponse)
     def letters(
-        request: Request, queue: str, where: str = "", after: str = "", look: bool = False, resent: str = "",
-        to: str = "",
-    ) -> HTMLResponse:  # fmt: skip
+        request: Request, queue: str, where: str = "", after: str = "", look: bool = False, notice: str = ""
+    ) -> HTMLResponse:
         wanted = parts(request)
         page = office.house.letters(queue, where=where, limit=PAGE, after=after or None, look=look)
-        said = f"Sent as {resent} to {to}, and deleted here." if resent else ""
         return office.pages.answer(
             request, "letters.html", nav="dead-letters", page=page, queue=page.queue, where=where, after=after,
-            look="1" if look else "", ours=office.house.is_ours, said=said, most_groups=GROUPS,
+            look="1" if look else "", ours=office.house.is_ours, notice=office.notices.get(notice), most_groups=GROUPS,
             jobs=office.jobs(queue, 5) if not wanted or "jobs" in wanted else [],
         )  # fmt: skip
 

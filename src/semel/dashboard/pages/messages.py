@@ -10,7 +10,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from semel.dashboard.data.model import MessagePage
 from semel.dashboard.pages import bodies
-from semel.dashboard.pages.office import Office
+from semel.dashboard.pages.office import Notice, Office
+from semel.dlq.answers import Resent
 from semel.errors import SemelError
 
 
@@ -65,9 +66,15 @@ def routes(office: Office) -> APIRouter:
         except SemelError as error:
             draft = Draft(whole, to, key, new_key, str(error))
             return _answer(office, request, found, letter=True, draft=draft)
-        return RedirectResponse(f"/dead-letters/{queue}?resent={sent.message_id}&to={sent.queue}", 303)
+        return RedirectResponse(f"/dead-letters/{queue}?notice={office.notices.add(_notice(sent))}", 303)
 
     return router
+
+
+def _notice(sent: Resent) -> Notice:
+    end = ", and deleted here." if sent.deleted else "."
+    notes = "".join(f" {note[:1].upper()}{note[1:]}." for note in sent.notes)
+    return Notice(f"Sent as {sent.message_id} to {sent.queue}{end}{notes}", "ok" if sent.deleted else "bad")
 
 
 def _answer(

@@ -6,13 +6,14 @@ forgotten, so that the next page shows it.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request
 
@@ -22,16 +23,45 @@ from semel.dashboard.pages.rendering import Pages, viewer
 from semel.dashboard.services import Services
 from semel.dlq.answers import Resent
 from semel.dlq.desk import Desk, Key
-from semel.dlq.jobs import Job
+from semel.dlq.jobs import Control, Job
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
+
+_NOTICES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What came of something, for the page that is shown next."""
+
+    text: str
+    tone: str = "ok"
+
+
+class Notices:
+    """The last of them. The address of the next page has only a number that nobody can guess: no link can make a page
+    say what did not happen."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Notice] = {}
+
+    def add(self, notice: Notice) -> str:
+        number = secrets.token_urlsafe(12)
+        self._kept[number] = notice
+        for oldest in list(self._kept)[:-_NOTICES]:
+            self._kept.pop(oldest, None)
+        return number
+
+    def get(self, number: str) -> Notice | None:
+        return self._kept.get(number)
 
 
 @dataclass(frozen=True, slots=True)
 class Office:
     services: Services
     pages: Pages
+    notices: Notices = field(default_factory=Notices)
 
     # Looking.
 
@@ -78,8 +108,10 @@ class Office:
         self.house.changed(queue)
         return sent
 
-    def control_job(self, request: Request, id: str, action: str) -> None:
-        self.house.changed(self._acting(request).control(id, action).queue)
+    def control_job(self, request: Request, id: str, action: str) -> Control:
+        control = self._acting(request).control(id, action)
+        self.house.changed(control.job.queue)
+        return control
 
     def send(self, request: Request, queue: str, body: str, *, group: str, dedup: str, delay: int, key: str) -> str:
         """A test message; returns its id."""

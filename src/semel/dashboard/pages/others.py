@@ -83,7 +83,7 @@ def ended(rows: Sequence[AuditRow]) -> list[AuditRow]:
     kept = []
     for row in rows:
         which = (row.who, row.action, row.queue, row.where)
-        if row.outcome != "begun":
+        if row.outcome not in ("begun", "asked"):
             ends[which] += 1
         elif ends[which]:
             ends[which] -= 1

@@ -49,7 +49,7 @@ NAVIGATION: Final = (
     Place("api", "API", "/api", "i", "M5 4 1.5 8 5 12M11 4l3.5 4L11 12"),
 )
 # What a page is told once, and what does not belong to its address.
-_ONCE: Final = frozenset({"part", "sent", "resent", "to", "did"})
+_ONCE: Final = frozenset({"part", "sent", "notice", "did"})
 NOBODY: Final = Viewer(name="", can_act=False)
 
 

@@ -36,6 +36,8 @@ _CHIPS: Final = {
     "canary": "info",
     "planned": "",
     "begun": "info",
+    "asked": "info",
+    "acknowledged;": "ok",
     "paused": "warning",
     "stopped": "bad",
     "failed": "bad",

@@ -406,7 +406,7 @@ class Top(App[None]):
         self._act(lambda: self.services.control(self.viewer, worker, action, queue, value))
 
     def _job(self, id: str, action: str) -> None:
-        self._act(lambda: f"job {self.services.desk.control(id, action).id}: {action}")
+        self._act(lambda: f"{action} job {id}: {self.services.desk.control(id, action)}")
 
     def _act(self, do: Callable[[], str]) -> None:
         async def act() -> None:

@@ -1,0 +1,238 @@
+"""A job that runs in another process: paused, resumed and cancelled from there, or a plain word that it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard.serving import Answer, Shop, Site, shop, until
+from dashboard.test_security import browse
+from dashboard.test_terminal import Screen
+from semel.cli import main
+from semel.dashboard.services import Services
+from semel.dashboard.terminal.app import Top
+from semel.dashboard.terminal.dialogs import Question
+from semel.dlq.desk import Desk
+from semel.dlq.job_control import LATE, JobNotRunning
+from semel.dlq.jobs import Job, Jobs, State
+
+MANY = 120
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    for name in ("SEMEL_DASHBOARD", "SEMEL_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with shop(tmp_path / "state") as found:
+        monkeypatch.setenv("SEMEL_STATE", str(found.state))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", found.broker.url)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        yield found
+
+
+class Elsewhere:
+    """A redrive in a process of its own, slow enough to be met."""
+
+    def __init__(self, process: subprocess.Popen[str], jobs: Jobs, id: str) -> None:
+        self.process, self._jobs, self.id = process, jobs, id
+
+    @property
+    def job(self) -> Job:
+        return self._jobs.get(self.id)
+
+    def becomes(self, state: State) -> Job:
+        until(lambda: self.job.state is state, f"{state} of a job that is {self.job.state}")
+        return self.job
+
+
+@contextmanager
+def redrive_elsewhere(place: Shop) -> Iterator[Elsewhere]:
+    place.bury(MANY)
+    arguments = ["dlq", "redrive", "orders-dlq", "--where", "key exists", "--rate", "4", "--quiet"]
+    process = subprocess.Popen([sys.executable, "-m", "semel.cli", *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        jobs = Jobs(place.state / "jobs")
+        (job,) = until(lambda: [job for job in jobs.all() if job.counts.sent], "the start of the redrive")
+        yield Elsewhere(process, jobs, job.id)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def audited(place: Shop, action: str) -> list[str]:
+    """Outcomes, the oldest first."""
+    desk = Desk(place.client, state=place.state)
+    return [entry.outcome for entry in reversed(desk.audit_entries(f'action = "{action}"'))]
+
+
+def press(site: Site, path: str) -> Answer:
+    """A button of a page."""
+    cookie, csrf = browse(site)
+    return site.form(path, {"csrf": csrf}, cookie=cookie)
+
+
+def everywhere(place: Shop) -> list[int]:
+    return [len(place.broker.peek(queue, limit=1_000)) for queue in ("orders-dlq", "orders")]
+
+
+def test_a_redrive_of_another_process_is_paused_resumed_and_cancelled_from_the_command_line(
+    place: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with redrive_elsewhere(place) as there:
+        assert main(["dlq", "jobs", there.id, "--pause"]) == 0
+        assert f"pause job {there.id}: " in capsys.readouterr().out
+        there.becomes(State.PAUSED)
+        before = everywhere(place)
+        assert main(["dlq", "jobs", there.id, "--resume"]) == 0
+        until(lambda: everywhere(place) != before, "a redrive that goes on")
+        assert main(["dlq", "jobs", there.id, "--cancel", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out.partition("\n")[2])
+        assert (shown["id"], shown["acknowledged"]) == (there.id, True)
+        assert there.process.wait(60) == 130
+        job = there.becomes(State.CANCELLED)
+    assert [line.text.partition(" asked to ")[2] for line in job.messages][:3] == ["pause it", "resume it", "cancel it"]
+    assert sum(everywhere(place)) == MANY
+    assert everywhere(place)[0] > 0, "it was cancelled before its end"
+    assert audited(place, "pause job")[0] == audited(place, "cancel job")[0] == "asked"
+    assert audited(place, "cancel job")[1].startswith("acknowledged")
+    assert not list((place.state / "jobs").glob("*.control"))
+
+
+def test_a_job_whose_process_is_gone_cannot_be_cancelled_and_nobody_says_that_it_was(
+    place: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with redrive_elsewhere(place) as there:
+        there.process.kill()
+        there.process.wait()
+        assert main(["dlq", "jobs", there.id, "--cancel"]) == 1
+    assert "its process is gone" in capsys.readouterr().err
+    asked, failed = audited(place, "cancel job")
+    assert (asked, failed.startswith("failed: ")) == ("asked", True)
+    with place.dashboard() as site:
+        answer = site.post(f"/api/v1/jobs/{there.id}/cancel")
+        assert (answer.status, "its process is gone" in answer.json()["error"]) == (409, True)
+        page = press(site, f"/jobs/{there.id}/pause")
+        assert (page.status, "its process is gone" in page.text) == (409, True)
+    assert not list((place.state / "jobs").glob("*.control"))
+
+
+def test_a_job_that_has_not_answered_is_said_to_have_been_asked_and_obeys_later(place: Shop) -> None:
+    with redrive_elsewhere(place) as there:
+        os.kill(there.process.pid, signal.SIGSTOP)
+        try:
+            control = Jobs(place.state / "jobs").control(there.id, "cancel", "ann", patience=0)
+            assert (control.acknowledged, str(control)) == (
+                False,
+                "asked to cancel; the job has not acknowledged it yet",
+            )
+            # Nothing that is asked afterwards takes its place.
+            Jobs(place.state / "jobs").control(there.id, "resume", "ann", patience=0)
+        finally:
+            os.kill(there.process.pid, signal.SIGCONT)
+        assert there.process.wait(60) == 130
+        assert there.job.state is State.CANCELLED
+    assert sum(everywhere(place)) == MANY
+
+
+@pytest.mark.slow
+def test_the_api_and_the_page_say_asked_until_the_job_has_acknowledged_it(place: Shop) -> None:
+    with redrive_elsewhere(place) as there, place.dashboard() as site:
+        os.kill(there.process.pid, signal.SIGSTOP)
+        answer = site.post(f"/api/v1/jobs/{there.id}/pause")
+        assert (answer.status, answer.json()["acknowledged"]) == (202, False)
+        pressed = press(site, f"/jobs/{there.id}/cancel")
+        assert pressed.status == 303
+        assert "Asked to cancel; the job has not acknowledged it yet." in site.get(pressed.headers["location"]).text
+        assert audited(place, "cancel job") == ["asked", "asked to cancel; the job has not acknowledged it yet"]
+        there.process.kill()
+        there.process.wait()
+        assert site.post(f"/api/v1/jobs/{there.id}/cancel").status == 409
+    assert not list((place.state / "jobs").glob("*.control"))
+
+
+@pytest.mark.slow
+def test_a_job_of_another_process_is_paused_and_cancelled_over_the_api_and_on_its_page(place: Shop) -> None:
+    with redrive_elsewhere(place) as there, place.dashboard() as site:
+        answer = site.post(f"/api/v1/jobs/{there.id}/pause")
+        assert (answer.status, answer.json()["acknowledged"]) == (200, True)
+        there.becomes(State.PAUSED)
+        assert "Resume" in site.get(f"/jobs/{there.id}").text
+        assert press(site, f"/jobs/{there.id}/cancel").status == 303
+        assert there.process.wait(60) == 130
+        assert site.api(f"jobs/{there.id}")["state"] == "cancelled"
+        late = site.post(f"/api/v1/jobs/{there.id}/cancel")
+        assert (late.status, "it has already ended: cancelled" in late.json()["error"]) == (409, True)
+
+
+@pytest.mark.slow
+def test_a_job_of_another_process_is_paused_and_cancelled_in_top(place: Shop) -> None:
+    async def story(screen: Screen) -> None:
+        await screen.go("4")
+        await screen.until(lambda: screen.rows("jobs") and screen.rows("jobs")[0][3] == "running")
+        await screen.press("p")
+        await screen.until(lambda: screen.rows("jobs")[0][3] == "paused")
+        await screen.press("x")
+        await screen.until(lambda: isinstance(screen.top.screen, Question))
+        await screen.press("y")
+        await screen.until(lambda: screen.rows("jobs")[0][3] == "cancelled")
+
+    async def run(services: Services) -> None:
+        top = Top(services, can_act=True, every=0.5)
+        async with top.run_test(size=(180, 50)) as pilot:
+            screen = Screen(top, pilot)
+            await screen.until(lambda: top.board.note, "the first board")
+            await story(screen)
+
+    with redrive_elsewhere(place) as there:
+        services = Services.of(place.settings(), client=place.client)
+        try:
+            asyncio.run(run(services))
+        finally:
+            services.close()
+        assert there.process.wait(60) == 130
+
+
+@pytest.mark.parametrize(("silent_for", "state"), [(LATE - 1, State.RUNNING), (LATE + 1, State.INTERRUPTED)])
+def test_a_job_of_another_machine_runs_for_as_long_as_its_heartbeat_is_heard(
+    tmp_path: Path, silent_for: float, state: State
+) -> None:
+    now = [1_000.0]
+    jobs = Jobs(tmp_path, clock=lambda: now[0])
+    job = jobs.start("redrive", "dead", lambda job: job.sleep(600))
+    until(lambda: Jobs(tmp_path).get(job.id).state is State.RUNNING)
+    jobs.close()
+    note = next(tmp_path.glob("*.json"))
+    content: dict[str, Any] = json.loads(note.read_text())
+    content["process"]["host"] = "a-container-that-was-here"
+    note.write_text(json.dumps(content | {"state": "running", "ended": None}))
+    now[0] += silent_for
+    seen = Jobs(tmp_path, clock=lambda: now[0])
+    assert seen.get(job.id).state is state
+    if state is State.INTERRUPTED:
+        with pytest.raises(JobNotRunning, match="its process is gone"):
+            seen.control(job.id, "cancel")
+
+
+def test_a_job_that_waits_goes_on_to_show_that_it_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.dlq.jobs.HEARTBEAT", 0.0)
+    now = [1_000.0]
+    jobs = Jobs(tmp_path, clock=lambda: now[0])
+    job = jobs.start("redrive", "dead", lambda job: job.sleep(600))
+    job.pause()
+    until(lambda: jobs.get(job.id).state is State.PAUSED)
+    now[0] += 10_000
+    note = tmp_path / f"{job.id}.json"
+    until(lambda: json.loads(note.read_text())["process"]["heartbeat"] == now[0], "a heartbeat")
+    jobs.close()
