@@ -66,7 +66,7 @@ def test_looking_gives_the_same_values_as_the_desk_itself(place: Shop, remote: R
     assert remote.letter(DLQ, one.id) == desk.letter(DLQ, one.id)
     assert len(list(remote.lines(DLQ, "$.order < 2"))) == 2
     file = tmp_path / "all.jsonl"
-    assert remote.export(DLQ, "", file).count == len(file.read_bytes().splitlines()) == 6
+    assert remote.export(DLQ, to=file, all=True).count == len(file.read_bytes().splitlines()) == 6
 
 
 def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_mistakes_are_told_as_the_desk_tells_them(place: Shop, site: Site, remot
     with pytest.raises(SemelError, match="there is no job"):
         remote.job("nobody")
     with pytest.raises(RemoteError, match="--snapshot"):
-        remote.drop(DLQ, snapshot=tmp_path / "x")
+        remote.drop(DLQ, all=True, snapshot=tmp_path / "x")
     for token in ("", "wrong"):
         with pytest.raises(RemoteError, match="--token or SEMEL_TOKEN"):
             RemoteDesk(site.url, token).queues()
@@ -125,7 +125,7 @@ def test_the_command_line_goes_through_a_dashboard(
     assert main(["dlq", "ls"]) == 0
     assert main(["dlq", "list", DLQ, "--group-by", "error"]) == 0
     capsys.readouterr()
-    assert main(["dlq", "redrive", DLQ, "--limit", "2", "--json", "--quiet"]) == 0
+    assert main(["dlq", "redrive", DLQ, "--all", "--limit", "2", "--json", "--quiet"]) == 0
     job = json.loads(capsys.readouterr().out)
     assert (job["state"], job["counts"]["sent"]) == ("done", 2)
     assert main(["dlq", "jobs", job["id"], "--cancel"]) == 0
