@@ -15,6 +15,7 @@ from semel.dlq.desk import Desk, Key, NoSuchLetter
 from semel.dlq.jobs import Job, State
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.remote import RemoteDesk, RemoteError
+from semel.dlq.selection import SelectionError
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 
@@ -88,6 +89,30 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tm
     actions = {entry.action for entry in remote.audit_entries("outcome = done")}
     assert {"redrive", "resend", "drop", "restore", "export", "mark"} <= actions
     assert remote.control(job.id, "cancel").state is State.DONE
+
+
+def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
+    place: Shop, site: Site, remote: RemoteDesk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.bury(3)
+    assert remote.address(remote.queue(DLQ)) == (
+        f"{place.broker.url}, account 000000000000, through the dashboard at {site.url}"
+    )
+    monkeypatch.setenv("SEMEL_STATE", str(place.state / "own"))
+    through = ["--via", site.url, "--token", TOKEN]
+    assert main(["dlq", "drop", DLQ, "--where", "$.order < 2", "--yes", *through]) == 0
+    said = capsys.readouterr().err
+    assert f"drop of 2 messages in orders-dlq\n  at {remote.address(remote.queue(DLQ))}\n" in said
+    assert main(["dlq", "drop", "orders", "--all", "--yes", *through]) == 2
+    assert "--any-queue" in capsys.readouterr().err
+    seen = remote.impact(DLQ, all=True).seen
+    later = place.bury(2)
+    assert ended(remote, remote.drop(DLQ, all=True, seen=seen)).counts.deleted == 1
+    assert [one.id for one in remote.letters(DLQ).letters] == later
+    with pytest.raises(SelectionError):
+        remote.drop(DLQ)
+    with pytest.raises(SelectionError):
+        remote.drop(DLQ, ids=[])
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ class RedriveForm(ModalScreen[RedrivePlan | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label(Text("Send dead letters back", "bold"))
-            yield Static(Text("\n".join(map(plain, self.choice.words.split("\n")))))
+            yield Static(Text("\n".join(map(plain, self.choice.words.split("\n")))), id="about")
             yield Label(f"Canary: so many go first, the rest only if they succeed (0 to {CANARY_MOST})")
             yield Input(str(CANARY_DEFAULT), type="integer", id="canary")
             yield Label("To (empty: the queue that each came from)")
