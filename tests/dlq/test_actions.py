@@ -179,6 +179,17 @@ def test_what_was_not_shown_is_not_dropped(place: Place, desk: Desk, either: str
     assert any("5 were shown" in line.text for line in job.messages)
 
 
+def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(place: Place, desk: Desk) -> None:
+    bury(place, 1_001)
+    seen = desk.impact(DLQ, all=True).seen
+    assert (seen.count, seen.ids) == (1_001, None)
+    old = ids(place)
+    assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    bury(place, 3)
+    assert ended(desk.drop(DLQ, all=True, seen=seen)).counts.deleted == 998
+    assert (len(ids(place)), ids(place) & old) == (3, set())
+
+
 def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, desk: Desk) -> None:
     bury(place, 1_500)
     place.clock.advance(30)
