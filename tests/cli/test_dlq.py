@@ -523,6 +523,20 @@ def test_drop_shows_the_impact_and_wants_the_name_typed(shell: Shell) -> None:
     assert (len(left), len(left - shown)) == (5, 3), "what was not shown is not dropped, though others are gone"
 
 
+def test_edit_asks_and_names_where_it_sends_to_and_deletes_from(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = shell.bury(1)
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    terminal = Terminal("dlq", "edit", DLQ, id)
+    terminal.until("Send it to orders? [y/N]")
+    assert "send 1 message to orders, and delete it from orders-dlq" in terminal.text
+    assert f"at {shell.broker.url}, account 000000000000" in terminal.text
+    terminal.type("n\n")
+    assert terminal.end() == 1
+    assert (shell.count(), shell.count("orders")) == (1, 0)
+
+
 @pytest.mark.slow
 def test_a_redrive_moves_a_bar_pauses_goes_on_and_ends(shell: Shell) -> None:
     shell.bury(60)
