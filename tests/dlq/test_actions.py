@@ -23,7 +23,7 @@ from semel.dlq.dropping import Dropper
 from semel.dlq.editing import document, read_document
 from semel.dlq.filters import parse
 from semel.dlq.jobs import Job, State
-from semel.dlq.listing import NotDeadLetterQueue
+from semel.dlq.listing import NotDeadLetterQueue, address
 from semel.dlq.peeking import PeekRisk, ReceivingPeeker, peeked
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.restoring import Restorer
@@ -281,6 +281,23 @@ def test_a_queue_that_is_no_dead_letter_queue_is_not_acted_on_unless_it_is_meant
     meant = Desk(place.client, state=desk.state, accept_risk=True, clock=place.clock.now)
     assert ended(meant.drop("orders", ids=live[:2], any_queue=True)).counts.deleted == 2
     assert ids(place, "orders") == {live[2]}
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "said"),
+    [
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/q", "", "AWS eu-west-1, account 123456789012"),
+        (
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/q",
+            "https://sqs.eu-west-1.amazonaws.com",
+            "AWS eu-west-1, account 123456789012",
+        ),
+        ("http://127.0.0.1:9324/000000000000/q", "", "http://127.0.0.1:9324, account 000000000000"),
+        ("http://other:4566/000000000000/q", "http://127.0.0.1:4566", "http://127.0.0.1:4566, account 000000000000"),
+    ],
+)
+def test_where_a_queue_is_is_said_by_endpoint_or_region_and_account(url: str, endpoint: str, said: str) -> None:
+    assert address(url, "eu-west-1", endpoint) == said
 
 
 def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_accepted(
