@@ -46,6 +46,11 @@ def test_the_help_of_every_command_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_no_command_takes_a_part_of_an_options_name_for_the_option(name: str) -> None:
+    assert not ALL[name].allow_abbrev
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str) -> None:
     options = {option for action in ALL[name]._actions for option in action.option_strings}
     assert {"--region", "--profile"} <= options or "--endpoint-url" not in options
@@ -78,13 +83,15 @@ def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str)
         "semel dlq ls --endpoint-url http://127.0.0.1:port",
         "semel dlq ls --via bogus",
         f"semel dlq list q {NOWHERE} --limit 0",
-        f"semel dlq redrive q {NOWHERE} --rate -1",
-        f"semel dlq redrive q {NOWHERE} --canary bogus",
-        f"semel dlq redrive q {NOWHERE} --ledger bogus",
-        "semel dlq redrive q --via http://127.0.0.1:1 --ledger sqlite:///x.db",
+        f"semel dlq redrive q --all {NOWHERE} --rate -1",
+        f"semel dlq redrive q --all {NOWHERE} --canary bogus",
+        f"semel dlq redrive q --all {NOWHERE} --ledger bogus",
+        "semel dlq redrive q --all --via http://127.0.0.1:1 --ledger sqlite:///x.db",
         f"semel dlq restore absent.jsonl {NOWHERE}",
-        f"semel dlq export q there.jsonl {NOWHERE}",
-        f"semel dlq drop q {NOWHERE}",
+        f"semel dlq export q there.jsonl --all {NOWHERE}",
+        f"semel dlq drop q --all {NOWHERE}",
+        f"semel dlq drop q --yes {NOWHERE}",
+        f"semel dlq ls --via http://127.0.0.1:1 {NOWHERE}",
         f"semel dlq watch {NOWHERE} --webhook bogus",
         f"semel dlq watch {NOWHERE} --before bogus",
         "semel dlq jobs --pause",

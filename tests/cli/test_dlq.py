@@ -25,8 +25,11 @@ from semel.cli.following import bar, summary
 from semel.dlq import watching
 from semel.dlq.jobs import Job
 from semel.dlq.model import QueueInfo
+from semel.dlq.peeking import ReceivingPeeker
+from semel.dlq.taking import ByReceiving
 from semel.dlq.watching import Watch
 from semel.sqs import Client, Entry, letters
+from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 
 DLQ = "orders-dlq"
@@ -165,11 +168,14 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
     ran = shell("dlq", "export", DLQ, str(file), "--where", "$.n < 3")
     assert (ran.code, ran.out, ran.err) == (0, "", f"3 letters in {file}\n")
     assert len(file.read_text().splitlines()) == 3
-    assert shell("dlq", "export", DLQ, str(file)).code == 2
+    assert shell("dlq", "export", DLQ, str(file), "--all").code == 2
     assert shell("dlq", "export", DLQ, str(file), "--force", "--id", ids[0], "--id", ids[4]).code == 0
     assert [json.loads(line)["key"] for line in file.read_text().splitlines()] == ["o-0", "o-4"]
     piped = subprocess.run(
-        [sys.executable, "-m", "semel.cli", "dlq", "export", DLQ, "-"], capture_output=True, check=True, timeout=60
+        [sys.executable, "-m", "semel.cli", "dlq", "export", DLQ, "-", "--all"],
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     assert len(piped.stdout.splitlines()) == 5
 
@@ -180,18 +186,27 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
         (["list", DLQ, "--where", "eror ~ x"], 2, "did you mean error?"),
         (["list", "nowhere"], 1, "there is no queue nowhere at http"),
         (["list", DLQ, "--limit", "0"], 2, "is not a number from 1"),
-        (["redrive", DLQ, "--canary", "51"], 2, "canary 51: give a number from 0 to 50"),
-        (["redrive", DLQ, "--engine", "move", "--limit", "5"], 2, "SQS moves all of a queue or nothing"),
-        (["redrive", "nowhere"], 1, "there is no queue nowhere"),
-        (["redrive", DLQ, "--canary-wait", "soon"], 2, "soon"),
+        (["redrive", DLQ, "--all", "--canary", "51"], 2, "canary 51: give a number from 0 to 50"),
+        (["redrive", DLQ, "--all", "--engine", "sqs-move", "--limit", "5"], 2, "SQS's own task cannot have a limit"),
+        (
+            ["redrive", DLQ, "--all", "--engine", "sqs-move", "--stop-after", "1"],
+            2,
+            "cannot have a stop after failures",
+        ),
+        (["redrive", "nowhere", "--all"], 1, "there is no queue nowhere"),
+        (["redrive", DLQ, "--all", "--canary-wait", "soon"], 2, "soon"),
         (["restore", "nofile.jsonl"], 2, "there is no file nofile.jsonl"),
-        (["drop", DLQ], 2, "add --yes"),
+        (["drop", DLQ, "--all"], 2, "add --yes"),
         (["jobs", "--pause"], 2, "--pause needs the id of a job"),
         (["jobs", "x", "--pause"], 1, "there is no job 'x'"),
         (["jobs", "nobody"], 1, "there is no job 'nobody'"),
         (["watch", "--webhook", "ftp://x"], 2, "is no address"),
         (["ls", "--via", "nonsense"], 2, "is not an address"),
-        (["redrive", DLQ, "--via", "http://127.0.0.1:1", "--ledger", "sqlite:///x"], 2, "--ledger is not for --via"),
+        (
+            ["redrive", DLQ, "--all", "--via", "http://127.0.0.1:1", "--ledger", "sqlite:///x"],
+            2,
+            "--ledger is not for --via",
+        ),
         (["ls", "--via", "http://127.0.0.1:1"], 1, "no answer from the dashboard at http://127.0.0.1:1"),
     ],
 )
@@ -225,17 +240,20 @@ def test_redrive_sends_what_matches_back_and_tells_it(shell: Shell) -> None:
     assert (dry.code, dry.json["counts"]["matched"], shell.count("orders")) == (0, 10, 0)
     ran = shell("dlq", "redrive", DLQ, "--where", "attr.tenant = acme")
     assert (ran.code, ran.out) == (0, "redrive of orders-dlq: done: 10 matched, 10 sent, 10 deleted\n")
+    assert ran.err.startswith(
+        f"redrive of what matches, of 20 messages in orders-dlq\n  at {shell.broker.url}, account 000000000000\n"
+    )
     assert (shell.count(), shell.count("orders")) == (10, 10)
     ids = [one["id"] for one in shell("dlq", "list", DLQ, "--json").json["letters"]]
     quiet = shell("dlq", "redrive", DLQ, "--id", f"{ids[0]},{ids[1]}", "--quiet", "--json")
     assert (quiet.err, quiet.json["state"], quiet.json["counts"]["sent"]) == ("", "done", 2)
-    assert shell("dlq", "redrive", DLQ, "--limit", "3", "--rate", "1000").code == 0
+    assert shell("dlq", "redrive", DLQ, "--all", "--limit", "3", "--rate", "1000").code == 0
     assert (shell.count(), shell.count("orders")) == (5, 15)
 
 
 def test_a_canary_whose_fate_nobody_knows_stops_the_redrive_with_4(shell: Shell) -> None:
     shell.bury(10)
-    ran = shell("dlq", "redrive", DLQ, "--canary", "2", "--canary-wait", "1s")
+    ran = shell("dlq", "redrive", DLQ, "--all", "--canary", "2", "--canary-wait", "1s")
     assert ran.code == 4
     assert "so the rest was not sent" in ran.err
     assert (shell.count(), shell.count("orders")) == (8, 2)
@@ -318,11 +336,13 @@ def test_the_document_in_the_editor_shows_the_queue_that_was_named(
 def test_edit_takes_a_body_from_a_file_and_a_new_key(shell: Shell, tmp_path: Path) -> None:
     ids = shell.bury(2)
     (tmp_path / "body.json").write_text('{"fixed": true}')
-    done = shell("dlq", "edit", DLQ, ids[0], "--body", str(tmp_path / "body.json"), "--new-key", "auto", "--json").json
+    done = shell(
+        "dlq", "edit", DLQ, ids[0], "--body", str(tmp_path / "body.json"), "--new-key", "auto", "--json", "--yes"
+    ).json
     assert (done["queue"], done["deleted"], len(done["key"])) == ("orders", True, 32)
-    assert shell("dlq", "edit", DLQ, ids[1], "--body", "/no/file").code == 2
+    assert shell("dlq", "edit", DLQ, ids[1], "--yes", "--body", "/no/file").code == 2
     (tmp_path / "body.json").write_bytes(b"\xff")
-    assert "it is no UTF-8" in shell("dlq", "edit", DLQ, ids[1], "--body", str(tmp_path / "body.json")).err
+    assert "it is no UTF-8" in shell("dlq", "edit", DLQ, ids[1], "--yes", "--body", str(tmp_path / "body.json")).err
 
 
 def test_mark_writes_a_mark(shell: Shell) -> None:
@@ -330,6 +350,142 @@ def test_mark_writes_a_mark(shell: Shell) -> None:
     ran = shell("mark", " ")
     assert (ran.code, ran.err) == (1, 'semel mark: a mark needs a text, as in: semel mark "deployed 1.4.2"\n')
     assert "deployed 1.4.2" in shell("audit").out
+
+
+# Which messages, and where.
+
+
+@pytest.mark.parametrize("action", [["drop", "--yes"], ["redrive"], ["export", "-"]], ids=lambda action: action[0])
+@pytest.mark.parametrize(
+    ("selected", "says"),
+    [
+        ([], "one of the arguments --where --id --all is required"),
+        (["--id", ""], "argument --id: '' names no message; is a variable unset?"),
+        (["--id", "a,"], "argument --id: 'a,' names no message"),
+        (["--id", "a", "--id", " "], "argument --id: ' ' names no message"),
+        (["--where", ""], "argument --where: it is empty; is a variable unset?"),
+        (["--all", "--where", "$.n = 1"], "argument --where: not allowed with argument --all"),
+        (["--id", "a", "--all"], "argument --all: not allowed with argument --id"),
+    ],
+)
+def test_selecting_nothing_or_twice_is_wrong_usage_and_touches_nothing(
+    shell: Shell, action: list[str], selected: list[str], says: str
+) -> None:
+    shell.bury(3)
+    ran = shell("dlq", action[0], DLQ, *action[1:], *selected)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert (shell.count(state="visible"), shell.count("orders")) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["redrive", DLQ, "--all", "--to", ""],
+        ["edit", DLQ, "x", "--yes", "--to", ""],
+        ["edit", DLQ, "", "--yes"],
+        ["show", DLQ, ""],
+        ["restore", "file.jsonl", "--to", ""],
+        ["drop", DLQ, "--all", "--yes", "--snapshot", ""],
+        ["drop", DLQ, "--all", "--yes", "--region", ""],
+        ["drop", DLQ, "--all", "--yes", "--profile", ""],
+    ],
+)
+def test_an_option_with_an_unset_variable_is_not_an_option_left_out(shell: Shell, arguments: list[str]) -> None:
+    shell.bury(1)
+    ran = shell("dlq", *arguments)
+    assert (ran.code, "it is empty; is a variable unset?" in ran.err) == (2, True)
+    assert shell.count(state="visible") == 1
+
+
+def test_a_queue_that_is_nobodys_dead_letter_queue_needs_a_flag_of_its_own(shell: Shell, tmp_path: Path) -> None:
+    id = shell.client.queue("orders").send("{}").message_id
+    file = str(tmp_path / "out.jsonl")
+    for arguments in (
+        ["drop", "orders", "--all", "--yes"],
+        ["redrive", "orders", "--all", "--to", "orders"],
+        ["export", "orders", file, "--all"],
+        ["edit", "orders", id, "--body", os.devnull, "--yes"],
+    ):
+        ran = shell("dlq", *arguments)
+        assert ran.code == 2
+        assert "orders is not the dead-letter queue of any queue" in ran.err
+        assert "--any-queue" in ran.err
+    assert shell.count("orders") == 1
+    assert shell("dlq", "export", "orders", file, "--all", "--any-queue").code == 0
+    assert shell("dlq", "drop", "orders", "--all", "--yes", "--any-queue").code == 0
+    assert shell.count("orders") == 0
+
+
+@pytest.mark.parametrize("part", ["--y", "--ye", "--al"])
+def test_a_part_of_an_options_name_is_not_the_option(shell: Shell, part: str) -> None:
+    shell.bury(1)
+    ran = shell("dlq", "drop", DLQ, *(["--yes"] if part == "--al" else ["--all"]), part)
+    assert ran.code == 2
+    assert shell.count() == 1
+
+
+def test_what_is_said_on_the_command_line_counts_and_not_the_variable(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.bury(2)
+    monkeypatch.setenv("SEMEL_DASHBOARD", "http://127.0.0.1:1")
+    assert "no answer from the dashboard at http://127.0.0.1:1" in shell("dlq", "ls").err
+    here = ["--endpoint-url", shell.broker.url]
+    for said in (here, ["--region", "us-east-1"]):
+        (info,) = shell("dlq", "ls", "--json", *said).json
+        assert (info["name"], info["depth"]) == (DLQ, 2)
+    ran = shell("dlq", "drop", DLQ, "--all", "--yes", *here)
+    assert (ran.code, shell.count()) == (0, 0)
+    assert f"drop of all 2 messages in orders-dlq\n  at {shell.broker.url}, account 000000000000\n" in ran.err
+    for said in (here, ["--region", "eu-west-1"], ["--profile", "prod"]):
+        both = shell("dlq", "ls", "--via", "http://127.0.0.1:1", *said)
+        assert (both.code, f"{said[0]} and --via exclude each other" in both.err) == (2, True)
+    monkeypatch.setenv("SEMEL_DASHBOARD", "nonsense")
+    wrong = shell("dlq", "ls")
+    assert (wrong.code, "SEMEL_DASHBOARD: 'nonsense' is not an address" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [["audit"], ["mark", "deployed"]])
+def test_what_looks_at_no_queue_takes_no_endpoint(shell: Shell, command: list[str]) -> None:
+    for option in ("--endpoint-url", "--region", "--profile"):
+        ran = shell(*command, option, "http://127.0.0.1:1")
+        assert (ran.code, f"unrecognized arguments: {option}" in ran.err) == (2, True)
+
+
+def test_without_a_terminal_nothing_that_asks_is_done_without_yes(shell: Shell, tmp_path: Path) -> None:
+    (id,) = shell.bury(1)
+    (tmp_path / "body.json").write_text("{}")
+    for arguments in (["drop", DLQ, "--all"], ["edit", DLQ, id, "--body", str(tmp_path / "body.json")]):
+        ran = shell("dlq", *arguments)
+        assert (ran.code, "there is no terminal to confirm at: add --yes" in ran.err) == (2, True)
+    assert (shell.count(), shell.count("orders")) == (1, 0)
+
+
+def test_saying_yes_is_not_saying_that_messages_may_be_moved_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = shell.client.create_queue("last-dlq")
+    policy = json.dumps({"deadLetterTargetArn": last.arn, "maxReceiveCount": 2})
+    shell.client.queue(DLQ).call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
+    (id,) = shell.bury(1)
+    monkeypatch.setattr(Admin, "of", lambda _client: None)  # as on SQS, where looking is receiving
+    monkeypatch.setitem(ByReceiving.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    monkeypatch.setitem(ReceivingPeeker.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    for arguments in (
+        ["drop", DLQ, "--all", "--yes"],
+        ["redrive", DLQ, "--all"],
+        ["edit", DLQ, id, "--body", os.devnull, "--yes"],
+        ["list", DLQ],
+        ["show", DLQ, id],
+        ["export", DLQ, "-", "--all"],
+    ):
+        ran = shell("dlq", *arguments)
+        assert (ran.code, ran.out) == (1, "")
+        assert "moves its messages on after 2 receives" in ran.err
+        assert ran.err.endswith("; --receive accepts that\n")
+    (message,) = shell.broker.peek(DLQ)
+    assert message["Attributes"]["ApproximateReceiveCount"] == "0"
+    assert shell("dlq", "list", DLQ, "--yes").code == 2
+    assert shell("dlq", "list", DLQ, "--receive").code == 0
 
 
 # On a terminal.
@@ -385,23 +541,41 @@ def test_drop_shows_the_impact_and_wants_the_name_typed(shell: Shell) -> None:
     shell.bury(6)
     wrong = Terminal("dlq", "drop", DLQ, "--where", "$.n < 4")
     wrong.until("Type orders-dlq to drop them:")
-    assert "4 letters of orders-dlq, from" in wrong.text
+    assert "drop 4 messages in orders-dlq, " in wrong.text
+    assert f"{shell.broker.url}, account 000000000000" in wrong.text
     wrong.type("yes\n")
     assert wrong.end() == 1
     assert "nothing was dropped" in wrong.text
     assert shell.count() == 6
     right = Terminal("dlq", "drop", DLQ, "--where", "$.n < 4")
     right.until("to drop them:")
-    shell.bury(3)  # came after somebody looked: no more are dropped than were shown
+    shown = {message["MessageId"] for message in shell.broker.peek(DLQ)}
+    assert shell("dlq", "redrive", DLQ, "--where", "$.n < 3").code == 0
+    shell.bury(3)  # came after somebody looked
     right.type(f"{DLQ}\n")
     assert right.end() == 0
-    assert shell.count() == 5
+    left = {message["MessageId"] for message in shell.broker.peek(DLQ)}
+    assert (len(left), len(left - shown)) == (5, 3), "what was not shown is not dropped, though others are gone"
+
+
+def test_edit_asks_and_names_where_it_sends_to_and_deletes_from(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = shell.bury(1)
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    terminal = Terminal("dlq", "edit", DLQ, id)
+    terminal.until("Send it to orders? [y/N]")
+    assert "send 1 message to orders, and delete it from orders-dlq" in terminal.text
+    assert f"at {shell.broker.url}, account 000000000000" in terminal.text
+    terminal.type("n\n")
+    assert terminal.end() == 1
+    assert (shell.count(), shell.count("orders")) == (1, 0)
 
 
 @pytest.mark.slow
 def test_a_redrive_moves_a_bar_pauses_goes_on_and_ends(shell: Shell) -> None:
     shell.bury(60)
-    terminal = Terminal("dlq", "redrive", DLQ, "--rate", "20")
+    terminal = Terminal("dlq", "redrive", DLQ, "--all", "--rate", "20")
     terminal.until("p pauses, c cancels")
     terminal.until("█")
     terminal.type("p")
@@ -419,7 +593,7 @@ def test_a_redrive_moves_a_bar_pauses_goes_on_and_ends(shell: Shell) -> None:
 @pytest.mark.parametrize("how", ["key", "signal"])
 def test_a_cancelled_redrive_gives_back_what_it_has_and_says_130(shell: Shell, how: str) -> None:
     shell.bury(60)
-    terminal = Terminal("dlq", "redrive", DLQ, "--rate", "10")
+    terminal = Terminal("dlq", "redrive", DLQ, "--all", "--rate", "10")
     terminal.until("█")
     terminal.type("c") if how == "key" else terminal.interrupt()
     assert terminal.end() == 130

@@ -79,7 +79,7 @@ def test_a_server_ends_well_on_the_first_ctrl_c(tmp_path: Path, silence: str, co
     [
         "dlq ls --endpoint-url URL",
         "dlq list orders-dlq --endpoint-url URL",
-        "dlq redrive orders-dlq --endpoint-url URL",
+        "dlq redrive orders-dlq --all --endpoint-url URL",
         "audit --via URL",
         "mark deployed --via URL",
     ],

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from dashboard.serving import until
+from dashboard.serving import serving, until
 from semel.dashboard.data import House, HouseError, Settings
 from semel.dashboard.data.cloudwatch import CloudWatch
 from semel.dashboard.data.model import Level
 from semel.dashboard.data.sampling import SampledSource
+from semel.dlq.peeking import PeekRisk
+from semel.dlq.remote import RemoteDesk
 from semel.sqs import Client
 from servers import moto
 
@@ -61,6 +63,32 @@ def test_queues_are_shown_from_their_attributes_alone(client: Client, house: Hou
     assert house.queue("orders").faults is None
     with pytest.raises(HouseError, match="semel serve"):
         house.faults()
+
+
+def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(client: Client, tmp_path: Path) -> None:
+    last = client.create_queue("last-dlq")
+    policy = {"deadLetterTargetArn": last.arn, "maxReceiveCount": 2}
+    dead = client.create_queue("orders-dlq", {"RedrivePolicy": json.dumps(policy)})
+    policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3}
+    client.create_queue("orders", {"RedrivePolicy": json.dumps(policy)})
+    id = dead.send("{}").message_id
+    settings = Settings(endpoint_url=client.endpoint, region="us-east-1", port=0, state=tmp_path)
+    with serving(settings, client=client) as site:
+        page = site.get("/dead-letters/orders-dlq").text
+        assert "This queue moves its messages on after 2 receives" in page
+        paths = ("letters", f"letters/{id}", "groups", "impact?all=1", "export?all=1")
+        for path in paths:
+            address = f"/api/v1/dead-letters/orders-dlq/{path}{'&' if '?' in path else '?'}look=1"
+            refused = site.get(address)
+            assert refused.status == 409, (path, refused.text)
+            assert "moves its messages on after 2 receives" in refused.json()["error"]
+            assert "receive=1" in refused.json()["what_to_do"]
+        remote = RemoteDesk(site.url)
+        with pytest.raises(PeekRisk, match="moves its messages on after 2 receives"):
+            remote.letters("orders-dlq")
+        assert count_of(client, "orders-dlq") == "1"
+        (found,) = RemoteDesk(site.url, accept_risk=True).letters("orders-dlq").letters
+        assert (found.id, found.receives) == (id, 1)
 
 
 def test_nothing_is_received_unless_somebody_says_so(client: Client, house: House) -> None:

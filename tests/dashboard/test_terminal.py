@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Button, Input, Label
+from textual.widgets import Button, Input, Label, Static
 
 from dashboard.serving import PATIENCE, Shop, shop
 from semel import App, SqliteLedger
@@ -290,6 +290,9 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
         assert isinstance(screen.top.screen, RedriveForm)
         assert screen.top.screen.choice.matched == 5
         form = screen.top.screen
+        words = str(form.query_one("#about", Static).render())
+        assert words.startswith("orders-dlq: 5 letters that match")
+        assert f"at {there.broker.url}, account 000000000000" in words
         form.query_one("#canary", Input).value = "2"
         form.query_one("#yes", Button).press()
         await screen.until(lambda: screen.rows("jobs"), "the job")
@@ -360,6 +363,21 @@ def test_a_redrive_that_is_left_does_nothing_and_counting_touches_nothing(there:
 
     drive(there, story)
     assert len(there.broker.peek("orders-dlq")) == 3
+
+
+def test_a_queue_that_only_has_the_name_of_a_dead_letter_queue_is_not_redriven(there: Shop) -> None:
+    there.client.create_queue("live-failed").send("{}")
+
+    async def story(screen: Screen) -> None:
+        await screen.go("2")
+        await screen.until(lambda: screen.rows("groups"))
+        await screen.press("r")
+        await screen.until(lambda: "is not the dead-letter queue of any queue" in screen.top.told)
+        assert "--any-queue" in screen.top.told
+        assert len(screen.top.screen_stack) == 1
+
+    drive(there, story)
+    assert len(there.broker.peek("live-failed")) == 1
 
 
 @pytest.mark.slow

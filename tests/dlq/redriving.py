@@ -82,7 +82,9 @@ class Site:
     def redriver(self, **options: Any) -> Redriver:
         self.place.clock.advance(1)  # what is sent in the very moment of the start is not touched
         tools: dict[str, Any] = {name: options.pop(name) for name in _TOOLS if name in options}
-        plan = RedrivePlan(**({"queue": self.dead, "engine": "stream"} | options))
+        everything = not ({"where", "ids", "all"} & options.keys())
+        wanted: dict[str, Any] = {"queue": self.dead, "all": everything} | options
+        plan = RedrivePlan(**wanted)
         if self.mode == SQS:
             tools["taking"] = lambda _client, *given: ByReceiving(*given, wait=0)
         return Redriver(plan, self.client, clock=self.place.clock.now, **tools)

@@ -16,15 +16,18 @@ from dlq.test_peeking import DLQ, bury
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
+from semel.dlq.answers import Seen
 from semel.dlq.audit import Audit, AuditError
 from semel.dlq.desk import Desk, EditError, Key, NoSuchLetter
 from semel.dlq.dropping import Dropper
 from semel.dlq.editing import document, read_document
 from semel.dlq.filters import parse
 from semel.dlq.jobs import Job, State
-from semel.dlq.peeking import ReceivingPeeker, peeked
+from semel.dlq.listing import NotDeadLetterQueue, address
+from semel.dlq.peeking import PeekRisk, ReceivingPeeker, peeked
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.restoring import Restorer
+from semel.dlq.selection import SelectionError
 from semel.dlq.snapshots import SnapshotError
 from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
@@ -87,7 +90,7 @@ def test_an_export_has_each_letter_whole_and_touches_none(place: Place, desk: De
     bury(place, 12)
     place.send("plain é", DLQ, attributes={"raw": b"\x00\xff", "n": 5})
     file = tmp_path / "letters.jsonl"
-    done = desk.export(DLQ, "", file)
+    done = desk.export(DLQ, to=file, all=True)
     assert (done.count, done.path, done.complete) == (13, str(file), True)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["key"] for line in lines] == [f"o-{n}" for n in range(12)] + [""]
@@ -139,7 +142,7 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Plac
     bury(place, 25)
     place.clock.advance(1)
     before = shown(place)
-    job = ended(desk.drop(DLQ, "attr.tenant = acme", expected=12))
+    job = ended(desk.drop(DLQ, "attr.tenant = acme", seen=desk.impact(DLQ, "attr.tenant = acme").seen))
     assert (job.state, job.counts.deleted, job.reason) == (State.DONE, 12, "")
     assert len(ids(place)) == 13
     assert place.messages(DLQ, "in_flight") == []
@@ -162,13 +165,162 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Plac
     ]
 
 
-def test_no_more_are_dropped_than_somebody_saw(place: Place, desk: Desk) -> None:
-    bury(place, 10)
-    assert ended(desk.drop(DLQ, "", expected=4)).counts.deleted == 4
-    assert len(ids(place)) == 6
-    fewer = ended(desk.drop(DLQ, "$.n = 9", expected=4))
-    assert fewer.counts.deleted == 1
-    assert any("4 were expected" in line.text for line in fewer.messages)
+def test_what_was_not_shown_is_not_dropped(place: Place, desk: Desk, either: str) -> None:
+    bury(place, 5)
+    place.clock.advance(1)
+    seen = desk.impact(DLQ, all=True).seen
+    shown_to_somebody = ids(place)
+    assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    bury(place, 4)
+    place.clock.advance(1)
+    job = ended(desk.drop(DLQ, all=True, seen=seen))
+    assert (job.state, job.counts.deleted) == (State.DONE, 2)
+    assert len(ids(place)) == 4
+    assert ids(place).isdisjoint(shown_to_somebody)
+    assert any("5 were shown" in line.text for line in job.messages)
+
+
+def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(place: Place, desk: Desk) -> None:
+    bury(place, 1_001)
+    seen = desk.impact(DLQ, all=True).seen
+    assert (seen.count, seen.ids) == (1_001, None)
+    old = ids(place)
+    assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    bury(place, 3)
+    assert ended(desk.drop(DLQ, all=True, seen=seen)).counts.deleted == 998
+    assert (len(ids(place)), ids(place) & old) == (3, set())
+
+
+def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, desk: Desk) -> None:
+    bury(place, 1_500)
+    place.clock.advance(30)
+    bury(place, 2)
+    old = ids(place)
+    place.clock.advance(40)
+    bury(place, 1)  # in the queue, but too young to be shown
+    seen = desk.impact(DLQ, "age > 35s").seen
+    assert (seen.count, seen.ids) == (1_502, None)  # too many to name
+    gone = ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 10", limit=10)))
+    assert gone.counts.sent == 10
+    place.clock.advance(60)
+    bury(place, 3)
+    place.clock.advance(60)
+    job = ended(desk.drop(DLQ, "age > 35s", seen=seen))
+    assert (job.state, job.counts.deleted) == (State.DONE, 1_492)
+    assert len(ids(place)) == 4
+    assert ids(place).isdisjoint(old)
+
+
+def test_nothing_shown_is_nothing_dropped(place: Place, desk: Desk) -> None:
+    bury(place, 3)
+    seen = desk.impact(DLQ, "nowhere").seen
+    with pytest.raises(SemelError, match="no message was shown"):
+        desk.drop(DLQ, "nowhere", seen=seen)
+    with pytest.raises(SemelError, match="nothing says which messages were shown"):
+        desk.drop(DLQ, all=True, seen=Seen(3))
+    assert len(ids(place)) == 3
+
+
+# Which messages.
+
+
+def acting(desk: Desk) -> dict[str, Any]:
+    """Each action, for a test to hand it a selection."""
+    return {
+        "drop": desk.drop,
+        "export": desk.export,
+        "lines": lambda queue, **chosen: list(desk.lines(queue, **chosen)),
+        "impact": desk.impact,
+        "redrive": lambda queue, **chosen: desk.redrive(
+            RedrivePlan(queue=queue, **{name: one for name, one in chosen.items() if one is not None})
+        ),
+    }
+
+
+@pytest.mark.parametrize("action", ["drop", "export", "lines", "impact", "redrive"])
+@pytest.mark.parametrize(
+    "nothing",
+    [{}, {"where": ""}, {"where": "  "}, {"ids": []}, {"ids": [""]}, {"ids": ["a", " "]}],
+)
+def test_selecting_nothing_is_an_error_and_never_everything(
+    place: Place, desk: Desk, action: str, nothing: dict[str, Any]
+) -> None:
+    bury(place, 3)
+    with pytest.raises(SelectionError):
+        acting(desk)[action](DLQ, **nothing)
+    assert (len(place.messages(DLQ, "visible")), place.messages("orders")) == (3, [])
+    assert desk.jobs() == []
+
+
+@pytest.mark.parametrize("action", ["drop", "export", "lines", "impact", "redrive"])
+@pytest.mark.parametrize(
+    "twice", [{"where": "$.n = 1", "all": True}, {"ids": ["a"], "all": True}, {"ids": ["a"], "where": "$.n = 1"}]
+)
+def test_there_is_one_way_of_selecting_at_a_time(place: Place, desk: Desk, action: str, twice: dict[str, Any]) -> None:
+    bury(place, 3)
+    with pytest.raises(SelectionError, match="one way only"):
+        acting(desk)[action](DLQ, **twice)
+    assert len(ids(place)) == 3
+
+
+def test_a_queue_that_is_no_dead_letter_queue_is_not_acted_on_unless_it_is_meant(
+    place: Place, desk: Desk, either: str
+) -> None:
+    live = [place.send({"id": n}) for n in range(3)]
+    place.clock.advance(1)
+    for act in (
+        lambda: desk.drop("orders", all=True),
+        lambda: desk.drop("orders", ids=live),
+        lambda: desk.redrive(RedrivePlan(queue="orders", all=True, to="orders")),
+        lambda: desk.export("orders", all=True),
+        lambda: list(desk.lines("orders", all=True)),
+        lambda: desk.resend("orders", live[0], body="{}"),
+    ):
+        with pytest.raises(NotDeadLetterQueue, match="orders is not the dead-letter queue of any queue"):
+            act()
+    assert ids(place, "orders") == set(live)
+    meant = Desk(place.client, state=desk.state, accept_risk=True, clock=place.clock.now)
+    assert ended(meant.drop("orders", ids=live[:2], any_queue=True)).counts.deleted == 2
+    assert ids(place, "orders") == {live[2]}
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "said"),
+    [
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/q", "", "AWS eu-west-1, account 123456789012"),
+        (
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/q",
+            "https://sqs.eu-west-1.amazonaws.com",
+            "AWS eu-west-1, account 123456789012",
+        ),
+        ("http://127.0.0.1:9324/000000000000/q", "", "http://127.0.0.1:9324, account 000000000000"),
+        ("http://other:4566/000000000000/q", "http://127.0.0.1:4566", "http://127.0.0.1:4566, account 000000000000"),
+    ],
+)
+def test_where_a_queue_is_is_said_by_endpoint_or_region_and_account(url: str, endpoint: str, said: str) -> None:
+    assert address(url, "eu-west-1", endpoint) == said
+
+
+def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_accepted(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.queue("late-dlq", dlq="last-dlq", receives=2)
+    place.queue("late", dlq="late-dlq")
+    bury(place, 1, "late-dlq")
+    (id,) = ids(place, "late-dlq")
+    monkeypatch.setattr(Admin, "of", lambda _client: None)
+    monkeypatch.setitem(ByReceiving.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    careful = Desk(place.client, state=tmp_path, clock=place.clock.now)
+    for act in (
+        lambda: careful.drop("late-dlq", all=True),
+        lambda: careful.redrive(RedrivePlan(queue="late-dlq", all=True)),
+        lambda: careful.resend("late-dlq", id, body="{}"),
+    ):
+        with pytest.raises(PeekRisk) as refused:
+            act()
+        assert "--" not in str(refused.value)  # which flag accepts it is for the command line to say
+    (message,) = place.broker.peek("late-dlq")
+    assert message["Attributes"]["ApproximateReceiveCount"] == "0"
 
 
 def test_dropping_nothing_leaves_no_file(place: Place, desk: Desk) -> None:
@@ -184,7 +336,7 @@ def test_dropping_nothing_leaves_no_file(place: Place, desk: Desk) -> None:
 def test_nothing_is_deleted_that_could_not_be_written_down(place: Place, desk: Desk, tmp_path: Path) -> None:
     bury(place, 3)
     (tmp_path / "there.jsonl").write_text("mine\n")
-    job = ended(desk.drop(DLQ, snapshot=tmp_path / "there.jsonl"))
+    job = ended(desk.drop(DLQ, all=True, snapshot=tmp_path / "there.jsonl"))
     assert (job.state, "is there already" in job.reason) == (State.FAILED, True)
     assert (tmp_path / "there.jsonl").read_text() == "mine\n"
     assert len(place.messages(DLQ, "visible")) == 3
@@ -202,7 +354,7 @@ def test_a_disk_that_fails_half_way_costs_no_letter(
 
     monkeypatch.setattr(Audit, "write", lambda *_args, **_kwargs: None)  # it would notice first
     monkeypatch.setattr(os, "fsync", full)
-    job = ended(desk.drop(DLQ))
+    job = ended(desk.drop(DLQ, all=True))
     assert (job.state, "No space left" in job.reason) == (State.FAILED, True)
     assert len(place.messages(DLQ, "visible")) == 3
 
@@ -239,7 +391,7 @@ def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_kno
 ) -> None:
     bury(place, 25)
     file = tmp_path / "all.jsonl"
-    desk.drop(DLQ, snapshot=file).wait(60)
+    desk.drop(DLQ, all=True, snapshot=file).wait(60)
     with pytest.raises(Killed):
         Restorer(place.client, file, folder=tmp_path, crash=at(point)).run(Job("restore", DLQ))
     job = ended(desk.restore(file))
@@ -255,7 +407,7 @@ def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, desk: Desk, 
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
     bury(place, 6, "pay-dlq.fifo")
     file = tmp_path / "all.jsonl"
-    assert ended(desk.drop("pay-dlq.fifo", snapshot=file)).counts.deleted == 6
+    assert ended(desk.drop("pay-dlq.fifo", all=True, snapshot=file)).counts.deleted == 6
     with pytest.raises(Killed):
         Restorer(place.client, file, folder=tmp_path, crash=at("after_restore_send")).run(Job("restore", DLQ))
     ended(desk.restore(file))
@@ -266,7 +418,7 @@ def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, desk: Desk, 
 
 def test_letters_come_back_to_another_queue_or_from_a_stream(place: Place, desk: Desk, tmp_path: Path) -> None:
     bury(place, 3)
-    lines = list(desk.lines(DLQ))
+    lines = list(desk.lines(DLQ, all=True))
     place.client.create_queue("spare-dlq")
     assert ended(desk.restore(lines, "spare-dlq")).counts.sent == 3
     assert ended(desk.restore(iter(lines), "spare-dlq")).counts.sent == 0
@@ -295,7 +447,7 @@ def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(place: 
         queue.receive(1, 0, visibility=0)
     (moved,) = desk.letters(DLQ).letters
     assert (moved.source, moved.by_semel, moved.original_id) == ("orders", False, first)
-    job = ended(desk.drop(DLQ))
+    job = ended(desk.drop(DLQ, all=True))
     ended(desk.restore(Path(job.result["snapshot"])))
     (back,) = desk.letters(DLQ).letters
     assert (back.source, back.by_semel, back.original_id, back.key) == ("orders", False, first, "")
@@ -439,8 +591,8 @@ def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, desk:
     place.send("{}", "lost-dlq")
     (one,) = desk.letters("lost-dlq").letters
     with pytest.raises(SemelError, match="lost-dlq"):
-        desk.resend("lost-dlq", one.id)
-    assert desk.resend("lost-dlq", one.id, to="orders").queue == "orders"
+        desk.resend("lost-dlq", one.id, any_queue=True)
+    assert desk.resend("lost-dlq", one.id, to="orders", any_queue=True).queue == "orders"
     place.send("{}", DLQ)
     (one,) = desk.letters(DLQ).letters
     assert desk.resend(DLQ, one.id).queue == "orders"
@@ -530,7 +682,7 @@ def test_what_cannot_be_written_down_is_not_done(place: Place, desk: Desk) -> No
     bury(place, 2)
     desk.audit.path.mkdir()
     with pytest.raises(AuditError, match="not done, as it cannot be written to the audit log"):
-        desk.drop(DLQ)
+        desk.drop(DLQ, all=True)
     assert len(ids(place)) == 2
 
 
@@ -550,10 +702,10 @@ def test_what_is_done_already_is_told_though_its_end_cannot_be_written_down(
     monkeypatch.setattr(Audit, "write", full)
     sent = desk.resend(DLQ, "m-0")
     assert (sent.deleted, "audit log: No space left" in sent.notes[-1]) == (True, True)
-    job = ended(desk.drop(DLQ))
+    job = ended(desk.drop(DLQ, all=True))
     assert (job.state, job.counts.deleted) == (State.DONE, 1)
     assert any("No space left" in line.text for line in job.messages)
-    assert desk.export(DLQ, "", None).notes[-1].endswith("No space left on device")
+    assert desk.export(DLQ, all=True).notes[-1].endswith("No space left on device")
 
 
 def test_marks_are_kept_in_order_and_audited(desk: Desk, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Redrive by the service's own move task: only where nothing is chosen and every letter carries its key."""
+"""Redrive by the service's own move task: only if it is asked for, and only of letters that carry their keys."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dlq.redriving import BROKER, MODES, SQS, Site, site
+from dlq.redriving import BROKER, MODES, SQS, Site, at, site
 from semel.dlq.jobs import Job, State
+from semel.dlq.plan import Engine, PlanError, RedrivePlan
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
@@ -24,8 +25,8 @@ def rest_of(place: Site) -> Any:
     return rest
 
 
-def auto(place: Site, **options: Any) -> Job:
-    return place.redrive(**({"engine": "auto", "rest": rest_of(place)} | options))
+def move(place: Site, **options: Any) -> Job:
+    return place.redrive(**({"engine": "sqs-move", "rest": rest_of(place)} | options))
 
 
 def moved(job: Job) -> bool:
@@ -34,7 +35,7 @@ def moved(job: Job) -> bool:
 
 def test_letters_that_carry_their_keys_are_moved_and_run_under_them(either: Site) -> None:
     either.bury("a1", "a2", "b1")
-    job = auto(either)
+    job = move(either)
     assert (job.state, job.reason) == (State.DONE, "")
     assert moved(job)
     assert (job.counts.sent, job.counts.deleted, job.total) == (3, 3, 3)
@@ -45,12 +46,21 @@ def test_letters_that_carry_their_keys_are_moved_and_run_under_them(either: Site
     assert sorted(either.worked_off()) == ["a1", "a2", "b1"]
 
 
-def test_one_letter_without_a_key_is_reason_enough_to_do_it_oneself(either: Site) -> None:
+def test_a_move_is_made_only_if_it_is_asked_for(either: Site) -> None:
+    """What SQS moves by itself nobody watches: a redrive that stops when messages come back must not be one."""
+    either.bury("a1", "a2", "b1")
+    job = either.redrive()
+    assert (job.state, moved(job), either.dead_names()) == (State.DONE, False, [])
+    assert {found["semel-redrives"] for found in either.attributes()} == {"1"}
+
+
+def test_one_letter_without_a_key_is_reason_enough_not_to_move_any(either: Site) -> None:
     either.bury("a1", "b1")
-    (id,) = either.moved("c1")
-    job = auto(either)
-    assert (job.state, moved(job)) == (State.DONE, False)
-    assert {"semel-message-id": id, "semel-redrives": "1"} in either.attributes()
+    either.moved("c1")
+    job = move(either)
+    assert job.state is State.FAILED
+    assert "does not carry its key" in job.reason
+    assert sorted(either.dead_names("visible")) == ["a1", "b1", "c1"]
 
 
 def test_letters_of_several_queues_are_not_moved_into_one(either: Site) -> None:
@@ -60,41 +70,68 @@ def test_letters_of_several_queues_are_not_moved_into_one(either: Site) -> None:
     home, either.queue = either.queue, other
     either.bury("b1")
     either.queue = home
-    job = auto(either)
-    assert (job.state, moved(job)) == (State.DONE, False)
-    assert (either.names(home), either.names(other)) == (["a1"], ["b1"])
+    job = move(either)
+    assert job.state is State.FAILED
+    assert "letters go to" in job.reason
+    assert sorted(either.dead_names("visible")) == ["a1", "b1"]
 
 
 @pytest.mark.parametrize(
-    "options", [{"where": "country"}, {"limit": 5}, {"rate": 0.5}, {"rate": 501}, {"engine": "stream"}]
+    ("options", "named"),
+    [
+        ({"where": "country"}, "a filter"),
+        ({"ids": ("x",)}, "ids"),
+        ({"all": True, "limit": 5}, "a limit"),
+        ({"all": True, "rate": 0.5}, "a rate of 0.5"),
+        ({"all": True, "rate": 501}, "a rate of 501"),
+        ({"all": True, "stop_after_failures": 1}, "a stop after failures"),
+        ({"all": True, "canary": 1}, "a canary"),
+        ({"all": True, "canary_wait": 5}, "a canary"),
+        ({"all": True, "dry_run": True}, "a dry run"),
+    ],
 )
-def test_what_a_move_cannot_do_it_is_not_asked_for(either: Site, options: dict[str, Any]) -> None:
-    either.bury("a1")
-    job = auto(either, monotonic=_fast(), **options)
-    assert (job.state, moved(job), either.names()) == (State.DONE, False, ["a1"])
+def test_what_a_move_cannot_honour_is_refused_and_not_ignored(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(PlanError, match=f"SQS's own task cannot have {named}"):
+        RedrivePlan(queue="dead", engine=Engine.SQS_MOVE, **options)
 
 
-def _fast() -> Any:
-    now = [0.0]
+def test_a_redrive_of_semels_own_letters_stops_when_they_come_back() -> None:
+    with site(BROKER) as standard:
+        names = [f"{n:03}" for n in range(30)]
+        standard.bury(*names)
 
-    def monotonic() -> float:
-        now[0] += 10.0
-        return now[0]
+        def fail() -> None:
+            standard.bury()  # a worker rejects all that is in the queue
 
-    return monotonic
+        now = [0.0]
+
+        def monotonic() -> float:
+            now[0] += 10.0
+            return now[0]
+
+        job = standard.redrive(rate=5, stop_after_failures=2, monotonic=monotonic, crash=at("after_send", fail))
+        assert job.state is State.STOPPED
+        assert "are back already" in job.reason
+        assert job.counts.sent < 30
 
 
-def test_a_move_that_was_asked_for_and_would_lose_a_key_is_refused(either: Site) -> None:
-    either.moved("c1")
-    job = auto(either, engine="move")
+def test_a_move_that_somebody_else_cancels_is_not_done(either: Site) -> None:
+    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+
+    def rest(_job: Job, seconds: float) -> None:
+        either.place.clock.advance(1)
+        tasks = either.place.client.call("ListMessageMoveTasks", {"SourceArn": either.client.queue(either.dead).arn})
+        (handle,) = [task["TaskHandle"] for task in tasks["Results"] if task["Status"] == "RUNNING"]
+        either.place.client.call("CancelMessageMoveTask", {"TaskHandle": handle})
+
+    job = either.redrive(engine="sqs-move", rate=2, rest=rest)
     assert job.state is State.FAILED
-    assert "does not carry its key" in job.reason
-    assert either.dead_names("visible") == ["c1"]
+    assert "cancelled by somebody else" in job.reason
 
 
 def test_a_rate_is_handed_on(either: Site) -> None:
     either.bury("a1", "b1", "c1")
-    job = auto(either, rate=2)
+    job = move(either, rate=2)
     assert moved(job)
     task = either.place.client.call("ListMessageMoveTasks", {"SourceArn": either.client.queue(either.dead).arn})
     assert task["Results"][0]["MaxNumberOfMessagesPerSecond"] == 2
@@ -110,7 +147,7 @@ def test_a_cancelled_move_ends_the_task_and_the_rest_stays(either: Site) -> None
         if job.counts.sent >= 4:
             job.cancel()
 
-    job.run(either.redriver(engine="auto", rate=2, rest=rest).run)
+    job.run(either.redriver(engine="sqs-move", rate=2, rest=rest).run)
     assert job.state is State.CANCELLED
     either.place.clock.advance(60)
     assert len(either.names()) == job.counts.sent < 10
@@ -138,7 +175,7 @@ def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> N
         real()
 
     job.checkpoint = checkpoint  # type: ignore[method-assign]
-    job.run(either.redriver(engine="auto", rate=2, rest=rest).run)
+    job.run(either.redriver(engine="sqs-move", rate=2, rest=rest).run)
     assert (job.state, job.reason) == (State.DONE, "")
     assert stood
     assert stood[0][0] == stood[0][1] < 10
@@ -146,18 +183,10 @@ def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> N
     assert job.counts.sent == 10
 
 
-def test_where_looking_is_receiving_a_few_letters_are_looked_at_and_many_are_not_moved() -> None:
-    with site(SQS) as standard:
-        standard.bury("a1", "b1")
-        assert moved(auto(standard))
-        assert sorted(standard.names()) == ["a1", "b1"]
+def test_where_looking_is_receiving_it_is_said_how_many_were_not_looked_at() -> None:
     with site(SQS) as standard:
         standard.bury(*[f"{n:03}" for n in range(101)])
-        job = auto(standard)
-        assert (job.state, moved(job), job.counts.sent) == (State.DONE, False, 101)
-    with site(SQS) as standard:
-        standard.bury(*[f"{n:03}" for n in range(101)])
-        job = auto(standard, engine="move")
+        job = move(standard)
         assert (job.state, moved(job), job.counts.sent) == (State.DONE, True, 101)
         assert any("only 100 were looked at" in line.text for line in job.messages)
 
@@ -165,5 +194,5 @@ def test_where_looking_is_receiving_a_few_letters_are_looked_at_and_many_are_not
 def test_a_queue_without_letters_is_done_at_once() -> None:
     for mode in MODES:
         with site(mode) as standard:
-            job = auto(standard)
+            job = move(standard)
             assert (job.state, job.counts.sent) == (State.DONE, 0)

@@ -207,7 +207,7 @@ def test_a_fifo_queue_keeps_its_order_and_says_what_it_cannot_show(place: Place)
 def test_a_queue_that_moves_its_messages_on_is_looked_at_only_if_somebody_accepts_that(place: Place) -> None:
     place.queue("middle-dlq", dlq="last-dlq", receives=3)
     bury(place, 3, "middle-dlq")
-    with pytest.raises(PeekRisk, match=r"moves its messages on after 3 receives.*--yes"):
+    with pytest.raises(PeekRisk, match=r"moves its messages on after 3 receives"):
         all_of(by_receiving(place), "middle-dlq")
     assert receive_counts(place, "middle-dlq") == {"0"}
     assert len(all_of(by_receiving(place, accept_risk=True), "middle-dlq")) == 3
@@ -308,7 +308,6 @@ def test_some_are_looked_at_by_their_ids(place: Place, desk: Desk, monkeypatch: 
     all_ = desk.letters(DLQ).letters
     wanted = [all_[3].id, all_[21].id, "nobody"]
     assert desk.impact(DLQ, ids=wanted).count == 2
-    assert desk.impact(DLQ, "$.n > 5", ids=wanted).count == 1
     assert numbers(all_of(by_peeking(place), ids=wanted, limit=1)) == [3]
     monkeypatch.setattr(Admin, "of", lambda _client: None)
     look = by_receiving(place)

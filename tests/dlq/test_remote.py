@@ -16,6 +16,7 @@ from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Job, State
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.remote import RemoteDesk, RemoteError
+from semel.dlq.selection import SelectionError
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 
@@ -67,7 +68,7 @@ def test_looking_gives_the_same_values_as_the_desk_itself(place: Shop, remote: R
     assert remote.letter(DLQ, one.id) == desk.letter(DLQ, one.id)
     assert len(list(remote.lines(DLQ, "$.order < 2"))) == 2
     file = tmp_path / "all.jsonl"
-    assert remote.export(DLQ, "", file).count == len(file.read_bytes().splitlines()) == 6
+    assert remote.export(DLQ, to=file, all=True).count == len(file.read_bytes().splitlines()) == 6
 
 
 def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tmp_path: Path) -> None:
@@ -92,6 +93,30 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tm
         remote.control(job.id, "cancel")
 
 
+def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
+    place: Shop, site: Site, remote: RemoteDesk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.bury(3)
+    assert remote.address(remote.queue(DLQ)) == (
+        f"{place.broker.url}, account 000000000000, through the dashboard at {site.url}"
+    )
+    monkeypatch.setenv("SEMEL_STATE", str(place.state / "own"))
+    through = ["--via", site.url, "--token", TOKEN]
+    assert main(["dlq", "drop", DLQ, "--where", "$.order < 2", "--yes", *through]) == 0
+    said = capsys.readouterr().err
+    assert f"drop of 2 messages in orders-dlq\n  at {remote.address(remote.queue(DLQ))}\n" in said
+    assert main(["dlq", "drop", "orders", "--all", "--yes", *through]) == 2
+    assert "--any-queue" in capsys.readouterr().err
+    seen = remote.impact(DLQ, all=True).seen
+    later = place.bury(2)
+    assert ended(remote, remote.drop(DLQ, all=True, seen=seen)).counts.deleted == 1
+    assert [one.id for one in remote.letters(DLQ).letters] == later
+    with pytest.raises(SelectionError):
+        remote.drop(DLQ)
+    with pytest.raises(SelectionError):
+        remote.drop(DLQ, ids=[])
+
+
 @pytest.mark.slow
 def test_mistakes_are_told_as_the_desk_tells_them(place: Shop, site: Site, remote: RemoteDesk, tmp_path: Path) -> None:
     place.bury(1)
@@ -104,7 +129,7 @@ def test_mistakes_are_told_as_the_desk_tells_them(place: Shop, site: Site, remot
     with pytest.raises(SemelError, match="there is no job"):
         remote.job("nobody")
     with pytest.raises(RemoteError, match="--snapshot"):
-        remote.drop(DLQ, snapshot=tmp_path / "x")
+        remote.drop(DLQ, all=True, snapshot=tmp_path / "x")
     for token in ("", "wrong"):
         with pytest.raises(RemoteError, match="--token or SEMEL_TOKEN"):
             RemoteDesk(site.url, token).queues()
@@ -127,7 +152,7 @@ def test_the_command_line_goes_through_a_dashboard(
     assert main(["dlq", "ls"]) == 0
     assert main(["dlq", "list", DLQ, "--group-by", "error"]) == 0
     capsys.readouterr()
-    assert main(["dlq", "redrive", DLQ, "--limit", "2", "--json", "--quiet"]) == 0
+    assert main(["dlq", "redrive", DLQ, "--all", "--limit", "2", "--json", "--quiet"]) == 0
     job = json.loads(capsys.readouterr().out)
     assert (job["state"], job["counts"]["sent"]) == ("done", 2)
     assert main(["dlq", "jobs", job["id"], "--cancel"]) == 1

@@ -104,9 +104,7 @@ class Case:
         def ship(order: dict[str, Any], ctx: Context) -> None:
             self.effects[order["n"]] += 1
 
-        job = Job("redrive", self.dead).run(
-            Redriver(RedrivePlan(queue=self.dead, engine="stream"), self.place.client).run  # type: ignore[arg-type]
-        )
+        job = Job("redrive", self.dead).run(Redriver(RedrivePlan(queue=self.dead, all=True), self.place.client).run)
         assert job.state == "done", job.reason
         self.place.worker(app).drain()
         return self.effects

@@ -8,17 +8,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from semel import __version__
 from semel.cli.errors import UsageError
 from semel.errors import SemelError
 
 
+class Parser(argparse.ArgumentParser):
+    """No option goes by a part of its name: `--y` is not `--yes`. Subcommands are of this kind, too."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+
+
 def build_parser() -> argparse.ArgumentParser:
     # Not before `main` is there to hear of a Ctrl-C.
     from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="semel",
         description="Process every SQS message exactly once, in effect.",
         epilog="Example: semel serve --port 9324",

@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
         commands,
         "audit",
         _audit,
-        options.places(),
+        options.places(aws=False),
         help="who did what to which queue",
         description="The audit log of this user, or of a dashboard (--via), newest first.",
         examples="  semel audit\n  semel audit --where 'action = drop and age < 7d' --json\n"
@@ -30,10 +30,11 @@ def add_to(commands: Any) -> None:
 
 
 def _audit(given: argparse.Namespace) -> int:
-    if given.via:
+    via = options.dashboard(given)
+    if via:
         from semel.dlq.remote import RemoteDesk
 
-        found = RemoteDesk(given.via, given.token or "").audit_entries(given.where, given.limit)
+        found = RemoteDesk(via, given.token or "").audit_entries(given.where, given.limit)
     else:
         from semel.consumer.places import state_folder
         from semel.dlq.audit import Audit

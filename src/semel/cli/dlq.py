@@ -14,6 +14,7 @@ from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
 from semel.cli.errors import UsageError
+from semel.cli.options import some_text
 
 if TYPE_CHECKING:
     from semel.cli.dlq_options import AnyDesk
@@ -51,8 +52,8 @@ def add_to(commands: Any) -> None:
     _add_ls(actions, where)
     _add_list(actions, where, which)
     _add_show(actions, where)
-    _add_export(actions, where, which)
-    dlq_acting.add_to(actions, where, which)
+    _add_export(actions, where)
+    dlq_acting.add_to(actions, where)
     dlq_watch.add_to(actions, where)
     _add_jobs(actions, where)
 
@@ -72,7 +73,7 @@ def _add_ls(actions: Any, where: Any) -> None:
         examples="  semel dlq ls\n  semel dlq ls --json\n  semel dlq ls --look",
     )
     parser.add_argument("--look", action="store_true", help="on SQS: receive up to ten of each for their age")
-    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    options.add_receive(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -96,7 +97,7 @@ def _looked(desk: AnyDesk, info: QueueInfo, now: float) -> QueueInfo:
     try:
         seen = desk.letters(info.name, limit=10)
     except PeekRisk as error:
-        print(f"note: {error}", file=sys.stderr)
+        print(f"note: {error}; --receive accepts that", file=sys.stderr)
         return info
     if str(seen.cost):
         print(f"note: {info.name}: {seen.cost}", file=sys.stderr)
@@ -125,7 +126,7 @@ def _add_list(actions: Any, where: Any, which: Any) -> None:
     parser.add_argument("--limit", type=options.at_least(1), default=50, metavar="N", help="show so many (50)")
     parser.add_argument("--after", metavar="PLACE", help="go on where an earlier list ended (its `next`)")
     parser.add_argument("--bodies", action="store_true", help="with --json: whole bodies")
-    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    options.add_receive(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -181,9 +182,11 @@ def _add_show(actions: Any, where: Any) -> None:
         examples="  semel dlq show orders-dlq 6d2f0c1a-…\n  semel dlq show orders-dlq 6d2f0c1a-… --body > body.json",
     )
     parser.add_argument("queue", metavar="QUEUE")
-    parser.add_argument("id", metavar="ID", help="its message id here, or in the queue that it came from")
+    parser.add_argument(
+        "id", type=some_text, metavar="ID", help="its message id here, or in the queue that it came from"
+    )
     parser.add_argument("--body", action="store_true", help="the body alone, as it is")
-    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    options.add_receive(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -207,24 +210,23 @@ def _show(given: argparse.Namespace) -> int:
 # export
 
 
-def _add_export(actions: Any, where: Any, which: Any) -> None:
+def _add_export(actions: Any, where: Any) -> None:
     parser = command(
         actions,
         "export",
         _export,
-        which,
         where,
         help="letters as JSON lines, to keep or to restore",
         description="Write letters as JSON lines, whole; they stay in the queue.",
-        examples="  semel dlq export orders-dlq letters.jsonl\n"
+        examples="  semel dlq export orders-dlq letters.jsonl --all\n"
         "  semel dlq export orders-dlq - --where 'age > 1d' | jq .body",
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE")
-    parser.add_argument("file", metavar="FILE", help="where to; - is standard output")
-    parser.add_argument("--id", action="append", metavar="ID", help="only these; may be repeated")
+    parser.add_argument("file", type=some_text, metavar="FILE", help="where to; - is standard output")
+    options.add_selection(parser)
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
-    parser.add_argument("--yes", action="store_true", help="look even where it may move messages on")
+    options.add_receive(parser)
 
 
 def _export(given: argparse.Namespace) -> int:
@@ -232,7 +234,10 @@ def _export(given: argparse.Namespace) -> int:
     if path is not None and path.exists() and not given.force:
         raise UsageError(f"{path} is there already; --force replaces it")
     with options.desk(given) as desk:
-        done = desk.export(given.queue, given.where, path or sys.stdout.buffer, options.many(given))
+        options.dead_letter_queue(desk, given)
+        done = desk.export(
+            given.queue, to=path or sys.stdout.buffer, any_queue=given.any_queue, **options.selection(given)
+        )
     sys.stdout.flush()
     print(f"{done.count:,} letters {'in ' + str(path) if path else 'written'}", file=sys.stderr)
     tell_cost(done.cost, done.notes)

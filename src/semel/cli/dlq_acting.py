@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command, printed, tell_cost
 from semel.cli.errors import UsageError
 from semel.cli.following import follow, summary
-from semel.cli.options import ledger_url
+from semel.cli.options import ledger_url, some_text
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from semel.dlq.answers import Impact
     from semel.dlq.editing import Key, Wanted
     from semel.dlq.jobs import Job
-    from semel.dlq.model import DeadLetter
+    from semel.dlq.model import DeadLetter, QueueInfo
 
 _CODES: Final = """\
 exit codes:
@@ -42,10 +43,10 @@ _CANARY: Final = """\
 _SHOWN: Final = 5  # groups
 
 
-def add_to(actions: Any, where: Any, which: Any) -> None:
+def add_to(actions: Any, where: Any) -> None:
     _add_redrive(actions, where)
     _add_edit(actions, where)
-    _add_drop(actions, where, which)
+    _add_drop(actions, where)
     _add_restore(actions, where)
 
 
@@ -79,20 +80,17 @@ def _add_redrive(actions: Any, where: Any) -> None:
         help="send letters back to work, once",
         description="Send letters back to the queue that each came from, with the key that it had: the ledger still "
         "knows what was done, so nothing is done twice. Sent before deleted; a crash loses nothing, run it again.",
-        examples="  semel dlq redrive orders-dlq --dry-run\n"
+        examples="  semel dlq redrive orders-dlq --all --dry-run\n"
         "  semel dlq redrive orders-dlq --where 'error ~ timeout' --canary 5 --rate 50\n"
         "  semel dlq redrive orders-dlq --id 6d2f0c1a-… --to orders-slow\n"
-        "  semel dlq redrive orders-dlq --limit 100 --stop-after 1",
+        "  semel dlq redrive orders-dlq --all --limit 100 --stop-after 1",
         codes=_CODES.format(canary=_CANARY),
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
-    group = parser.add_argument_group("which")
-    group.add_argument("--where", default="", metavar="FILTER", help="only those that match")
-    group.add_argument("--id", action="append", metavar="ID", help="only these message ids; may be repeated")
-    group.add_argument("--limit", type=options.at_least(1), metavar="N", help="at most so many")
+    options.add_selection(parser, limit=True)
     group = parser.add_argument_group("how")
-    group.add_argument("--to", default="", metavar="QUEUE", help="all to this queue (each to where it came from)")
+    group.add_argument("--to", type=some_text, metavar="QUEUE", help="all to this queue (each to where it came from)")
     group.add_argument("--dry-run", action="store_true", help="count what matches and touch nothing")
     group.add_argument("--rate", type=float, metavar="N", help="at most so many a second")
     group.add_argument(
@@ -111,8 +109,14 @@ def _add_redrive(actions: Any, where: Any) -> None:
     group.add_argument(
         "--ledger", type=ledger_url, metavar="URL", help="the workers' ledger: knows the canary's fate also on SQS"
     )
-    group.add_argument("--engine", choices=("auto", "stream", "move"), default="auto", help="move: SQS's own task")
+    group.add_argument(
+        "--engine",
+        choices=("stream", "sqs-move"),
+        default="stream",
+        help="sqs-move: SQS's own task, with --all and --rate only; it does not stop when messages come back",
+    )
     group.add_argument("--threads", type=options.at_least(1), default=4, metavar="N", help="for sending (4)")
+    options.add_receive(group)
     _outputs(parser)
 
 
@@ -125,13 +129,15 @@ def _redrive(given: argparse.Namespace) -> int:
     from semel.dlq import filters
     from semel.dlq.plan import Engine, RedrivePlan
 
-    filters.parse(given.where)
+    filters.parse(given.where or "")
     plan = RedrivePlan(
         queue=given.queue,
-        where=given.where,
-        ids=options.many(given),
+        where=given.where or "",
+        ids=tuple(given.id or ()),
+        all=given.all,
+        any_queue=given.any_queue,
         limit=given.limit,
-        to=given.to,
+        to=given.to or "",
         rate=given.rate,
         dry_run=given.dry_run,
         canary=given.canary,
@@ -141,66 +147,98 @@ def _redrive(given: argparse.Namespace) -> int:
         threads=given.threads,
     )
     with options.desk(given) as desk:
-        desk.queue(given.queue)  # that there is none of this name is said before anything else
+        info = options.dead_letter_queue(desk, given)
+        if not given.quiet:
+            to = f" to {given.to}" if given.to else ""
+            print(f"redrive of {text.plain(_meant(info, given) + to)}\n  at {desk.address(info)}", file=sys.stderr)
         return finished(desk, desk.redrive(plan), given)
+
+
+def _meant(info: QueueInfo, given: argparse.Namespace) -> str:
+    """Which messages, in words, as far as that is known without looking."""
+    if given.id:
+        found = f"{len(given.id):,} by id, of {info.depth:,} messages in {info.name}"
+    elif given.where:
+        found = f"what matches, of {info.depth:,} messages in {info.name}"
+    else:
+        found = f"all {info.depth:,} messages in {info.name}"
+    return f"{found}, {given.limit:,} at most" if getattr(given, "limit", None) else found
 
 
 # drop
 
 
-def _add_drop(actions: Any, where: Any, which: Any) -> None:
+def _add_drop(actions: Any, where: Any) -> None:
     parser = command(
         actions,
         "drop",
         _drop,
-        which,
         where,
         help="delete letters, after a snapshot",
-        description="Delete letters. What would go is shown first, and the queue's name must be typed. Each letter is "
-        "in a snapshot on disk before it is deleted: semel dlq restore brings it back.",
+        description="Delete letters. What would go is shown first, and the queue's name must be typed; nothing that "
+        "was not shown is deleted. Each letter is in a snapshot on disk before it is deleted: semel dlq restore brings "
+        "it back.",
         examples="  semel dlq drop orders-dlq --where 'age > 7d'\n"
         "  semel dlq drop orders-dlq --where 'age > 7d' --yes --snapshot gone.jsonl",
         codes=_CODES.format(canary=""),
         more=options.FILTERS,
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
-    parser.add_argument("--id", action="append", metavar="ID", help="only these message ids; may be repeated")
-    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="where to keep them (the state folder)")
+    options.add_selection(parser)
+    parser.add_argument("--snapshot", type=_file, metavar="FILE", help="where to keep them (the state folder)")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    options.add_receive(parser)
     _outputs(parser)
 
 
+def _file(name: str) -> Path:
+    return Path(some_text(name))
+
+
 def _drop(given: argparse.Namespace) -> int:
-    asks = sys.stdin.isatty()
-    if not given.yes and not asks:
-        raise UsageError("there is no terminal to confirm at: add --yes to drop without being asked")
+    _check_terminal(given, "drop")
+    chosen = options.selection(given)
     with options.desk(given) as desk:
-        name = desk.queue(given.queue).name
-        expected = None
-        if not given.yes:
-            impact = desk.impact(given.queue, given.where, options.many(given))
+        info = options.dead_letter_queue(desk, given)
+        impact: Impact | None = None
+        if not given.yes or desk.remote:
+            impact = desk.impact(given.queue, **chosen)
             if not impact.count:
-                print(f"none of the {impact.looked_at:,} letters of {name} match; nothing was dropped")
+                print(f"none of the {impact.looked_at:,} messages in {info.name} match; nothing was dropped")
                 return 0
-            _show_impact(impact, name)
-            if _asked(f"Type {name} to drop them: ").strip() != name:
+        if given.yes or impact is None:
+            if not given.quiet:
+                which = _meant(info, given) if impact is None else f"{impact.count:,} messages in {info.name}"
+                print(f"drop of {text.plain(which)}\n  at {desk.address(info)}", file=sys.stderr)
+        else:
+            _show_impact(impact, info, desk.address(info))
+            if _asked(f"Type {info.name} to drop them: ").strip() != info.name:
                 print("that is not its name; nothing was dropped")
                 return options.FAILED
-            expected = impact.count if impact.complete else None
-        job = desk.drop(given.queue, given.where, expected, given.snapshot, ids=options.many(given))
-        return finished(desk, job, given)
+        seen = None if impact is None else impact.seen
+        job = desk.drop(given.queue, snapshot=given.snapshot, seen=seen, any_queue=given.any_queue, **chosen)
+        code = finished(desk, job, given)
+        if impact is not None and not impact.complete:
+            print("note: not all messages could be looked at; those that were not looked at stay", file=sys.stderr)
+        return code
 
 
-def _show_impact(impact: Impact, name: str) -> None:
+def _check_terminal(given: argparse.Namespace, what: str) -> None:
+    """What is asked, is asked at a terminal; where there is none, nothing is done without --yes."""
+    if not given.yes and not sys.stdin.isatty():
+        raise UsageError(f"there is no terminal to confirm at: add --yes to {what} without being asked")
+
+
+def _show_impact(impact: Impact, info: QueueInfo, address: str) -> None:
     now = time.time()
     print(text.groups(impact.groups[:_SHOWN], now))
     if len(impact.groups) > _SHOWN:
         print(f"and {len(impact.groups) - _SHOWN} more kinds of errors")
     oldest, newest = (now - (at or now) for at in (impact.oldest, impact.newest))
-    least = "" if impact.complete else "at least "
-    print(f"\n{least}{impact.count:,} letters of {name}, from {text.span(oldest)} to {text.span(newest)} old.")
+    print(f"\ndrop {impact.count:,} messages in {info.name}, {text.span(newest)} to {text.span(oldest)} old")
+    print(f"  at {address}")
     if not impact.complete:
-        print("Not all could be looked at: whatever matches will be dropped.")
+        print("  not all could be looked at: those that were not stay")
     tell_cost(impact.cost, impact.notes)
 
 
@@ -228,7 +266,7 @@ def _add_restore(actions: Any, where: Any) -> None:
         examples="  semel dlq restore gone.jsonl\n  semel dlq restore letters.jsonl --to orders-dlq",
     )
     parser.add_argument("file", metavar="FILE", help="as `drop` or `export` wrote it")
-    parser.add_argument("--to", default="", metavar="QUEUE", help="into this queue (the one that they were in)")
+    parser.add_argument("--to", type=some_text, metavar="QUEUE", help="into this queue (the one that they were in)")
     _outputs(parser)
 
 
@@ -237,7 +275,18 @@ def _restore(given: argparse.Namespace) -> int:
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
     with options.desk(given) as desk:
-        return finished(desk, desk.restore(path, given.to), given)
+        if not given.quiet:
+            for name, count in _in_file(path, given.to or "").items():
+                print(f"restore of {count:,} messages into {text.plain(name)}", file=sys.stderr)
+                print(f"  at {desk.address(desk.queue(name))}", file=sys.stderr)
+        return finished(desk, desk.restore(path, given.to or ""), given)
+
+
+def _in_file(path: Path, to: str) -> Counter[str]:
+    """How many messages would go to which queue."""
+    from semel.dlq import snapshots
+
+    return Counter(to or letter.queue for letter in snapshots.letters_in(path))
 
 
 # edit
@@ -257,8 +306,8 @@ def _add_edit(actions: Any, where: Any) -> None:
         "  semel dlq edit orders-dlq 6d2f0c1a-… --new-key auto",
     )
     parser.add_argument("queue", metavar="QUEUE", help="the dead-letter queue")
-    parser.add_argument("id", metavar="ID", help="the message id of the letter")
-    parser.add_argument("--to", default="", metavar="QUEUE", help="send it to this queue")
+    parser.add_argument("id", type=some_text, metavar="ID", help="the message id of the letter")
+    parser.add_argument("--to", type=some_text, metavar="QUEUE", help="send it to this queue")
     parser.add_argument("--new-key", metavar="KEY", help="a key of its own; `auto` makes one up")
     parser.add_argument(
         "--body", metavar="FILE", help="take the body from here and open no editor; - is standard input"
@@ -267,7 +316,9 @@ def _add_edit(actions: Any, where: Any) -> None:
     parser.add_argument(
         "--ledger", type=ledger_url, metavar="URL", help="the workers' ledger: says whether the copy would run"
     )
+    options.add_any_queue(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask before sending")
+    options.add_receive(parser)
     parser.add_argument("--json", action="store_true", help="what was sent, as JSON")
 
 
@@ -277,19 +328,23 @@ def _edit(given: argparse.Namespace) -> int:
     from semel.dlq.editing import Key, Wanted
 
     key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
+    _check_terminal(given, "send")
     with options.desk(given) as desk, _Draft() as draft:
+        info = options.dead_letter_queue(desk, given)
         letter = desk.letter(given.queue, given.id)
         if given.body is not None:
-            wanted: Wanted | None = Wanted(_body(given.body), None, given.group, key, given.to)
+            wanted: Wanted | None = Wanted(_body(given.body), None, given.group, key, given.to or "")
         else:
             wanted = _edited(letter, key, given, draft)
         if wanted is None:
             print("nothing was changed, and nothing was sent")
             return 0
-        to = wanted.to or given.to
-        if not given.yes and sys.stdin.isatty():
-            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {_key_told(letter, key)}")
-            if _asked(f"Send it to {to or letter.source or 'its queue'}? [y/N] ").strip().lower() not in ("y", "yes"):
+        to = wanted.to or given.to or ""
+        if not given.yes:
+            target = text.plain(to or letter.source or "its queue")
+            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {text.plain(_key_told(letter, key))}")
+            print(f"send 1 message to {target}, and delete it from {info.name}\n  at {desk.address(info)}")
+            if _asked(f"Send it to {target}? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("nothing was sent")
                 return options.FAILED
         resent = desk.resend(
@@ -300,6 +355,7 @@ def _edit(given: argparse.Namespace) -> int:
             group=given.group if given.group is not None else wanted.group,
             key=key,
             to=to,
+            any_queue=given.any_queue,
         )
         draft.used = True
     if given.json:

@@ -19,6 +19,7 @@ from semel.errors import SemelError
 if TYPE_CHECKING:
     from semel.dlq.answers import Cost
     from semel.dlq.desk import Desk
+    from semel.dlq.model import QueueInfo
     from semel.dlq.remote import RemoteDesk
 
     AnyDesk = Desk | RemoteDesk
@@ -28,6 +29,7 @@ USAGE: Final = 2
 ALARM: Final = 3
 CANARY: Final = 4
 INTERRUPTED: Final = 130
+_AWS: Final = ("endpoint_url", "region", "profile")
 FILTERS: Final = """\
 filters (--where):
   error ~ timeout               contains, in any case; also ~ /time(d )?out/i
@@ -49,31 +51,93 @@ exit codes:
 """
 
 
-def places() -> argparse.ArgumentParser:
-    """A parent for parsers: where the queues are."""
+def places(*, aws: bool = True) -> argparse.ArgumentParser:
+    """A parent for parsers: where the queues are, or, without `aws`, whose records are meant."""
     parent = argparse.ArgumentParser(add_help=False)
     group = parent.add_argument_group("where")
-    options.add_aws(group)
+    if aws:
+        options.add_aws(group)
+    unless = ", unless one of the three above is given" if aws else ""
     group.add_argument(
         "--via",
         type=options.http_url,
         metavar="URL",
-        default=os.environ.get("SEMEL_DASHBOARD"),
-        help="through a running dashboard instead ($SEMEL_DASHBOARD)",
+        help=f"through a running dashboard instead (default: $SEMEL_DASHBOARD{unless})",
     )
     group.add_argument("--token", default=os.environ.get("SEMEL_TOKEN"), help="the dashboard's token ($SEMEL_TOKEN)")
     return parent
 
 
+def dashboard(given: argparse.Namespace) -> str | None:
+    """The dashboard to go through: what was said counts, and the variable only where nothing was said."""
+    said = [f"--{name.replace('_', '-')}" for name in _AWS if getattr(given, name, None)]
+    if said and given.via:
+        raise UsageError(f"{said[0]} and --via exclude each other: a dashboard has its own endpoint; leave one out")
+    if given.via or said:
+        return given.via or None
+    url = os.environ.get("SEMEL_DASHBOARD")
+    if not url:
+        return None
+    try:
+        return options.http_url(url)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"SEMEL_DASHBOARD: {error}") from None
+
+
 def looking() -> argparse.ArgumentParser:
-    """A parent for parsers: which letters, and how far to look where looking means receiving."""
+    """A parent for parsers: which letters are shown, and how far to look where looking means receiving."""
     parent = argparse.ArgumentParser(add_help=False)
     group = parent.add_argument_group("which")
     group.add_argument("--where", default="", metavar="FILTER", help='for example: error ~ "timeout" and age > 2h')
+    _add_most(group)
+    return parent
+
+
+def add_selection(parser: argparse.ArgumentParser, *, limit: bool = False) -> None:
+    """Which letters an action is about: exactly one way of saying it."""
+    group = parser.add_argument_group("which (one of --where, --id, --all)")
+    one = group.add_mutually_exclusive_group(required=True)
+    one.add_argument("--where", type=options.some_text, metavar="FILTER", help="messages that match the filter")
+    one.add_argument("--id", type=_ids, action="extend", metavar="ID", help="this message id; may be repeated")
+    one.add_argument("--all", action="store_true", help="all messages of the queue")
+    if limit:
+        group.add_argument("--limit", type=at_least(1), metavar="N", help="of these, at most so many")
+    else:
+        _add_most(group)
+    add_any_queue(group)
+
+
+def _add_most(group: Any) -> None:
     group.add_argument(
         "--most", type=at_least(1), default=1_000, metavar="N", help="on SQS: receive at most so many to look (1,000)"
     )
-    return parent
+
+
+def add_any_queue(parser: Any) -> None:
+    parser.add_argument(
+        "--any-queue", action="store_true", help="also if QUEUE is not the dead-letter queue of any queue"
+    )
+
+
+def add_receive(parser: Any) -> None:
+    parser.add_argument(
+        "--receive", action="store_true", help="on SQS: look even where each receive may move messages on"
+    )
+
+
+def selection(given: argparse.Namespace) -> dict[str, Any]:
+    """Which letters are meant, by the names that the desk has for it."""
+    return {"where": given.where, "ids": given.id, "all": given.all}
+
+
+def dead_letter_queue(desk: AnyDesk, given: argparse.Namespace) -> QueueInfo:
+    """The queue that is named, if it is some queue's dead-letter queue, or meant all the same."""
+    from semel.dlq.listing import not_dead_letter_queue
+
+    info = desk.queue(given.queue)
+    if not info.sources and not given.any_queue:
+        raise UsageError(f"{not_dead_letter_queue(info.name)}; add --any-queue if it is meant all the same")
+    return info
 
 
 def at_least(least: int) -> Any:
@@ -100,20 +164,25 @@ def span(text: str) -> float:
     return found
 
 
-def many(given: argparse.Namespace) -> tuple[str, ...]:
-    """`--id A --id B,C`."""
-    return tuple(one for text in getattr(given, "id", None) or () for one in text.split(",") if one)
+def _ids(text: str) -> list[str]:
+    """`A`, or `A,B`."""
+    found = text.split(",")
+    if not all(one.strip() for one in found):
+        raise argparse.ArgumentTypeError(f"{text!r} names no message; is a variable unset?")
+    return [one.strip() for one in found]
 
 
 @contextlib.contextmanager
-def desk(given: argparse.Namespace, *, accept_risk: bool = False) -> Iterator[AnyDesk]:
+def desk(given: argparse.Namespace) -> Iterator[AnyDesk]:
     """The desk for these options, until the end of the block."""
-    if given.via:
+    risk = bool(getattr(given, "receive", False))
+    via = dashboard(given)
+    if via:
         from semel.dlq.remote import RemoteDesk
 
         if getattr(given, "ledger", None):
             raise UsageError("--ledger is not for --via: the dashboard has its own")
-        yield RemoteDesk(given.via, given.token or "")
+        yield RemoteDesk(via, given.token or "", accept_risk=risk)
         return
     from semel.dlq.desk import Desk
 
@@ -124,7 +193,6 @@ def desk(given: argparse.Namespace, *, accept_risk: bool = False) -> Iterator[An
 
             ledger = stack.enter_context(contextlib.closing(connect(given.ledger)))
         client = stack.enter_context(options.client(given))
-        risk = accept_risk or bool(getattr(given, "yes", False))
         yield Desk(client, ledger=ledger, accept_risk=risk, most=getattr(given, "most", 1_000))
 
 
@@ -144,13 +212,18 @@ def command(
 
     def checked(given: argparse.Namespace) -> int:
         from semel.dlq.filters import FilterError
+        from semel.dlq.peeking import PeekRisk
         from semel.dlq.plan import PlanError
+        from semel.dlq.selection import SelectionError
 
         try:
             return run(given)
-        except (UsageError, FilterError, PlanError) as error:
+        except (UsageError, FilterError, PlanError, SelectionError) as error:
             print(f"{parser.prog}: {error}", file=sys.stderr)
             return USAGE
+        except PeekRisk as error:
+            print(f"{parser.prog}: {error}; --receive accepts that", file=sys.stderr)
+            return FAILED
         except SemelError as error:
             print(f"{parser.prog}: {error}", file=sys.stderr)
             return FAILED

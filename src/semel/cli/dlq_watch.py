@@ -69,6 +69,7 @@ def add_to(actions: Any, where: Any) -> None:
     parser.add_argument(
         "--look", action="store_true", help="on SQS: receive up to ten of each to know when they expire"
     )
+    options.add_receive(parser)
     parser.add_argument("--from-now", action="store_true", help="take the letters that are there as known")
     parser.add_argument("--webhook", metavar="URL", help="POST each alarm here as JSON")
     parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each alarm")

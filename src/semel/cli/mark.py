@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
         commands,
         "mark",
         _mark,
-        options.places(),
+        options.places(aws=False),
         help="mark this moment, such as a deploy, on all charts",
         description="Write down that something happened now: a line on every chart of the dashboard.",
         examples='  semel mark "deployed 1.4.2"\n  semel mark "bank is down" --via http://127.0.0.1:9325',
@@ -25,10 +25,11 @@ def add_to(commands: Any) -> None:
 
 
 def _mark(given: argparse.Namespace) -> int:
-    if given.via:
+    via = options.dashboard(given)
+    if via:
         from semel.dlq.remote import RemoteDesk
 
-        mark = RemoteDesk(given.via, given.token or "").mark(given.text)
+        mark = RemoteDesk(via, given.token or "").mark(given.text)
     else:
         from semel.consumer.places import state_folder
         from semel.dlq import marks
@@ -37,5 +38,5 @@ def _mark(given: argparse.Namespace) -> int:
         folder, who = state_folder(), somebody()
         mark = marks.add(folder, given.text, who, time.time())
         Audit.at(folder).write(who, "mark", outcome="done", details={"text": mark.text})
-    print(f"{text.moment(mark.at)} UTC  {text.plain(mark.text)}")
+    print(f"{text.moment(mark.at)} UTC  {text.plain(mark.text)}" + (f"  (at {via})" if via else ""))
     return 0

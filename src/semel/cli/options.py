@@ -19,9 +19,12 @@ def add_aws(parser: Any) -> None:
         help="SQS endpoint, such as http://127.0.0.1:9324 (default: $AWS_ENDPOINT_URL_SQS, then AWS)",
     )
     parser.add_argument(
-        "--region", metavar="REGION", help="AWS region (default: $AWS_REGION, $AWS_DEFAULT_REGION, then the profile's)"
+        "--region",
+        type=some_text,
+        metavar="REGION",
+        help="AWS region (default: $AWS_REGION, $AWS_DEFAULT_REGION, then the profile's)",
     )
-    parser.add_argument("--profile", metavar="NAME", help="profile in ~/.aws (default: $AWS_PROFILE)")
+    parser.add_argument("--profile", type=some_text, metavar="NAME", help="profile in ~/.aws (default: $AWS_PROFILE)")
 
 
 def client(given: argparse.Namespace) -> Client:
@@ -29,6 +32,13 @@ def client(given: argparse.Namespace) -> Client:
     from semel.sqs import Client
 
     return Client(given.endpoint_url, given.region, given.profile)
+
+
+def some_text(text: str) -> str:
+    """What is given must not be empty: an unset variable of a shell is not the same as an option left out."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; is a variable unset?")
+    return text
 
 
 def http_url(text: str) -> str:

@@ -10,7 +10,9 @@ from semel.dlq.desk import NoSuchLetter
 from semel.dlq.filters import FilterError
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import NoSuchJob
-from semel.dlq.peeking import NoSuchQueue
+from semel.dlq.listing import NotDeadLetterQueue
+from semel.dlq.peeking import RECEIVE_TOO, NoSuchQueue, PeekRisk
+from semel.dlq.selection import SelectionError
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
 from semel.sqs.client.admin import AdminError
@@ -43,6 +45,9 @@ _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
     (NoSuchQueue, 404, "see the list of queues for its name", ""),
     (QueueNotFound, 404, "see the list of queues for its name", ""),
     (FilterError, 400, "correct the filter", ""),
+    (SelectionError, 400, 'give exactly one of where, ids or "all": true', ""),
+    (NotDeadLetterQueue, 409, "say any_queue if it is meant all the same", ""),
+    (PeekRisk, 409, RECEIVE_TOO, ""),
     (CredentialsRefused, 502, "give the dashboard credentials that the endpoint knows", ""),
     (AccessDenied, 502, "allow it in the policy of the user or role that the dashboard runs as", ""),
     (BadConfiguration, 500, "start the dashboard with other options", "semel dashboard --help"),

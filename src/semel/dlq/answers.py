@@ -64,8 +64,23 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """Exactly what was shown to somebody who is asked: an action on it touches none but these, and no more than these.
+
+    By their `ids`. Where there are none, because they are too many, by `place` and `at`: up to this place in the queue,
+    and those that matched at that time."""
+
+    count: int
+    ids: tuple[str, ...] | None = None
+    place: int | None = None
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Impact:
-    """What a drop or a redrive of these would touch. Not `complete`: there are more that nobody has looked at."""
+    """What a drop or a redrive of these would touch. Not `complete`: there are more that nobody has looked at.
+
+    `seen` is for the drop that follows, if somebody says yes to this."""
 
     count: int
     looked_at: int
@@ -75,6 +90,7 @@ class Impact:
     groups: tuple[Group, ...] = ()
     cost: Cost = Cost()
     notes: tuple[str, ...] = ()
+    seen: Seen = Seen(0, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from semel.consumer.places import state_folder
 from semel.dlq import editing, filters, listing, marks, snapshots
-from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent
+from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent, Seen
 from semel.dlq.audit import Audit, AuditEntry, somebody
 from semel.dlq.canary import CanaryFailed
 from semel.dlq.dropping import Dropper
@@ -26,17 +26,21 @@ from semel.dlq.editing import NoSuchLetter as NoSuchLetter
 from semel.dlq.grouping import Grouping
 from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.model import DeadLetter, QueueInfo
-from semel.dlq.peeking import LOOKED_AT, Peeker, peeker
+from semel.dlq.peeking import LOOKED_AT, Peeker, no_such_queue, peeker, refuse_risk
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.redrive import Redriver
 from semel.dlq.restoring import Restorer
+from semel.dlq.selection import Selection
 from semel.errors import SemelError
 from semel.sqs.client import Client
+from semel.sqs.client.admin import Admin
+from semel.sqs.errors import QueueNotFound
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
 
 SHOWN: Final = 100  # letters of one answer, unless more are asked for
+SHOWN_IDS: Final = 1_000  # more than these are known by their place in the queue, where there are places
 
 
 class Desk:
@@ -85,6 +89,10 @@ class Desk:
     def endpoint(self) -> str:
         return self.client.endpoint
 
+    def address(self, info: QueueInfo) -> str:
+        """Where a queue is, in words: endpoint or AWS region, and account."""
+        return listing.address(info.url, self.client.region, self.client.endpoint)
+
     # Looking.
 
     def queues(self) -> list[QueueInfo]:
@@ -112,12 +120,20 @@ class Desk:
                 grouping.add(page)
         return Groups(grouping.groups, grouping.matched, look.looked_at, look.complete, look.cost, tuple(look.notes))
 
-    def impact(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Impact:
-        """What an action on these letters would touch."""
+    def impact(
+        self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
+    ) -> Impact:
+        """What an action on these letters would touch: those that match, those with these ids, or all."""
+        chosen = Selection.of(where, ids, all)
         look, grouping = self._peeker(), Grouping()
-        with closing(_pages(look, queue, where, bodies=False, ids=ids)) as pages:
+        shown: list[str] | None = []
+        with closing(_pages(look, queue, chosen.where, bodies=False, ids=chosen.ids)) as pages:
             for page in pages:
                 grouping.add(page)
+                if shown is not None:
+                    shown += [letter.id for letter in page]
+                    if look.end is not None and len(shown) > SHOWN_IDS:
+                        shown = None  # too many to name; the place says which
         return Impact(
             grouping.matched,
             look.looked_at,
@@ -127,6 +143,7 @@ class Desk:
             grouping.groups,
             look.cost,
             tuple(look.notes),
+            Seen(grouping.matched, None, look.end, look.at) if shown is None else Seen(len(shown), tuple(shown)),
         )
 
     def letter(self, queue: str, id: str) -> DeadLetter:
@@ -142,32 +159,50 @@ class Desk:
         return Letters((found,), None, look.looked_at, look.complete, look.cost, tuple(look.notes))
 
     def export(
-        self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()
+        self,
+        queue: str,
+        where: str | None = None,
+        to: Path | IO[bytes] | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        any_queue: bool = False,
     ) -> Exported:
         """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
+        chosen = self._chosen(queue, where, ids, all, any_queue)
         look = self._peeker()
-        self.audit.write(self.who, "export", queue=queue, where=where, outcome="begun")
-        with closing(_pages(look, queue, where, ids=ids)) as pages:
+        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
+        with closing(_pages(look, queue, chosen.where, ids=chosen.ids)) as pages:
             count, path = snapshots.export((letter for page in pages for letter in page), to, at=self._clock())
-        known: dict[str, Any] = {"queue": queue, "where": where, "details": {"file": path}}
+        known: dict[str, Any] = {"queue": queue, "where": chosen.where, "details": {"file": path}}
         look.notes += filter(None, [self.audit.add(self.who, "export", count=count, outcome="done", **known)])
         return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
 
-    def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
+    def lines(
+        self,
+        queue: str,
+        where: str | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        any_queue: bool = False,
+    ) -> Iterator[bytes]:
         """The lines of an export one by one, for those who stream it."""
+        chosen = self._chosen(queue, where, ids, all, any_queue)
         count = 0
-        self.audit.write(self.who, "export", queue=queue, where=where, outcome="begun")
-        with closing(_pages(self._peeker(), queue, where, ids=ids)) as pages:
+        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
+        with closing(_pages(self._peeker(), queue, chosen.where, ids=chosen.ids)) as pages:
             for page in pages:
                 count += len(page)
                 yield from (snapshots.line(letter, at=self._clock()) for letter in page)
-        self.audit.add(self.who, "export", queue=queue, where=where, count=count, outcome="done")
+        self.audit.add(self.who, "export", queue=queue, where=chosen.where, count=count, outcome="done")
 
     # Acting.
 
     def redrive(self, plan: RedrivePlan) -> Job:
         """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
         filters.parse(plan.where)
+        self._check(plan.queue, plan.any_queue)
         ledger = self.ledger if plan.canary and not plan.dry_run else None
         redriver = Redriver(plan, self.client, ledger=ledger, clock=self._clock)
         action = "redrive (dry run)" if plan.dry_run else "redrive"
@@ -183,8 +218,10 @@ class Desk:
         group: str | None = None,
         key: str | Key = Key.KEEP,
         to: str = "",
+        any_queue: bool = False,
     ) -> Resent:
         """Sends one letter, changed or not, to the queue that it came from (or `to`), then deletes it here."""
+        self._check(queue, any_queue)
         wanted = editing.Wanted(body, attributes, group, key, to)
         self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
         try:
@@ -214,19 +251,24 @@ class Desk:
     def drop(
         self,
         queue: str,
-        where: str = "",
-        expected: int | None = None,
+        where: str | None = None,
         snapshot: Path | None = None,
         *,
-        ids: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+        all: bool = False,
+        seen: Seen | None = None,
+        any_queue: bool = False,
     ) -> Job:
-        """Deletes letters, each only after it is in a snapshot on disk. At most `expected`: as many as somebody saw.
+        """Deletes letters, each only after it is in a snapshot on disk. With `seen`, of an impact, only those.
 
         The snapshot is in the state folder unless it is named; the job's result has its path as `snapshot`."""
+        chosen = self._chosen(queue, where, ids, all, any_queue)
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
-        dropper = Dropper(self.client, queue, filters.parse(where), path, ids=ids, expected=expected, clock=self._clock)
-        plan = {"where": where, "ids": list(ids), "expected": expected, "snapshot": str(path)}
-        return self._start("drop", queue, where, dropper.run, plan, {"snapshot": str(path)})
+        matches = filters.parse(chosen.where)
+        dropper = Dropper(self.client, queue, matches, path, ids=chosen.ids, seen=seen, clock=self._clock)
+        plan: dict[str, Any] = {"where": chosen.where, "ids": list(chosen.ids), "snapshot": str(path)}
+        plan["expected"] = None if seen is None else seen.count
+        return self._start("drop", queue, chosen.where, dropper.run, plan, {"snapshot": str(path)})
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
         """Sends the letters of a snapshot back into their dead-letter queue, or into `queue`; each once.
@@ -270,6 +312,24 @@ class Desk:
         return marks.since(self.state, since)
 
     # How.
+
+    def _chosen(
+        self, queue: str, where: str | None, ids: Sequence[str] | None, all: bool, any_queue: bool
+    ) -> Selection:
+        chosen = Selection.of(where, ids, all)
+        filters.parse(chosen.where)
+        self._check(queue, any_queue)
+        return chosen
+
+    def _check(self, queue: str, any_queue: bool) -> None:
+        """That it is a dead-letter queue, or meant all the same; and that it may be received from."""
+        if not any_queue:
+            listing.check_dead_letter_queue(self.client, queue)
+        if not self._accept_risk and Admin.of(self.client) is None:
+            try:
+                refuse_risk(self.client.queue(queue))
+            except QueueNotFound:
+                raise no_such_queue(self.client.queue(queue)) from None
 
     def _peeker(self) -> Peeker:
         return peeker(self.client, clock=self._clock, most=self._most, accept_risk=self._accept_risk)

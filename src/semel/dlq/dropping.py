@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from semel.dlq import snapshots
-from semel.dlq.filters import Filter
+from semel.dlq.answers import Seen
+from semel.dlq.filters import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.taking import Choice, Taker, taker
 from semel.errors import SemelError
 from semel.sqs.client import Client
+from semel.sqs.client.admin import Admin
 
 ROUND: Final = 500
 
 
 class Dropper:
-    """At most `expected` of the letters that match now and were there when it began. `run` is a job's work."""
+    """What matches now and was there when it began; with `seen`, only what was shown. `run` is a job's work."""
 
     def __init__(
         self,
@@ -32,22 +34,26 @@ class Dropper:
         snapshot: Path,
         *,
         ids: Sequence[str] = (),
-        expected: int | None = None,
+        seen: Seen | None = None,
         clock: Callable[[], float] = time.time,
         crash: Callable[[str], None] = lambda _point: None,
     ) -> None:
-        if expected is not None and expected < 1:
-            raise SemelError(f"queue {queue}: there is nothing to drop: {expected} letters match")
+        if seen is not None:
+            if seen.count < 1 or seen.ids == ():
+                raise SemelError(f"queue {queue}: there is nothing to drop: no message was shown")
+            if seen.ids is None and None in (seen.place, seen.at):
+                raise SemelError(f"queue {queue}: nothing says which messages were shown; look again, and drop those")
         self._client = client
         self._queue = client.queue(queue)
         self._where, self._ids = where, frozenset(ids)
         self._path = snapshot
-        self._expected = expected
+        self._seen = seen
+        self._expected = None if seen is None else seen.count
         self._clock, self._crash = clock, crash
 
     def run(self, job: Job) -> None:
         job.total = self._expected
-        choice = Choice(self._where, self._ids, self._clock())
+        choice = self._choice()
         writer = snapshots.Writer(self._path)
         job.result["snapshot"] = str(self._path)
         try:
@@ -59,6 +65,16 @@ class Dropper:
                 self._path.unlink(missing_ok=True)
                 job.result.pop("snapshot", None)
         self._tell(job)
+
+    def _choice(self) -> Choice:
+        now, seen = self._clock(), self._seen
+        if seen is None:
+            return Choice(self._where, self._ids, now)
+        if seen.ids is not None:
+            return Choice(EVERYTHING, frozenset(seen.ids), now)
+        if Admin.of(self._client) is None:
+            raise SemelError(f"queue {self._queue.name}: SQS has no places in a queue; name the messages by their ids")
+        return Choice(self._where, self._ids, now if seen.at is None else seen.at, seen.place)
 
     def _drop(self, job: Job, hand: Taker, writer: snapshots.Writer) -> None:
         while (left := self._left(job)) and (letters := hand.take(min(ROUND, left))):
@@ -87,6 +103,6 @@ class Dropper:
             return
         job.say(f"{counts.deleted:,} letters were dropped; bring them back with: semel dlq restore {self._path}")
         if self._expected is not None and counts.deleted + counts.failed < self._expected:
-            job.say(f"{self._expected:,} were expected: the others were gone, or in another's hands")
+            job.say(f"{self._expected:,} were shown: the others are gone, or in flight")
         if counts.failed:
             raise SemelError(f"{counts.failed} letters could not be deleted; run it again for those")

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import no_such_queue, peeked
+from semel.errors import SemelError
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import QueueNotFound, SqsError
@@ -51,6 +53,45 @@ def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] =
     except QueueNotFound:
         raise no_such_queue(queue) from None
     return _info(queue.name, queue.url, attributes, sources)
+
+
+class NotDeadLetterQueue(SemelError):
+    """No queue has this one as its dead-letter queue, and nobody said that it is meant all the same."""
+
+
+def check_dead_letter_queue(client: Client, name: str) -> None:
+    """Raises NotDeadLetterQueue: what is in it may be waiting for its workers."""
+    queue = client.queue(name)
+    admin = Admin.of(client)
+    if admin is not None:
+        rows = {row["name"]: row["attributes"] for row in admin.queues()}
+        if queue.name not in rows:
+            raise no_such_queue(queue)
+        sources = _sources(rows).get(queue.name, ())
+    else:
+        try:
+            sources = _listed_sources(queue)
+        except QueueNotFound:
+            raise no_such_queue(queue) from None
+    if not sources:
+        raise not_dead_letter_queue(queue.name)
+
+
+def not_dead_letter_queue(name: str) -> NotDeadLetterQueue:
+    return NotDeadLetterQueue(
+        f"{name} is not the dead-letter queue of any queue (as far as can be seen here): its messages may be waiting "
+        "for workers"
+    )
+
+
+def address(url: str, region: str, endpoint: str = "") -> str:
+    """Where a queue is, for whoever is about to act on it: the endpoint, or the region on AWS, and the account."""
+    parts = urlsplit(url)
+    host = urlsplit(endpoint).hostname or parts.hostname or ""
+    path = parts.path.strip("/").split("/")
+    account = f", account {path[-2]}" if len(path) > 1 else ""
+    on_aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+    return f"{f'AWS {region}' if on_aws else endpoint or f'{parts.scheme}://{parts.netloc}'}{account}"
 
 
 def is_called_so(name: str) -> bool:

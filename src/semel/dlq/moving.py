@@ -1,7 +1,8 @@
-"""Redrive by the service's own move task: where all letters go to one queue, and each carries its key with it.
+"""Redrive by the service's own move task, for those who ask for it: all letters go to one queue, each with its key.
 
 A move gives every message a new MessageId and changes nothing else of it. So it is used only for letters that say
-their key themselves; any other could be done twice by a handler that goes by MessageIds.
+their key themselves; any other could be done twice by a handler that goes by MessageIds. Nobody watches what comes
+back: what was moved fails again, if it does, without stopping the rest.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import Any, Final
 
 from semel.dlq.holding import depth
 from semel.dlq.jobs import Job, JobCancelled
-from semel.dlq.plan import Engine, PlanError, RedrivePlan
+from semel.dlq.plan import PlanError, RedrivePlan
 from semel.dlq.sending import Targets
 from semel.dlq.taking import Taker
 from semel.errors import SemelError
 from semel.sqs.client import Client, Queue
 from semel.sqs.errors import SqsError
-from semel.sqs.limits import MAX_MOVE_RATE
 
 _LOOK_EVERY: Final = 0.5  # seconds
 _LOOKED_AT: Final = 100  # letters, where looking means receiving
@@ -27,25 +27,17 @@ _LOOKED_AT: Final = 100  # letters, where looking means receiving
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Whether a move can do it; if not, why."""
+    """Where a move would take them; None if there are none, or if it cannot be done. `note` says why, or what is not
+    known."""
 
     target: Queue | None
-    why_not: str = ""
+    note: str = ""
 
 
-def possible(plan: RedrivePlan) -> bool:
-    """Whether the plan, whatever is in the queue, is one that a move can carry out."""
-    rate_fits = plan.rate is None or 1 <= plan.rate <= MAX_MOVE_RATE
-    return not (plan.chooses or plan.dry_run) and rate_fits and plan.engine is not Engine.STREAM
-
-
-def survey(taker: Taker, targets: Targets, *, free: bool, asked: bool) -> Way:
-    """Looks at the letters: all of them where looking is `free`, else at a few. What was not looked at is a reason
-    against a move, unless one was `asked` for."""
+def survey(taker: Taker, targets: Targets, *, free: bool) -> Way:
+    """Looks at the letters: all of them where looking is `free`, else at a few; it says what was not looked at."""
     target: Queue | None = None
     there = 0 if free else depth(taker.source)
-    if not asked and (there > _LOOKED_AT or (taker.source.fifo and not free)):
-        return Way(None, "SQS shows what is in a queue only by receiving it, and too much is there for that")
     looked = 0
     for letter in taker.look(None if free else _LOOKED_AT):
         looked += 1
@@ -60,10 +52,8 @@ def survey(taker: Taker, targets: Targets, *, free: bool, asked: bool) -> Way:
         if target is not None and found.name != target.name:
             return Way(None, f"letters go to {target.name} and to {found.name}")
         target = found
-    if target is None:
-        return Way(None, "there are no letters")
     if looked < there:
-        return Way(target if asked else None, f"of about {there} letters only {looked} were looked at for their keys")
+        return Way(target, f"of about {there} letters only {looked} were looked at for their keys")
     return Way(target)
 
 
@@ -79,7 +69,7 @@ class Move:
         self._moved_before = 0
 
     def run(self, job: Job) -> None:
-        job.say(f"SQS moves them to {self._target.name} by itself: each letter carries its key, and nothing is chosen")
+        job.say(f"SQS moves them to {self._target.name} by itself, each with its key; what comes back does not stop it")
         while not self._task(job):
             self._moved_before = job.counts.sent
             job.checkpoint()
@@ -93,8 +83,10 @@ class Move:
             while True:
                 task = self._newest()
                 self._count(job, task)
-                if task.get("Status") in ("COMPLETED", "CANCELLED"):
+                if task.get("Status") == "COMPLETED":
                     return True
+                if task.get("Status") == "CANCELLED":  # not by us: we do not look at it again after that
+                    raise SemelError(f"the move from {self._source.name} was cancelled by somebody else; run it again")
                 if task.get("Status") == "FAILED":
                     raise SemelError(f"SQS ended the move from {self._source.name}: {task.get('FailureReason')}")
                 if job.cancelling:
@@ -128,6 +120,4 @@ class Move:
 
 
 def refuse(plan: RedrivePlan, why: str) -> PlanError:
-    return PlanError(
-        f"engine move: {why}. Leave the engine of the redrive of {plan.queue} to Semel, or ask for stream."
-    )
+    return PlanError(f"engine sqs-move: {why}. Leave the engine out: Semel then redrives {plan.queue} itself")

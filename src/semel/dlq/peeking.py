@@ -28,6 +28,7 @@ VISIBILITY: Final = 30  # seconds
 _WAIT: Final = 1  # seconds of a long poll: a short one asks only some of SQS's servers
 _EMPTY: Final = 2  # empty receives that are the end
 CUT: Final = 200  # characters of a body that is not wanted
+RECEIVE_TOO: Final = "ask again with receive=1 to look all the same"  # how the JSON API answers to a PeekRisk
 
 
 class PeekRisk(SemelError):
@@ -55,10 +56,12 @@ class Peeker(ABC):
         self._begin()
 
     def _begin(self) -> None:
+        self.at = self.clock()  # by which messages of a broker are judged
         self.cost = Cost()
         self.looked_at = 0
         self.complete = False  # whether all of the queue was looked at
         self.next: str | None = None
+        self.end: int | None = None  # the place that it came to, where there are places
         self.notes: list[str] = []
 
     @abstractmethod
@@ -121,7 +124,7 @@ class BrokerPeeker(Peeker):
         from semel.dlq.glancing import Glance  # which is made of what is here
 
         self._begin()
-        name, now = self.client.queue(queue).name, self.clock()
+        name, now = self.client.queue(queue).name, self.at
         if ids:
             yield from self._named(name, where, limit, bodies, list(ids))
             return
@@ -147,6 +150,7 @@ class BrokerPeeker(Peeker):
                         place = int(message["Place"])
                         break
             self.next = None if place is None else str(place)
+            self.end = page.end if place is None else place
             if found:
                 yield found
         self.complete = self.next is None
@@ -292,7 +296,7 @@ class ReceivingPeeker(Peeker):
 
     def _note_end(self, source: Queue, most: int) -> None:
         if self.looked_at >= most:
-            self.notes.append(f"only {most:,} messages were looked at; --most N looks at more")
+            self.notes.append(f"only {most:,} messages were looked at")
             return
         waiting = int(source.attributes("ApproximateNumberOfMessages").get("ApproximateNumberOfMessages", "0"))
         if waiting and source.fifo:
@@ -366,5 +370,5 @@ def refuse_risk(queue: Queue) -> None:
     if receives is not None:
         raise PeekRisk(
             f"queue {queue.name} moves its messages on after {receives} receives, and SQS counts each look as one: "
-            "looking may move those that are near that. Add --yes to look all the same"
+            "looking may move those that are near that"
         )

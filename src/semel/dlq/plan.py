@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from semel.dlq.selection import Selection
 from semel.errors import SemelError
+from semel.sqs.limits import MAX_MOVE_RATE
 
 CANARY_DEFAULT: Final = 3
 CANARY_MOST: Final = 50
@@ -19,14 +21,14 @@ class PlanError(SemelError):
 
 
 class Engine(StrEnum):
-    AUTO = "auto"  # the service's own move task where nothing is lost by it, else the stream
     STREAM = "stream"  # received, sent, deleted: one by one, by us
-    MOVE = "move"  # StartMessageMoveTask
+    SQS_MOVE = "sqs-move"  # StartMessageMoveTask: only if somebody asks for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """Letters of `queue` that match the filter `where` and, if any are given, are among `ids` (their MessageIds there).
+    """Letters of `queue`: those that match the filter `where`, those with these `ids` (MessageIds there), or `all`.
+    Exactly one of the three is given. `any_queue`: also if `queue` is not the dead-letter queue of any queue.
 
     - `to`: the queue they go to; each goes to the one that it came from if this is empty.
     - `limit`: at most so many. `rate`: at most so many a second.
@@ -39,6 +41,8 @@ class RedrivePlan:
     queue: str
     where: str = ""
     ids: tuple[str, ...] = ()
+    all: bool = False
+    any_queue: bool = False
     limit: int | None = None
     to: str = ""
     rate: float | None = None
@@ -46,7 +50,7 @@ class RedrivePlan:
     canary: int = 0
     canary_wait: float | None = None
     stop_after_failures: int | None = None
-    engine: Engine = Engine.AUTO
+    engine: Engine = Engine.STREAM
     threads: int = 16
 
     def __post_init__(self) -> None:
@@ -54,9 +58,10 @@ class RedrivePlan:
         try:
             object.__setattr__(self, "engine", Engine(self.engine))
         except ValueError:
-            raise PlanError(f"engine {self.engine!r}: choose auto, stream or move") from None
+            raise PlanError(f"engine {self.engine!r}: choose stream or sqs-move") from None
         if not self.queue:
             raise PlanError("a redrive needs the name of a dead-letter queue")
+        Selection.of(self.where or None, self.ids or None, self.all)
         if len(self.ids) > MOST_IDS:
             raise PlanError(f"ids: {len(self.ids)} are too many, {MOST_IDS} is the most; use a filter instead")
         for name, low, high in (
@@ -71,16 +76,25 @@ class RedrivePlan:
             if value is not None and not (low <= value and (high is None or value <= high)):
                 most = "" if high is None else f" to {high}"
                 raise PlanError(f"{name} {value}: give a number from {low}{most}")
-        if self.engine is Engine.MOVE and self.chooses:
+        if self.engine is Engine.SQS_MOVE and (unfit := self._not_for_a_move()):
             raise PlanError(
-                "engine move: SQS moves all of a queue or nothing, so it goes with no filter, ids, limit or canary; "
-                "leave those out, or the engine to Semel"
+                f"engine sqs-move: SQS's own task cannot have {', '.join(unfit)}: it moves all of a queue, at 1 to "
+                f"{MAX_MOVE_RATE} messages a second, and does not notice what comes back; leave the engine out"
             )
 
-    @property
-    def chooses(self) -> bool:
-        """Whether it is about some of the letters, or about some of them first."""
-        return bool(self.where.strip() or self.ids or self.limit is not None or self.canary)
+    def _not_for_a_move(self) -> list[str]:
+        """What is asked for that SQS's move task cannot do."""
+        asked = {
+            "a filter": self.where,
+            "ids": self.ids,
+            "a limit": self.limit is not None,
+            "a dry run": self.dry_run,
+            "a canary": self.canary or self.canary_wait is not None,
+            "a stop after failures": self.stop_after_failures,
+            f"a rate of {self.rate:g}" if self.rate is not None else "": self.rate is not None
+            and not (1 <= self.rate <= MAX_MOVE_RATE),
+        }
+        return [name for name, unfit in asked.items() if unfit]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"ids": list(self.ids), "engine": self.engine.value}
@@ -108,6 +122,8 @@ _NONE: Final = type(None)
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "queue": (str,),
     "where": (str,),
+    "all": (bool,),
+    "any_queue": (bool,),
     "limit": (int, _NONE),
     "to": (str,),
     "rate": (int, float, _NONE),

@@ -80,8 +80,8 @@ class Redriver:
         if plan.dry_run:
             with self._taker(source, job) as hand:
                 return self._count(job, hand, targets)
-        if self._moved(job, source, targets):
-            return None
+        if plan.engine is Engine.SQS_MOVE:
+            return self._move(job, source, targets)
         returns = self._returns(source)
         copies: set[str] = set() if returns is None else returns.copies
         with self._taker(source, job) as hand:
@@ -137,25 +137,18 @@ class Redriver:
         if unknown:
             job.say(f"{found['']} of them cannot be sent: {unknown}")
 
-    def _moved(self, job: Job, source: Queue, targets: Targets) -> bool:
-        """By the service itself, if that is as good."""
-        plan = self.plan
-        if not moving.possible(plan):
-            if plan.engine is Engine.MOVE:
-                raise moving.refuse(plan, "SQS moves from 1 to 500 messages a second, and has no dry run")
-            return False
+    def _move(self, job: Job, source: Queue, targets: Targets) -> None:
+        """By the service itself, because somebody asked for it."""
         # A look of its own, for what it counts is not what the redrive does.
-        with self._taker(source, Job("survey", plan.queue)) as hand:
-            free, asked = Admin.of(self._client) is not None, plan.engine is Engine.MOVE
-            way = moving.survey(hand, targets, free=free, asked=asked)
+        with self._taker(source, Job("survey", self.plan.queue)) as hand:
+            way = moving.survey(hand, targets, free=Admin.of(self._client) is not None)
         if way.target is None:
-            if asked:
-                raise moving.refuse(plan, way.why_not)
-            return False
-        if way.why_not:
-            job.say(f"moved because it was asked for: {way.why_not}")
-        moving.Move(self._client, source, way.target, plan.rate, self._rest).run(job)
-        return True
+            if way.note:
+                raise moving.refuse(self.plan, way.note)
+            return
+        if way.note:
+            job.say(f"moved because it was asked for: {way.note}")
+        moving.Move(self._client, source, way.target, self.plan.rate, self._rest).run(job)
 
     # Sending.
 

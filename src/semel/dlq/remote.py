@@ -11,19 +11,21 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from semel.dlq import editing, snapshots
-from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent
+from semel.dlq import editing, listing, snapshots
+from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent, Seen
 from semel.dlq.audit import AuditEntry
 from semel.dlq.editing import Key, NoSuchLetter
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Control, Job
 from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.peeking import RECEIVE_TOO, PeekRisk
 from semel.dlq.plan import RedrivePlan
+from semel.dlq.selection import Selection
 from semel.errors import SemelError
 from semel.sqs.client.messages import as_attribute
 
@@ -51,18 +53,25 @@ class RemoteDesk:
 
     remote: Final = True
 
-    def __init__(self, url: str, token: str = "", *, timeout: float = 120.0) -> None:
+    def __init__(self, url: str, token: str = "", *, accept_risk: bool = False, timeout: float = 120.0) -> None:
+        """`accept_risk`: look also where looking may move messages on (see PeekRisk)."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"{url!r} is no address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
         self._token = token
+        self._accept_risk = accept_risk
         self._timeout = timeout
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     @property
     def endpoint(self) -> str:
         return self.url
+
+    def address(self, info: QueueInfo) -> str:
+        """Where a queue is, in words, and through whom."""
+        region = info.arn.split(":")[3] if info.arn.count(":") >= 5 else ""
+        return f"{listing.address(info.url, region)}, through the dashboard at {self.url}"
 
     # Looking.
 
@@ -75,21 +84,23 @@ class RemoteDesk:
     def letters(
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
     ) -> Letters:
-        wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies), "look": 1}
-        content = self._get(f"dead-letters/{_part(queue)}/letters", wanted)
+        wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
+        content = self._get(f"dead-letters/{_part(queue)}/letters", self._look(wanted))
         content["letters"] = tuple(map(_letter, content["letters"]))
         return _made(Letters, content)
 
     def groups(self, queue: str, where: str = "", *, most: int | None = None) -> Groups:
-        content = self._get(f"dead-letters/{_part(queue)}/groups", {"where": where, "most": most, "look": 1})
+        content = self._get(f"dead-letters/{_part(queue)}/groups", self._look({"where": where, "most": most}))
         return _made(Groups, content)
 
-    def impact(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Impact:
-        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", {"where": where, "id": ids, "look": 1}))
+    def impact(
+        self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
+    ) -> Impact:
+        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", self._look(_query(where, ids, all))))
 
     def letter(self, queue: str, id: str) -> DeadLetter:
         try:
-            return _letter(self._get(f"dead-letters/{_part(queue)}/letters/{_part(id)}", {"look": 1}))
+            return _letter(self._get(f"dead-letters/{_part(queue)}/letters/{_part(id)}", self._look({})))
         except RemoteError as error:
             if error.status == 404:
                 raise NoSuchLetter(str(error)) from None
@@ -99,21 +110,37 @@ class RemoteDesk:
         return Letters((self.letter(queue, id),), None, 1)
 
     def export(
-        self, queue: str, where: str = "", to: Path | IO[bytes] | None = None, ids: Sequence[str] = ()
+        self,
+        queue: str,
+        where: str | None = None,
+        to: Path | IO[bytes] | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        any_queue: bool = False,
     ) -> Exported:
+        lines = self.lines(queue, where, ids, all=all, any_queue=any_queue)
         if isinstance(to, Path):
-            count = snapshots.write_lines(self.lines(queue, where, ids), to)
+            count = snapshots.write_lines(lines, to)
             return Exported(count, count, str(to))
         count = 0
-        for line in self.lines(queue, where, ids):
+        for line in lines:
             if to is not None:
                 to.write(line)
             count += 1
         return Exported(count, count)
 
-    def lines(self, queue: str, where: str = "", ids: Sequence[str] = ()) -> Iterator[bytes]:
-        path = f"dead-letters/{_part(queue)}/export"
-        with self._open("GET", path, {"where": where, "id": ids, "look": 1}) as answer:
+    def lines(
+        self,
+        queue: str,
+        where: str | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        any_queue: bool = False,
+    ) -> Iterator[bytes]:
+        wanted = self._look(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
+        with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
             except (OSError, http.client.HTTPException) as error:
@@ -122,7 +149,7 @@ class RemoteDesk:
     # Acting.
 
     def redrive(self, plan: RedrivePlan) -> Job:
-        content = plan.to_json()
+        content = {name: value for name, value in plan.to_json().items() if value not in ("", [])}
         queue = content.pop("queue")
         return self._job("POST", f"dead-letters/{_part(queue)}/redrive", content)
 
@@ -136,8 +163,9 @@ class RemoteDesk:
         group: str | None = None,
         key: str | Key = Key.KEEP,
         to: str = "",
+        any_queue: bool = False,
     ) -> Resent:
-        given: dict[str, Any] = {"body": body, "group": group, "to": to}
+        given: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
             given["attributes"] = {name: _written(one) for name, one in editing.read_attributes(attributes).items()}
         if key is not Key.KEEP:
@@ -148,18 +176,22 @@ class RemoteDesk:
     def drop(
         self,
         queue: str,
-        where: str = "",
-        expected: int | None = None,
+        where: str | None = None,
         snapshot: Path | None = None,
         *,
-        ids: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+        all: bool = False,
+        seen: Seen | None = None,
+        any_queue: bool = False,
     ) -> Job:
         """The snapshot stays with the dashboard; the job's result has its path there."""
         if snapshot is not None:
             raise RemoteError("the dashboard keeps the snapshot itself: leave --snapshot out, or export first")
-        if expected is None:
-            expected = self.impact(queue, where, ids).count
-        content = {"where": where, "ids": list(ids), "expected": expected}
+        chosen = _query(where, ids, all)
+        if seen is None:
+            seen = self.impact(queue, where, ids, all=all).seen
+        content = {"where": where, "ids": chosen["id"], "all": all, "seen": asdict(seen), "any_queue": any_queue}
+        content = {name: value for name, value in content.items() if value is not None}
         return self._job("POST", f"dead-letters/{_part(queue)}/drop", content)
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
@@ -206,6 +238,9 @@ class RemoteDesk:
         return [_made(Mark, row) for row in self._get("marks", {"since": since})["marks"]]
 
     # Asking.
+
+    def _look(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        return {**query, "look": 1, "receive": 1 if self._accept_risk else None}
 
     def _job(self, method: str, path: str, content: Mapping[str, Any] | bytes | None = None) -> Job:
         return Job.from_json(self._ask(method, path, content))
@@ -258,15 +293,23 @@ class RemoteDesk:
             raise RemoteError(f"no answer from the dashboard at {self.url}: {reason}; is it running?") from None
         return answer
 
-    def _refused(self, error: urllib.error.HTTPError) -> RemoteError:
+    def _refused(self, error: urllib.error.HTTPError) -> SemelError:
         try:
             content = json.loads(error.read())
+            if error.code == 409 and content.get("what_to_do") == RECEIVE_TOO:
+                return PeekRisk(content["error"])
             text = ": ".join(part for part in (content["error"], content.get("what_to_do")) if part)
         except (ValueError, KeyError, TypeError, OSError):
             text = f"the dashboard at {self.url} answered with HTTP {error.code}"
         if error.code == 401:
             text = f"{text}; pass its token with --token or SEMEL_TOKEN"
         return RemoteError(text, error.code)
+
+
+def _query(where: str | None, ids: Sequence[str] | None, all: bool) -> dict[str, Any]:
+    """A selection as the API knows it; what selects nothing is refused here, and not sent."""
+    Selection.of(where, ids, all)
+    return {"where": where, "id": None if ids is None else list(ids), "all": 1 if all else None}
 
 
 def _part(text: str) -> str:
@@ -278,6 +321,8 @@ _NESTED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "groups": lambda value: tuple(_made(Group, one) for one in value),
     "sources": tuple,
     "notes": tuple,
+    "seen": lambda value: _made(Seen, value),
+    "ids": lambda value: None if value is None else tuple(value),
 }
 
 

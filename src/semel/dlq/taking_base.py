@@ -29,11 +29,13 @@ class Matcher(Protocol):
 
 
 class Choice(NamedTuple):
-    """Which letters are wanted; `started` is when the redrive began, by the clock that stamps messages."""
+    """Which letters are wanted; `started` is when the redrive began, by the clock that stamps messages. `until`: none
+    past this place in the queue, where there are places."""
 
     where: Matcher
     ids: frozenset[str]
     started: float
+    until: int | None = None
 
     def matches(self, letter: DeadLetter | Glance) -> bool:
         return (not self.ids or letter.id in self.ids) and self.where.matches(cast(DeadLetter, letter), self.started)

@@ -43,14 +43,15 @@ class ByIds(Taker):
         super().__init__(source, choice, job, monotonic)
         self._admin = admin
         # What came later has a later place: nothing that fails again is met a second time.
-        self._end = admin.peek(source.name, limit=1, bodies=False).end
+        end = admin.peek(source.name, limit=1, bodies=False).end
+        self._end = end if choice.until is None else min(end, choice.until)
         self._ahead: queues.Queue[list[_Ref] | BaseException | None] = queues.Queue(_PAGES_AHEAD)
         self._refs: deque[_Ref] = deque()
         self._scanner: threading.Thread | None = None
         self._stop = threading.Event()
         self._finished = False
         self._elsewhere = 0  # letters in somebody else's hand
-        if choice.where.everything and not choice.ids:
+        if choice.where.everything and not choice.ids and job.total is None:
             job.total = depth(source)
 
     # Looking.

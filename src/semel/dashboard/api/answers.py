@@ -15,6 +15,7 @@ from semel.dashboard.data.errors import HouseError
 from semel.dashboard.data.model import Viewer
 from semel.dashboard.services import Services
 from semel.dlq.jobs import Job
+from semel.dlq.peeking import refuse_risk
 
 
 class Problem(BaseModel):
@@ -31,6 +32,7 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
 
 Where = Annotated[str, Query(description='which ones, for example: error ~ "timeout" and age > 2h', max_length=8_000)]
 Look = Annotated[bool, Query(description="look even if that costs receives (not needed for Semel's broker)")]
+Receive = Annotated[bool, Query(description="look even if that may move messages on (see the queue's RedrivePolicy)")]
 After = Annotated[str | None, Query(description="`next` of an earlier answer", max_length=100)]
 
 
@@ -90,14 +92,18 @@ def viewer(request: Request) -> Viewer:
     return found
 
 
-def check_look(services: Services, look: bool) -> None:
-    """Where seeing a message means receiving it, nobody does so by accident."""
-    if not look and not services.house.is_ours:
+def check_look(services: Services, queue: str, look: bool, receive: bool = False) -> None:
+    """Where seeing a message means receiving it, nobody does so by accident; nor moves one on by doing so."""
+    if services.house.is_ours:
+        return
+    if not look:
         raise HouseError(
             f"{services.house.client.endpoint} shows a message only to those who receive it, which counts against it",
             "ask again with look=1",
             409,
         )
+    if not receive:
+        refuse_risk(services.house.client.queue(queue))
 
 
 def _plain(value: Any) -> Any:

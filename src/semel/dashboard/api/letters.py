@@ -16,6 +16,7 @@ from semel.dashboard.api.answers import (
     After,
     JobAnswer,
     Look,
+    Receive,
     Where,
     answer,
     check_look,
@@ -24,13 +25,17 @@ from semel.dashboard.api.answers import (
 )
 from semel.dashboard.api.looking import AttributeGiven, attribute
 from semel.dashboard.services import Services
-from semel.dlq.answers import Cost, Groups, Impact, Resent, as_json
+from semel.dlq.answers import Cost, Groups, Impact, Resent, Seen, as_json
 from semel.dlq.desk import Desk, Key
 from semel.dlq.model import QueueInfo
 from semel.dlq.plan import RedrivePlan
+from semel.dlq.selection import Selection, SelectionError
 
 _IN_MEMORY: Final = 4 * 1024 * 1024
-Ids = Annotated[list[str], Query(description="only these message ids", max_length=1_000)]
+Ids = Annotated[list[str] | None, Query(description="only these message ids", max_length=1_000)]
+Filter = Annotated[str | None, Query(description="a filter; exactly one of where, id and all", max_length=8_000)]
+All = Annotated[bool, Query(description="all messages of the queue")]
+AnyQueue = Annotated[bool, Query(description="also if it is not the dead-letter queue of any queue")]
 
 
 class QueuesAnswer(BaseModel):
@@ -89,8 +94,10 @@ class RedriveGiven(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    where: str = ""
-    ids: list[str] = Field(default_factory=list, max_length=100_000)
+    where: str | None = Field(None, description="a filter; exactly one of where, ids and all says which messages")
+    ids: list[str] | None = Field(None, max_length=100_000)
+    all: bool = False
+    any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
     limit: int | None = Field(None, ge=1)
     to: str = Field("", description="the queue they go to; each to the one that it came from if left out")
     rate: float | None = Field(None, gt=0, description="messages a second, at most")
@@ -98,18 +105,33 @@ class RedriveGiven(BaseModel):
     canary: int = Field(0, ge=0, le=50, description="so many go first, the rest only if those succeed")
     canary_wait: float | None = Field(None, ge=1)
     stop_after_failures: int | None = Field(None, ge=0)
-    engine: Literal["auto", "stream", "move"] = "auto"
+    engine: Literal["stream", "sqs-move"] = "stream"
     threads: int = Field(4, ge=1, le=32)
 
 
+class SeenGiven(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    count: int = Field(ge=0)
+    ids: list[str] | None = Field(None, max_length=100_000)
+    place: int | None = Field(None, ge=0)
+    at: float | None = None
+
+    @property
+    def value(self) -> Seen:
+        return Seen(self.count, None if self.ids is None else tuple(self.ids), self.place, self.at)
+
+
 class DropGiven(BaseModel):
-    """`expected`: how many there were when somebody looked; no more than that are dropped."""
+    """`seen` is what `impact` answered for the same selection: nothing else is dropped. Ids need none."""
 
     model_config = ConfigDict(extra="forbid")
 
-    where: str = ""
-    ids: list[str] = Field(default_factory=list, max_length=100_000)
-    expected: int = Field(ge=0)
+    where: str | None = Field(None, description="a filter; exactly one of where, ids and all says which messages")
+    ids: list[str] | None = Field(None, max_length=100_000)
+    all: bool = False
+    seen: SeenGiven | None = None
+    any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
 
 
 class ResendGiven(BaseModel):
@@ -122,6 +144,7 @@ class ResendGiven(BaseModel):
     group: str | None = None
     new_key: str | None = Field(None, min_length=1, max_length=1_024)
     to: str = ""
+    any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
 
 
 def routes(services: Services) -> APIRouter:
@@ -141,15 +164,27 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/dead-letters/{queue}/groups", summary="What they died of", response_model=Groups)
     def groups(
-        queue: str, where: Where = "", most: Annotated[int | None, Query(ge=1)] = None, look: Look = False
+        queue: str,
+        where: Where = "",
+        most: Annotated[int | None, Query(ge=1)] = None,
+        look: Look = False,
+        receive: Receive = False,
     ) -> Response:
-        check_look(services, look)
+        check_look(services, queue, look, receive)
         return answer(desk.groups(queue, where, most=most))
 
     @router.get("/dead-letters/{queue}/impact", summary="What an action on these would touch", response_model=Impact)
-    def impact(queue: str, where: Where = "", id: Ids = [], look: Look = False) -> Response:  # noqa: B006
-        check_look(services, look)
-        return answer(desk.impact(queue, where, id))
+    def impact(
+        queue: str,
+        where: Filter = None,
+        id: Ids = None,
+        all: All = False,
+        look: Look = False,
+        receive: Receive = False,
+    ) -> Response:
+        Selection.of(where, id, all)
+        check_look(services, queue, look, receive)
+        return answer(desk.impact(queue, where, id, all=all))
 
     @router.get("/dead-letters/{queue}/letters", summary="Letters", response_model=LettersAnswer)
     def letters(
@@ -159,8 +194,9 @@ def routes(services: Services) -> APIRouter:
         after: After = None,
         bodies: Annotated[bool, Query(description="whole bodies, not only their beginnings")] = False,
         look: Look = False,
+        receive: Receive = False,
     ) -> Response:
-        check_look(services, look)
+        check_look(services, queue, look, receive)
         found = desk.letters(queue, where, limit, after, bodies=bodies)
         return answer(
             {
@@ -174,8 +210,8 @@ def routes(services: Services) -> APIRouter:
         )
 
     @router.get("/dead-letters/{queue}/letters/{id}", summary="One whole letter", response_model=LetterAnswer)
-    def letter(queue: str, id: str, look: Look = False) -> Response:
-        check_look(services, look)
+    def letter(queue: str, id: str, look: Look = False, receive: Receive = False) -> Response:
+        check_look(services, queue, look, receive)
         return answer(as_json(desk.letter(queue, id)))
 
     @router.get(
@@ -184,11 +220,21 @@ def routes(services: Services) -> APIRouter:
         response_class=StreamingResponse,
         responses={200: {"content": {"application/x-ndjson": {}}, "description": "One letter a line."}},
     )
-    def export(request: Request, queue: str, where: Where = "", id: Ids = [], look: Look = False) -> Response:  # noqa: B006
-        check_look(services, look)
+    def export(
+        request: Request,
+        queue: str,
+        where: Filter = None,
+        id: Ids = None,
+        all: All = False,
+        any_queue: AnyQueue = False,
+        look: Look = False,
+        receive: Receive = False,
+    ) -> Response:
+        Selection.of(where, id, all)
+        check_look(services, queue, look, receive)
         desk.queue(queue)  # what is not there is said before the answer begins
         return StreamingResponse(
-            _from_first(acting(request).lines(queue, where, id)),
+            _from_first(acting(request).lines(queue, where, id, all=all, any_queue=any_queue)),
             media_type="application/x-ndjson",
             headers={"content-disposition": f'attachment; filename="{queue}.jsonl"'},
         )
@@ -197,7 +243,10 @@ def routes(services: Services) -> APIRouter:
         "/dead-letters/{queue}/redrive", summary="Send letters back", response_model=JobAnswer, status_code=202
     )
     def redrive(request: Request, queue: str, given: RedriveGiven) -> Response:
-        plan = RedrivePlan.from_json({**given.model_dump(), "queue": queue})
+        Selection.of(given.where, given.ids, given.all)
+        plan = RedrivePlan.from_json(
+            {**given.model_dump(), "where": given.where or "", "ids": given.ids or [], "queue": queue}
+        )
         desk.queue(queue)
         job = acting(request).redrive(plan)
         services.house.changed(queue)
@@ -206,8 +255,14 @@ def routes(services: Services) -> APIRouter:
     @router.post("/dead-letters/{queue}/drop", summary="Delete letters", response_model=JobAnswer, status_code=202)
     def drop(request: Request, queue: str, given: DropGiven) -> Response:
         """Each is deleted only once it is in a snapshot; the job's result says where that is."""
+        Selection.of(given.where, given.ids, given.all)
+        if given.seen is None and given.ids is None:
+            raise SelectionError(f"a drop says what was seen: ask dead-letters/{queue}/impact, and pass on its `seen`")
         desk.queue(queue)
-        job = acting(request).drop(queue, given.where, given.expected, ids=given.ids)
+        seen = None if given.seen is None else given.seen.value
+        job = acting(request).drop(
+            queue, given.where, ids=given.ids, all=given.all, seen=seen, any_queue=given.any_queue
+        )
         services.house.changed(queue)
         return job_answer(job, 202)
 
@@ -247,7 +302,14 @@ def routes(services: Services) -> APIRouter:
             attributes = {name: attribute(name, one) for name, one in given.attributes.items()}
         key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
         sent = acting(request).resend(
-            queue, id, body=given.body, attributes=attributes, group=given.group, key=key, to=given.to
+            queue,
+            id,
+            body=given.body,
+            attributes=attributes,
+            group=given.group,
+            key=key,
+            to=given.to,
+            any_queue=given.any_queue,
         )
         services.house.changed(queue)
         return answer(sent)

@@ -65,7 +65,7 @@ def routes(services: Services) -> APIRouter:
         after: After = None,
         look: Look = False,
     ) -> Response:
-        check_look(services, look)
+        check_look(services, queue, look, receive=True)
         page = house.messages(queue, where, limit=limit, after=after, look=look)
         if page.error is not None:
             raise HouseError(page.error, "correct the filter")
@@ -93,7 +93,7 @@ def routes(services: Services) -> APIRouter:
     def message(
         queue: str, id: str, place: Annotated[int | None, Query(ge=0, le=1 << 40)] = None, look: Look = False
     ) -> Response:
-        check_look(services, look)
+        check_look(services, queue, look, receive=True)
         return answer(house.message(queue, id, place=place, look=look))
 
     @router.get("/queues/{queue}/faults", tags=["Queues"], summary="Faults", response_model=tuple[Fault, ...])

@@ -45,7 +45,7 @@ from semel.dashboard.data.workers import Crew
 from semel.dashboard.settings import Settings
 from semel.dlq.audit import Audit
 from semel.dlq.filters import Filter
-from semel.dlq.listing import dead_letter_queue, dead_letter_queues, is_called_so
+from semel.dlq.listing import address, dead_letter_queue, dead_letter_queues, is_called_so
 from semel.dlq.model import DeadLetter, QueueInfo
 from semel.dlq.peeking import peeker
 from semel.ledger.contract import Ledger
@@ -239,6 +239,14 @@ class House:
             return ()
 
     # Dead letters.
+
+    def sources(self, queue: str) -> tuple[str, ...]:
+        """The queues that have this one as their dead-letter queue."""
+        return queues.sources_by_queue(self.source.facts()).get(queue, ())
+
+    def address(self, queue: str) -> str:
+        """Where a queue is, in words: endpoint or AWS region, and account."""
+        return address(self._facts(queue).url, self.client.region, self.client.endpoint)
 
     def dead_letter_queues(self) -> tuple[DeadLetterQueueRow, ...]:
         source = self.source

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from semel.dashboard.data.model_queues import AlarmState, InHand, Level, Mark
+from semel.dlq.answers import Seen
+
+_NOTHING: Final = Seen(0, ())
 
 # Dead letters.
 
@@ -57,6 +61,7 @@ class DeadLetterQueueRow:
     first_expires: float | None = None
     estimated: bool = False
     alarms: tuple[AlarmState, ...] = ()
+    max_receives: int | None = None  # of its own RedrivePolicy, if it has one
 
     @property
     def depth(self) -> int:
@@ -79,6 +84,7 @@ class LettersPage:
     needs_look: bool = False
     cost: str = ""
     error: str | None = None  # what is wrong with the filter, or why the queue could not be read
+    seen: Seen = _NOTHING
 
 
 # Once.

@@ -85,6 +85,7 @@ def dead_letter_row(info: QueueInfo, facts: QueueFacts | None, series: Series, n
         first_expires=info.first_expires,
         estimated=info.estimated,
         alarms=() if facts is None else alarms.judged(facts, info.sources or ("",), None, series, now),
+        max_receives=info.max_receives if facts is None else facts.max_receives,
     )
 
 

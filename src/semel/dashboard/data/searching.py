@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 from semel.dashboard.data.messages import letter_row
 from semel.dashboard.data.model import LetterGroup, LetterRow
 from semel.dlq import fingerprints
+from semel.dlq.answers import Seen
+from semel.dlq.desk import SHOWN_IDS
 from semel.dlq.filters import Filter
 from semel.dlq.model import DeadLetter
 from semel.errors import SemelError
@@ -54,7 +56,7 @@ class _Group:
 
 @dataclass(slots=True)
 class Found:
-    """What a search has found so far. `end`: the place that it came to."""
+    """What a search has found so far. `end`: the place that it came to; `at`: the time by which letters were judged."""
 
     looked_at: int = 0
     matched: int = 0
@@ -62,6 +64,7 @@ class Found:
     groups: dict[str, _Group] = field(default_factory=dict)
     complete: bool = False
     end: int = 0
+    at: float | None = None
     error: str | None = None
     cost: str = ""
 
@@ -82,6 +85,13 @@ class Found:
         group.last = max(group.last, letter.sent)
         if letter.source and len(group.sources) < 20:
             group.sources[letter.source] = None
+
+    def seen(self) -> Seen:
+        """What a page shows of it, for an action that is to touch nothing else."""
+        end, rows, matched = self.end, list(self.rows), self.matched  # in this order: a search may be going on
+        if len(rows) < matched or (end and matched > SHOWN_IDS):
+            return Seen(matched, None, end, self.at)
+        return Seen(len(rows), tuple(row.id for row in rows))
 
     def shown_groups(self) -> tuple[LetterGroup, ...]:
         """The largest first."""
@@ -171,7 +181,10 @@ class Searches:
             return 0 if age >= rest else None
         if age < max(FRESH, _SHARE * search.took):
             return None
+        judged = search.found.at
         if search.found.error or age >= STALE or total < search.found.looked_at:
+            return 0
+        if judged is not None and self._now() - judged >= STALE:  # ages have grown since
             return 0
         return search.found.end if total > search.found.looked_at else None
 
@@ -198,7 +211,9 @@ class Searches:
             search.moved.notify_all()
 
     def _go_through(self, search: _Search, found: Found, start: int) -> None:
-        now, pages = self._now(), self._read(search.queue, search.where, start)
+        # All of it is judged by one time, also what is added later: so it can be said what was shown.
+        now = found.at = self._now() if found.at is None else found.at
+        pages = self._read(search.queue, search.where, start)
         while True:
             # One page of one search at a time: those who only want to see something come between.
             with self._turn:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
@@ -11,6 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel.dashboard.data.model import LettersPage
 from semel.dashboard.pages.office import Office
+from semel.dlq.answers import Seen
 from semel.dlq.plan import CANARY_DEFAULT, RedrivePlan
 from semel.doctor.report.words import number
 from semel.errors import SemelError
@@ -32,11 +34,15 @@ class Draft:
     stop_after_failures: str = ""
     problem: str = ""
 
-    def plan(self, queue: str, where: str, ids: Sequence[str], *, dry_run: bool) -> RedrivePlan:
+    def plan(
+        self, queue: str, where: str, ids: Sequence[str], *, all: bool, any_queue: bool, dry_run: bool
+    ) -> RedrivePlan:
         return RedrivePlan(
             queue=queue,
             where=where,
             ids=tuple(ids),
+            all=all,
+            any_queue=any_queue,
             to=self.to.strip(),
             canary=_whole(self.canary, "Send first") or 0,
             canary_wait=_figure(self.canary_wait, "Wait for their fate"),
@@ -61,6 +67,8 @@ def routes(office: Office) -> APIRouter:
         do: Annotated[str, Form()] = "redrive",
         where: Annotated[str, Form()] = "",
         id: Annotated[list[str], Form()] = [],  # noqa: B006
+        all: Annotated[bool, Form()] = False,
+        any_queue: Annotated[bool, Form()] = False,
         to: Annotated[str, Form()] = "",
         canary: Annotated[str, Form()] = "",
         canary_wait: Annotated[str, Form()] = "",
@@ -70,7 +78,8 @@ def routes(office: Office) -> APIRouter:
     ) -> Any:
         draft = Draft(to, canary, canary_wait, rate, limit, stop_after_failures)
         try:
-            job = office.redrive(request, draft.plan(queue, where, id, dry_run=do == "dry"))
+            wanted = draft.plan(queue, where, id, all=all, any_queue=any_queue, dry_run=do == "dry")
+            job = office.redrive(request, wanted)
         except SemelError as error:
             draft.problem = str(error)
             return _redrive(office, request, queue, where, id, draft)
@@ -85,29 +94,29 @@ def routes(office: Office) -> APIRouter:
         request: Request,
         queue: str,
         confirm: Annotated[str, Form()] = "",
-        expected: Annotated[int, Form()] = 0,
+        seen: Annotated[str, Form()] = "",
         where: Annotated[str, Form()] = "",
+        all: Annotated[bool, Form()] = False,
+        any_queue: Annotated[bool, Form()] = False,
     ) -> Any:
         try:
             if confirm.strip() != queue:
                 raise FormError(f"nothing was dropped: to confirm, type the queue's name, {queue}")
-            job = office.drop(request, queue, where, expected)
+            job = office.drop(request, queue, where, all=all, seen=_seen(seen), any_queue=any_queue)
         except SemelError as error:
             return _drop(office, request, queue, where, str(error))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     @router.get("/dead-letters/{queue}/restore", response_class=HTMLResponse)
     def choose(request: Request, queue: str) -> HTMLResponse:
-        return office.pages.answer(request, "restore.html", nav="dead-letters", queue=queue, problem="")
+        return _restore(office, request, queue)
 
     @router.post("/dead-letters/{queue}/restore")
     def restore(request: Request, queue: str, file: Annotated[UploadFile, File()]) -> Any:
         try:
             job = office.restore(request, file.file, queue)
         except SemelError as error:
-            return office.pages.answer(
-                request, "restore.html", nav="dead-letters", status=400, queue=queue, problem=str(error)
-            )
+            return _restore(office, request, queue, str(error))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     return router
@@ -122,7 +131,7 @@ def _redrive(
         request, "redrive.html", nav="dead-letters", status=400 if draft.problem else 200, queue=queue, where=where,
         ids=ids, draft=draft, problem=draft.problem or seen.error or "", sources=seen.queue.sources,
         targets=office.queue_names(), count_words=words, complete=seen.complete or bool(ids),
-        groups=() if ids else seen.groups, what=_what(seen, where, ids),
+        groups=() if ids else seen.groups, what=_what(seen, where, ids), address=office.house.address(queue),
     )  # fmt: skip
 
 
@@ -130,8 +139,26 @@ def _drop(office: Office, request: Request, queue: str, where: str, problem: str
     seen = office.house.letters(queue, where=where, limit=1)
     return office.pages.answer(
         request, "drop.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
-        problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.matched,
-        count_words=_words(seen.matched), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
+        problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.seen.count,
+        count_words=_words(seen.seen.count), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
+        seen=json.dumps(asdict(seen.seen)), sources=seen.queue.sources, address=office.house.address(queue),
+    )  # fmt: skip
+
+
+def _seen(text: str) -> Seen:
+    """What the form showed, as it was sent with it."""
+    try:
+        given = json.loads(text)
+        ids = given["ids"]
+        return Seen(int(given["count"]), None if ids is None else tuple(map(str, ids)), given["place"], given["at"])
+    except (ValueError, TypeError, KeyError):
+        raise FormError("nothing was dropped: the form does not say what it showed; load it again") from None
+
+
+def _restore(office: Office, request: Request, queue: str, problem: str = "") -> HTMLResponse:
+    return office.pages.answer(
+        request, "restore.html", nav="dead-letters", status=400 if problem else 200, queue=queue, problem=problem,
+        address=office.house.address(queue),
     )  # fmt: skip
 
 

@@ -40,10 +40,10 @@ def routes(office: Office) -> APIRouter:
         )  # fmt: skip
 
     @router.get("/dead-letters/{queue}/export")
-    def export(request: Request, queue: str, where: str = "") -> Response:
+    def export(request: Request, queue: str, where: str = "", all: bool = False, any_queue: bool = False) -> Response:
         """All that match, as JSON lines, as they are read."""
         return StreamingResponse(
-            office.export(request, queue, where),
+            office.export(request, queue, where, all=all, any_queue=any_queue),
             media_type="application/x-ndjson",
             headers={"Content-Disposition": f'attachment; filename="{queue}.jsonl"'},
         )

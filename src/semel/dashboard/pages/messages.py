@@ -56,13 +56,22 @@ def routes(office: Office) -> APIRouter:
         to: Annotated[str, Form()] = "",
         key: Annotated[str, Form()] = "keep",
         new_key: Annotated[str, Form()] = "",
+        any_queue: Annotated[bool, Form()] = False,
     ) -> Any:
         # A form sends every line's end as CR LF; bodies have them as they were, so a body left alone stays the same.
         found = office.house.message(queue, id, look=True)
         whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
         try:
             changed = None if whole == found.message.body else whole
-            sent = office.resend(request, queue, id, body=changed, to=to, new_key=None if key != "new" else new_key)
+            sent = office.resend(
+                request,
+                queue,
+                id,
+                body=changed,
+                to=to,
+                new_key=None if key != "new" else new_key,
+                any_queue=any_queue,
+            )
         except SemelError as error:
             draft = Draft(whole, to, key, new_key, str(error))
             return _answer(office, request, found, letter=True, draft=draft)
@@ -89,6 +98,7 @@ def _answer(
         shown=bodies.body(message.body, message.body_bytes), tone=_tone(page, letter), draft=draft,
         problem=draft.problem, editable=len(message.body) <= bodies.EDITABLE,
         targets=office.queue_names() if letter else (), ours=office.house.is_ours,
+        sources=office.house.sources(message.queue), address=office.house.address(message.queue),
     )  # fmt: skip
 
 

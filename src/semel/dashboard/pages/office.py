@@ -21,7 +21,7 @@ from semel.consumer.keys import PRODUCER_KEY
 from semel.dashboard.data.house import House
 from semel.dashboard.pages.rendering import Pages, viewer
 from semel.dashboard.services import Services
-from semel.dlq.answers import Resent
+from semel.dlq.answers import Resent, Seen
 from semel.dlq.desk import Desk, Key
 from semel.dlq.jobs import Control, Job
 from semel.dlq.plan import RedrivePlan
@@ -81,10 +81,10 @@ class Office:
         """Queues that letters may be sent to."""
         return [row.name for row in self.house.queues().rows if not row.sources]
 
-    def export(self, request: Request, queue: str, where: str) -> Iterator[bytes]:
+    def export(self, request: Request, queue: str, where: str, *, all: bool, any_queue: bool) -> Iterator[bytes]:
         """The lines of an export; what is wrong with the request is raised now, and not in the middle of an answer."""
         self.desk.queue(queue)
-        lines = self._acting(request).lines(queue, where)
+        lines = self._acting(request).lines(queue, where or None, all=all, any_queue=any_queue)
         first = next(lines, None)
         return iter(()) if first is None else chain([first], lines)
 
@@ -93,18 +93,27 @@ class Office:
     def redrive(self, request: Request, plan: RedrivePlan) -> Job:
         return self._begun(self._acting(request).redrive(plan))
 
-    def drop(self, request: Request, queue: str, where: str, expected: int) -> Job:
-        return self._begun(self._acting(request).drop(queue, where, expected))
+    def drop(self, request: Request, queue: str, where: str, *, all: bool, seen: Seen, any_queue: bool) -> Job:
+        desk = self._acting(request)
+        return self._begun(desk.drop(queue, where or None, all=all, seen=seen, any_queue=any_queue))
 
     def restore(self, request: Request, lines: Iterable[bytes], queue: str) -> Job:
         return self._begun(self._acting(request).restore(lines, queue))
 
     def resend(
-        self, request: Request, queue: str, id: str, *, body: str | None, to: str, new_key: str | None
+        self,
+        request: Request,
+        queue: str,
+        id: str,
+        *,
+        body: str | None,
+        to: str,
+        new_key: str | None,
+        any_queue: bool = False,
     ) -> Resent:
         """`body` None leaves it as it is; `new_key` None keeps the key, "" makes one up."""
         key = Key.KEEP if new_key is None else new_key.strip() or Key.NEW
-        sent = self._acting(request).resend(queue, id, body=body, key=key, to=to.strip())
+        sent = self._acting(request).resend(queue, id, body=body, key=key, to=to.strip(), any_queue=any_queue)
         self.house.changed(queue)
         return sent
 

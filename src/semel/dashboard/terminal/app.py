@@ -27,6 +27,7 @@ from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Shee
 from semel.dashboard.terminal.letters import LettersSheet
 from semel.dashboard.terminal.reading import on_thread
 from semel.dlq.jobs import Job
+from semel.dlq.listing import not_dead_letter_queue
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
 
@@ -330,8 +331,12 @@ class Top(App[None]):
                 board.look = True
                 self.update_now()
 
-        name = board.page.queue.name
-        text = f"Look at the letters of {name}? Each is received and given back: its receive count goes up by one."
+        queue = board.page.queue
+        text = (
+            f"Look at the letters of {queue.name}? Each is received and given back: its receive count goes up by one."
+        )
+        if queue.max_receives is not None:
+            text += f" {queue.name} moves its messages on after {queue.max_receives} receives: some may be moved."
         self.push_screen(Question(text, "Look"), answered)
 
     def action_redrive(self) -> None:
@@ -339,6 +344,9 @@ class Top(App[None]):
         choice = board.choice if isinstance(board, LettersBoard) else None
         if choice is None:
             self.tell("there are no letters to send back: choose a queue that has some", bad=True)
+            return
+        if isinstance(board, LettersBoard) and board.page is not None and not board.page.queue.sources:
+            self.tell(f"{not_dead_letter_queue(choice.queue)}; use semel dlq redrive --any-queue", bad=True)
             return
         self.push_screen(RedriveForm(choice), lambda plan: self._begin(plan) if plan is not None else None)
 

@@ -19,6 +19,7 @@ from semel.dashboard.services import Services
 from semel.dashboard.terminal import cells
 from semel.dashboard.terminal.dialogs import Choice
 from semel.dlq.jobs import Job
+from semel.dlq.listing import address
 
 MOST_ROWS: Final = 1_000
 GROUPS_OF: Final = 1  # letters that are asked for with the groups: only the groups are shown
@@ -165,8 +166,13 @@ class LettersBoard(Board):
             one = next((group for group in page.groups if group.where == groups.chosen), None)
             if one is not None:
                 where = f"({page.where}) and {one.where}" if page.where else one.where
-                return Choice(page.queue.name, where, one.count, page.complete)
-        return Choice(page.queue.name, page.where, page.matched, page.complete)
+                return Choice(page.queue.name, where, one.count, page.complete, self._address)
+        return Choice(page.queue.name, page.where, page.matched, page.complete, self._address)
+
+    @property
+    def _address(self) -> str:
+        client = self.services.house.client
+        return address(self.page.queue.url, client.region, client.endpoint) if self.page is not None else ""
 
 
 class WorkersBoard(Board):

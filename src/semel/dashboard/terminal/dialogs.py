@@ -122,12 +122,13 @@ class Choice:
     where: str
     matched: int
     complete: bool
+    address: str  # endpoint or AWS region, and account
 
     @property
     def words(self) -> str:
         about = "" if self.complete else "at least "
         which = f" that match {self.where}" if self.where else ", all there are"
-        return f"{self.queue}: {about}{many(self.matched, 'letter')}{which}"
+        return f"{self.queue}: {about}{many(self.matched, 'letter')}{which}\nat {self.address}"
 
 
 class RedriveForm(ModalScreen[RedrivePlan | None]):
@@ -142,7 +143,7 @@ class RedriveForm(ModalScreen[RedrivePlan | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label(Text("Send dead letters back", "bold"))
-            yield Static(Text(plain(self.choice.words)))
+            yield Static(Text("\n".join(map(plain, self.choice.words.split("\n")))), id="about")
             yield Label(f"Canary: so many go first, the rest only if they succeed (0 to {CANARY_MOST})")
             yield Input(str(CANARY_DEFAULT), type="integer", id="canary")
             yield Label("To (empty: the queue that each came from)")
@@ -176,6 +177,7 @@ class RedriveForm(ModalScreen[RedrivePlan | None]):
         return RedrivePlan(
             queue=self.choice.queue,
             where=self.choice.where,
+            all=not self.choice.where,
             to=self._text("to"),
             rate=speed,
             canary=0 if dry_run else wanted,

@@ -1,0 +1,42 @@
+"""Which messages an action is about: those that match a filter, those with these ids, or all of the queue.
+
+The rule: exactly one of the three is said. Nothing selected is an error, and never everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from semel.errors import SemelError
+
+
+class SelectionError(SemelError):
+    """Nothing says which messages are meant, or more than one thing does. Nothing was touched."""
+
+
+class Selection(NamedTuple):
+    """Without a filter and without ids: all."""
+
+    where: str
+    ids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, where: str | None = None, ids: Sequence[str] | None = None, all: bool = False) -> Selection:
+        """None is what was not said. Raises SelectionError."""
+        if where is not None and not where.strip():
+            raise SelectionError("the filter is empty, and selects nothing; if all messages are meant, say all")
+        if ids is not None and (not ids or not all_named(ids)):
+            raise SelectionError(
+                "an id is empty, and selects nothing" if ids else "no ids are given: nothing is selected"
+            )
+        ways = [name for name, said in (("a filter", where), ("ids", ids), ("all", all or None)) if said is not None]
+        if not ways:
+            raise SelectionError("nothing is selected: give a filter, ids, or say all")
+        if len(ways) > 1:
+            raise SelectionError(f"{' and '.join(ways)} are given: select in one way only")
+        return cls(where or "", tuple(ids or ()))
+
+
+def all_named(ids: Sequence[str]) -> bool:
+    return all(isinstance(one, str) and one.strip() for one in ids)

@@ -1,0 +1,128 @@
+"""The forms that act on dead letters: what they say they will touch, and that they touch nothing else."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from dashboard.serving import Answer, Shop, Site, shop, until
+from semel.doctor.report.words import number
+
+DEAD = "/dead-letters/orders-dlq"
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory, credentials: None) -> Iterator[Shop]:
+    with shop(tmp_path_factory.mktemp("state")) as found:
+        yield found
+
+
+@pytest.fixture
+def site(place: Shop) -> Iterator[Site]:
+    with place.dashboard() as found:
+        yield found
+
+
+class Form:
+    """A page with a form, as a browser without scripts has it."""
+
+    def __init__(self, site: Site, path: str, ready: str = "") -> None:
+        self._site, self._path = site, path.partition("?")[0]
+        self._cookie = ""
+        self.page = until(lambda: ready in (page := self._get(path)) and page, f"{ready!r} on the page")
+        form = self.page.partition(f'action="{self._path}')[2].partition("</form>")[0]
+        self.fields = {
+            name: html.unescape(value)
+            for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
+        }
+
+    def _get(self, path: str) -> str:
+        headers = {"accept": "text/html"} | ({"cookie": self._cookie} if self._cookie else {})
+        answer = self._site.ask("GET", path, headers=headers)
+        assert answer.status == 200, answer.text
+        if answer.cookies:
+            self._cookie = answer.cookies[0].partition(";")[0]
+        return answer.text
+
+    def send(self, **typed: str) -> Answer:
+        return self._site.form(self._path, self.fields | typed, cookie=self._cookie)
+
+
+def ended(site: Site, answer: Answer) -> Mapping[str, int]:
+    assert answer.status == 303, answer.text
+    id = answer.headers["location"].rpartition("/")[2]
+    job = until(lambda: (now := site.api(f"jobs/{id}"))["ended"] and now, "the end of the job")
+    found: Mapping[str, int] = job["counts"]
+    return found
+
+
+def ids(place: Shop, queue: str = "orders-dlq") -> set[str]:
+    return {message["MessageId"] for message in place.broker.peek(queue, limit=5_000)}
+
+
+@pytest.mark.parametrize("count", [4, 1_200])  # by their ids, and by their place where they are too many
+def test_a_confirmed_drop_touches_only_what_the_page_showed(site: Site, place: Shop, count: int) -> None:
+    gone, *_ = place.bury(count)
+    form = Form(site, f"{DEAD}/drop", f"Drop {number(count)} letters")
+    ended(site, Form(site, f"{DEAD}/redrive?id={gone}").send())
+    later = set(place.bury(5))
+    answer = form.send(confirm="orders-dlq")
+    assert ended(site, answer)["deleted"] == count - 1
+    assert ids(place) == later
+
+
+def test_a_drop_form_that_does_not_say_what_it_showed_drops_nothing(site: Site, place: Shop) -> None:
+    place.bury(3)
+    form = Form(site, f"{DEAD}/drop", "Drop 3 letters")
+    for wrong in ({"seen": ""}, {"seen": "{}"}, {"seen": "[]"}, {"seen": json.dumps({"count": 3})}, {"all": ""}):
+        answer = form.send(**({"confirm": "orders-dlq"} | wrong))
+        assert answer.status in (400, 422), answer.text
+    assert len(ids(place)) == 3
+
+
+def test_a_redrive_form_that_selects_nothing_sends_nothing(site: Site, place: Shop) -> None:
+    place.bury(3)
+    form = Form(site, f"{DEAD}/redrive", "Redrive 3 letters")
+    assert form.fields["all"] == "1"
+    del form.fields["all"]
+    answer = form.send()
+    assert (answer.status, "nothing is selected" in answer.text) == (400, True)
+    assert form.send(id="").status == 400
+    assert (len(ids(place)), ids(place, "orders")) == (3, set())
+
+
+@pytest.mark.parametrize("action", ["drop", "redrive", "restore"])
+def test_every_form_that_acts_names_the_endpoint_the_account_and_the_queue(
+    site: Site, place: Shop, action: str
+) -> None:
+    place.bury(3)
+    form = Form(site, f"{DEAD}/{action}", "" if action == "restore" else "3 letters")
+    assert f"{place.broker.url}, account 000000000000" in form.page
+    assert "orders-dlq" in form.page
+
+
+def test_a_letter_that_is_edited_names_where_it_is(site: Site, place: Shop) -> None:
+    (id,) = place.bury(1)
+    page = Form(site, f"{DEAD}/letters/{id}").page
+    assert f"1 message deleted from orders-dlq, at {place.broker.url}, account 000000000000" in page
+
+
+def test_a_queue_that_is_no_dead_letter_queue_needs_a_tick_of_its_own(site: Site, place: Shop) -> None:
+    id = place.orders.send("{}").message_id
+    assert "orders is not the dead-letter queue of any queue" in site.get("/dead-letters/orders").text
+    drop = Form(site, "/dead-letters/orders/drop", "Drop 1 letter")
+    redrive = Form(site, "/dead-letters/orders/redrive", "Redrive 1 letter")
+    for form in (drop, redrive):
+        assert 'type="checkbox" name="any_queue"' in form.page
+        refused = form.send(confirm="orders")
+        assert (refused.status, "is not the dead-letter queue of any queue" in refused.text) == (400, True)
+    assert ids(place, "orders") == {id}
+    assert site.get("/dead-letters/orders/export", all=1).status == 409
+    assert site.get("/dead-letters/orders/export", all=1, any_queue=1).status == 200
+    assert site.get("/dead-letters/orders-dlq/export").status == 400
+    assert ended(site, drop.send(confirm="orders", any_queue="1"))["deleted"] == 1
+    assert 'name="any_queue"' not in Form(site, f"{DEAD}/redrive").page
