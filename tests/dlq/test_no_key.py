@@ -34,7 +34,7 @@ def redrive(place: Place, desk: Desk) -> None:
 
 
 def drop_restore_and_redrive(place: Place, desk: Desk) -> None:
-    lines = list(desk.lines("dead"))
+    lines = list(desk.lines("dead", all=True))
     place.client.call("PurgeQueue", {"QueueUrl": place.client.queue("dead").url})
     desk.restore(iter(lines)).wait()
     redrive(place, desk)

@@ -18,6 +18,8 @@ from semel.spark.receiving import Assignment, Task
 from semel.spark.storage import LocalStore, Store
 from semel.sqs import Client, Entry, Queue
 
+BY_HAND = "by hand"  # the plan of an assignment that no planner made: sealed when its task is made
+
 
 @dataclass
 class Intake:
@@ -44,6 +46,9 @@ class Intake:
 
     def task(self, assignment: Assignment) -> Task:
         now = self.now
+        if assignment.plan == BY_HAND and self.log.over().through < assignment.batch:
+            self.log.create(self.options.queues)
+            self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 1}})
         return Task(self.options, assignment, log=self.log, queue=self.queue, first_wait=0, clock=now, monotonic=now)
 
     def run(self, assignment: Assignment) -> list[str]:

@@ -68,6 +68,12 @@ def batch(number: int, pipeline: str = PIPELINE) -> MicroBatch:
     return MicroBatch(pipeline, number)
 
 
+def committed(sink: Sink, batch: MicroBatch) -> bool:
+    """Whether the batch is in."""
+    last = sink.last(batch.pipeline)
+    return last is not None and last.number >= batch.number
+
+
 def run(writer: Writer, rows: Sequence[pa.RecordBatch], task: int = 0, attempt: str = "") -> Written:
     """One attempt of a task, as an executor makes it: what it gets and what it gives travels."""
     there: Writer = pickle.loads(pickle.dumps(writer))

@@ -27,10 +27,11 @@ from semel.spark import handlers
 from semel.spark.handlers_queue import RowQueue
 from semel.spark.handlers_rows import NEEDED, messages
 from semel.spark.handlers_task import BACKLOG, Patience
-from semel.spark.sinks.base import MicroBatch, Written
+from semel.spark.sinks.base import Commit, MicroBatch, Written
 from semel.spark.sinks.handler import HandlerSink
 from semel.sqs import Attribute, Client, Received
 from spark.shops import Shop, all_of, made, rows, send
+from spark.sinks_support import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -348,7 +349,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     (shop.folder / "well").touch()
     sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"))
     sink.open(NEEDED)
-    assert sink.committed(MicroBatch("p", 2))
+    assert committed(sink, MicroBatch("p", 2))
     batch(3, "a4", "a5")
     assert (len(shop.effects()), sink.state.waiting) == (4, 4)  # not before its time
 
@@ -496,7 +497,7 @@ def test_a_driver_that_was_overtaken_commits_nothing(shop: Shop) -> None:
         new.commit(MicroBatch("p", number), [written(0)])
     with pytest.raises(SemelError, match="another run"):  # also when the versions in between are gone
         old.commit(MicroBatch("p", 1), [written(0)])
-    assert new.committed(MicroBatch("p", 5))
+    assert committed(new, MicroBatch("p", 5))
 
 
 def test_files_of_tasks_that_were_not_run_are_kept(shop: Shop) -> None:
@@ -612,6 +613,29 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     assert 90 < after.state.returned["a2"] - time.time() <= 100
     assert after.state.returned["a3"] == after.state.returned["a2"]  # the group is blocked until then
     assert (shop.effects(), after.state.waiting) == (["a1"], 0)
+
+
+def test_handlers_whose_query_was_removed_get_every_new_message(
+    spark: SparkSession, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders, app = shop.queue(), shop.app()
+    send(orders, [{"id": "first"}])
+    assert on_spark(shop, app).error is None
+    shutil.rmtree(shop.folder / "ck/orders/query")
+    send(orders, [{"id": "second"}])
+    assert on_spark(shop, app).error is None
+    assert shop.effects() == ["first", "second"]
+    assert "its query is begun anew" in caplog.text
+
+
+def test_another_batch_under_the_number_of_one_that_is_done_is_an_error(shop: Shop) -> None:
+    sink = HandlerSink(shop.place(shop.app()), str(shop.folder / "c"))
+    sink.open(NEEDED)
+    sink.commit(MicroBatch("p", 1, "log/1/a"), [written(0)])
+    sink.commit_waiting([written(0)])
+    assert sink.last("p") == Commit(1, "log/1/a")
+    with pytest.raises(SemelError, match="holds another batch 1"):
+        sink.commit(MicroBatch("p", 1, "log/2/b"), [written(0)])
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ class Setup:
         self.sink.open(ROWS)
         self.rejects.open(pa.schema([]))
         listener = Listener(self.board, Metrics(self.board.snapshot, ("orders",)))
-        batches = Batches(ID, self.sink, self.rejects, self._committed, traced=True)
+        batches = Batches(ID, self.sink, self.rejects, self._committed, content=lambda: "", traced=True)
         running = Running(batches, listener, self.stop, drain=drain, tick=lambda: None, stopping=lambda: None)
         query = (self.folder / "query").as_uri()
         frame = self.stream() if rows is None else rows
@@ -317,7 +317,7 @@ def test_spark_tells_how_long_a_batch_took(setup: Setup) -> None:
 
 def test_what_is_done_between_two_batches_is_not_done_during_one_nor_after_the_end(tmp_path: Path) -> None:
     did: list[str] = []
-    batches = Batches(ID, ParquetSink(str(tmp_path)), RejectTable(str(tmp_path)), lambda *_: None)
+    batches = Batches(ID, ParquetSink(str(tmp_path)), RejectTable(str(tmp_path)), lambda *_: None, content=lambda: "")
     batches.between(lambda: did.append("between"))
     batches.between(lambda: batches.between(lambda: did.append("during")))
     batches.stop()
@@ -334,7 +334,7 @@ def test_an_error_between_two_batches_ends_the_query(setup: Setup) -> None:
     setup.arrive(good("a"))
     setup.sink.open(ROWS)
     setup.rejects.open(pa.schema([]))
-    batches = Batches(ID, setup.sink, setup.rejects, setup._committed)
+    batches = Batches(ID, setup.sink, setup.rejects, setup._committed, content=lambda: "")
     listener = Listener(setup.board, Metrics(setup.board.snapshot, ("orders",)))
     running = Running(batches, listener, setup.stop, drain=5.0, tick=fail, stopping=lambda: None)
     end = running.run(setup.stream(), "orders", (setup.folder / "query").as_uri(), Trigger(), lambda _: None)

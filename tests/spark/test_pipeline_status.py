@@ -271,7 +271,17 @@ def test_a_record_is_kept_with_its_id(tmp_path: Path) -> None:
     assert checkpoint.record() is None
     made = checkpoint.fresh({"queues": ["orders"]})
     checkpoint.keep(made)
-    assert Checkpoint(str(tmp_path)).record() == Record(made.id, {"queues": ["orders"]})
+    assert Checkpoint(str(tmp_path)).record() == made == Record(made.id, {"queues": ["orders"]}, query=made.query)
+
+
+def test_the_id_of_the_query_is_known_before_spark_writes_it_and_outlives_a_crash_in_between(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    made = checkpoint.fresh({})
+    checkpoint.keep(made)
+    assert made.query is not None
+    assert checkpoint.query_id() == made.query
+    (tmp_path / "pipeline.json").unlink()  # as if it had not been written yet
+    assert checkpoint.fresh({}).query == made.query
 
 
 def test_progress_without_a_record_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -282,7 +292,7 @@ def test_progress_without_a_record_is_not_gone_on_with(tmp_path: Path) -> None:
 
 def test_a_record_that_cannot_be_read_stops_the_run(tmp_path: Path) -> None:
     LocalStore(str(tmp_path)).put("pipeline.json", b"{}")
-    with pytest.raises(CheckpointError, match="restore it"):
+    with pytest.raises(CheckpointError, match="restore this one file"):
         Checkpoint(str(tmp_path)).record()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.spark.log import LogError, Place, counts
+from semel.spark.log import LogError, OtherQuery, Place, counts
 from semel.spark.planning import Planner, assignments
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, intake
@@ -308,6 +308,77 @@ def test_a_new_checkpoint_on_an_old_log_is_refused(place: Intake) -> None:
     planner.latest(end, 100)
     with pytest.raises(LogError, match="checkpoint is new"):
         place.planner().initial()
+
+
+def test_a_batch_has_one_plan_and_a_second_driver_with_another_is_refused(place: Intake) -> None:
+    place.send("a")
+    one, other = place.planner(), place.planner()
+    start = one.initial()
+    ours, theirs = one.latest(start, 100), other.latest(start, 100)
+    one.assignments(start, ours)
+    with pytest.raises(OtherQuery, match="planned by another query"):
+        other.assignments(start, theirs)
+    assert one.assignments(start, ours) == place.planner().assignments(start, ours)  # a replay is none of these
+    assert place.waiting() == (1, 0)
+
+
+def test_a_checkpoint_that_was_lost_during_the_first_batch_is_refused_and_what_is_sealed_stays(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    place.batch(planner, planner.initial())
+    place.send("b")
+    again = place.planner()
+    with pytest.raises(OtherQuery, match="planned by another query"):
+        again.latest(again.initial(), 100)
+    assert place.log.read(Place(1, 0, 0)) is not None
+    assert place.waiting() == (1, 0)
+
+
+def test_a_query_with_a_name_goes_on_in_its_log_with_what_is_sealed(place: Intake) -> None:
+    named = place.with_options(owner="q1")
+    named.send("a")
+    planner = named.planner()
+    end, rows = named.batch(planner, planner.initial())
+    named.send("b")
+    again = named.planner()
+    assert named.batch(again, again.initial()) == (end, rows)
+    assert named.batch(again, end)[1] == ["b"]
+
+
+def test_a_log_is_refused_to_a_query_of_another_name_and_to_who_had_it_before(place: Intake) -> None:
+    named = place.with_options(owner="q1")
+    planner = named.planner()
+    start = planner.initial()
+    for other in (place, place.with_options(owner="q2")):
+        with pytest.raises(OtherQuery, match="belongs to another query"):
+            other.planner().initial()
+    place.send("a")
+    end = planner.latest(start, 100)
+    place.log.hand_over("q2")
+    with pytest.raises(OtherQuery, match="planned by another query"):
+        planner.assignments(start, end)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_segment_of_a_task_that_the_plan_does_not_have_is_neither_deleted_nor_dropped(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    place.send("b")
+    stray = replace(assignments(end)[0], task=1)
+    assert place.run(stray) == ["b"]
+    with pytest.raises(LogError, match=r"t0001-p00000\.seg is of a task that the plan"):
+        place.planner().latest(end, 100)
+    assert place.log.read(Place(1, 1, 0)) is not None
+
+
+def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    place.store.delete(place.store.names("b0000000001"))
+    with pytest.raises(LogError, match="has no plan of it"):
+        place.planner().latest(end, 100)
 
 
 def test_another_log_under_an_old_checkpoint_is_refused(place: Intake, tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ import pyarrow as pa
 import pytest
 
 from semel.ledger.contract import Ask, Finish, Ledger, LedgerError, Won
-from semel.spark.log import BatchIsOver, Over, Place
+from semel.spark.log import BatchIsOver, LogError, Over, Place
 from semel.spark.receiving import Assignment
 from semel.spark.segments import COLUMNS, Meta, SegmentDamaged
+from semel.spark.storage import LocalStore
 from semel.sqs import letters
 from semel.sqs.errors import SqsError
-from spark.intake import Intake, bodies, intake
+from spark.intake import BY_HAND, Intake, bodies, intake
 
 ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
-GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30)
+GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
 
 
 @pytest.fixture
@@ -95,6 +96,68 @@ def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> Non
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
         place.run(GIVEN)
+
+
+def test_an_ack_without_its_segment_is_damage_and_no_other_messages_are_received_in_its_place(
+    place: Intake, tmp_path: Path
+) -> None:
+    place.send("a")
+    assert place.run(GIVEN) == ["a"]
+    (tmp_path / "log" / Place(1, 0, 0).segment).unlink()
+    place.send("b")
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        place.run(GIVEN)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_it(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        given = replace(GIVEN, queue="orders.fifo")
+        place.send(*map(str, range(25)), group="g")
+        place.run(given)
+        place.store.delete([Place(1, 0, 0).segment, Place(1, 0, 0).mark])
+        with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+            place.run(given)
+
+
+def test_an_executor_that_does_not_see_the_drivers_log_receives_nothing(place: Intake, tmp_path: Path) -> None:
+    place.send("a")
+    place.task(GIVEN)  # its driver has sealed the plan
+    elsewhere = replace(place, store=LocalStore(str(tmp_path / "a disk of its own")))
+    for there in (elsewhere, replace(elsewhere, store=LocalStore(str(tmp_path / "with a log of its own")))):
+        task = there.task(replace(GIVEN, plan="the driver's"))
+        with pytest.raises(LogError, match="does not see the segment log of its driver"):
+            list(task.tables())
+        there.log.create(place.options.queues)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_retried_task_does_not_take_what_a_sibling_has_sealed_in_the_same_run(place: Intake) -> None:
+    place.send("a", "b")
+    one, other = GIVEN, replace(GIVEN, task=1)
+    dead = place.task(one)
+    dead._settle = _dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):  # the executor dies between seal and delete
+        list(dead.tables())
+    place.clock.advance(place.options.visibility + 1)
+    assert place.run(other) == []
+    assert sorted(place.run(one)) == ["a", "b"]
+
+
+def test_fifo_a_retried_task_does_not_take_what_it_has_sealed_itself(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        place.send(*map(str, range(5)), group="g")
+        given = replace(GIVEN, queue="orders.fifo")
+        dead = place.task(given)
+        dead._settle = _dies  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            list(dead.tables())
+        place.clock.advance(place.options.visibility + 1)
+        assert place.run(given) == [str(n) for n in range(5)]
+
+
+def _dies(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_message_that_is_about_to_be_visible_again_is_not_sealed(place: Intake) -> None:
@@ -265,7 +328,3 @@ def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> 
         place.log.seal(Place(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
         with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
             place.run(GIVEN)
-
-
-def _dies(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt

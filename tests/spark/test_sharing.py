@@ -16,9 +16,9 @@ from semel.spark.log import Place, Sealed, SegmentLog
 from semel.spark.receiving import Assignment
 from semel.spark.segments import Meta
 from semel.spark.storage import LocalStore
-from spark.intake import Intake, intake
+from spark.intake import BY_HAND, Intake, intake
 
-GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30)
+GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
 AGAIN = replace(GIVEN, replay=True)
 NEXT = replace(GIVEN, batch=2)
 VISIBILITY = 120

@@ -13,14 +13,16 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import SemelError
-from semel.spark.sinks.base import Sink, SinkError
+from semel.spark.sinks.base import Commit, MicroBatch, Sink, SinkError
 from semel.spark.storage import open_store
 from spark.sinks_support import (
     EVERY_ROW,
     EVERY_TYPE,
     ORDERS,
+    PIPELINE,
     Table,
     batch,
+    committed,
     delta_table,
     every_type,
     orders,
@@ -76,20 +78,20 @@ def _table(kind: str, request: Any, tmp_path: Path) -> Table:
 
 def test_batches_that_go_well_are_in_the_table(any_table: Table) -> None:
     sink = any_table.driver()
-    assert not sink.committed(batch(0))
+    assert not committed(sink, batch(0))
     put(sink, 0, [orders("a"), orders("b", "c")], [orders("d")])
     put(sink, 1, [orders("e")])
     assert any_table.ids() == ["a", "b", "c", "d", "e"]
-    assert sink.committed(batch(0))
-    assert sink.committed(batch(1))
-    assert not sink.committed(batch(2))
+    assert committed(sink, batch(0))
+    assert committed(sink, batch(1))
+    assert not committed(sink, batch(2))
 
 
 def test_a_batch_whose_driver_died_before_the_commit_is_written_again_and_is_in_once(any_table: Table) -> None:
     put(any_table.driver(), 0, [orders("a")])
     write(any_table.driver(), 1, [orders("b")], [orders("c")])
     after = any_table.driver()
-    assert not after.committed(batch(1))
+    assert not committed(after, batch(1))
     put(after, 1, [orders("b")], [orders("c")])
     assert any_table.ids() == ["a", "b", "c"]
 
@@ -97,7 +99,7 @@ def test_a_batch_whose_driver_died_before_the_commit_is_written_again_and_is_in_
 def test_a_batch_whose_driver_died_after_the_commit_is_known_to_be_in(table: Table) -> None:
     put(table.driver(), 0, [orders("a")], [orders("b")])
     after = table.driver()
-    assert after.committed(batch(0))
+    assert committed(after, batch(0))
     put(after, 1, [orders("c")])
     assert table.ids() == ["a", "b", "c"]
 
@@ -115,7 +117,30 @@ def test_a_zombie_that_commits_its_own_attempts_late_changes_nothing(any_table: 
     put(after, 1, [orders("c")])
     zombie.commit(batch(0), late)
     assert any_table.ids() == ["a", "b", "c"]
-    assert after.committed(batch(1))
+    assert committed(after, batch(1))
+
+
+def test_a_table_tells_the_last_batch_of_a_pipeline_and_what_it_was_made_of(any_table: Table) -> None:
+    sink = any_table.driver()
+    assert sink.last(PIPELINE) is None
+    for number, content in enumerate(("0123456789ab/7/00112233445566", "0123456789ab/8/ffeeddccbbaa99")):
+        made = MicroBatch(PIPELINE, number, content)
+        sink.commit(made, [run(sink.writer(made), [orders(str(number))])])
+        assert any_table.driver().last(PIPELINE) == Commit(number, content)
+    any_table.sinks.append(closed := any_table.make())
+    assert closed.last(PIPELINE) == Commit(1, content)  # also before it is opened
+    assert sink.last("f" * 32) is None
+
+
+def test_another_batch_under_the_number_of_one_that_is_in_is_an_error_and_not_left_out_in_silence(
+    any_table: Table,
+) -> None:
+    sink = any_table.driver()
+    first, second = (MicroBatch(PIPELINE, 0, f"0123456789ab/{n}/00112233445566") for n in (1, 2))
+    sink.commit(first, [run(sink.writer(first), [orders("a")])])
+    late = run(sink.writer(second), [orders("b")], task=1)
+    with pytest.raises(SinkError, match="holds another batch 0"):
+        sink.commit(second, [late])
 
 
 def test_of_two_drivers_that_commit_a_batch_at_once_one_puts_it_in(any_table: Table) -> None:
@@ -124,7 +149,7 @@ def test_of_two_drivers_that_commit_a_batch_at_once_one_puts_it_in(any_table: Ta
     commits = [partial(sink.commit, batch(0), theirs) for sink, theirs in zip(drivers, written, strict=True)]
     assert at_once(commits) == []
     assert any_table.ids() == ["a", "b"]
-    assert all(sink.committed(batch(0)) for sink in drivers)
+    assert all(committed(sink, batch(0)) for sink in drivers)
 
 
 def test_drivers_that_make_the_table_at_once_make_one(table: Table) -> None:
@@ -191,7 +216,7 @@ def test_two_pipelines_that_write_to_one_table_do_not_take_each_other_for_themse
     put(table.driver(), 0, [orders("a")])
     other = table.driver()
     theirs = batch(0, "f" * 32)
-    assert not other.committed(theirs)
+    assert not committed(other, theirs)
     other.commit(theirs, [run(other.writer(theirs), [orders("b")])])
     assert table.ids() == ["a", "b"]
 

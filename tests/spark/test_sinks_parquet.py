@@ -12,7 +12,7 @@ import pytest
 from semel.spark import points
 from semel.spark.sinks.base import SinkError
 from semel.spark.sinks.parquet import ParquetSink
-from spark.sinks_support import ORDERS, Table, batch, files_of, orders, parquet_table, put, run, write
+from spark.sinks_support import ORDERS, Table, batch, committed, files_of, orders, parquet_table, put, run, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def test_a_driver_that_dies_within_a_commit_leaves_nothing_double_and_nothing_ou
     monkeypatch.undo()
     assert len(files_of(folder)) == min(moment, 2)
     after = table.driver()
-    assert not after.committed(batch(0))
+    assert not committed(after, batch(0))
     put(after, 0, [orders("a")], [orders("b")])
     assert table.ids() == ["a", "b"]
     sink.commit(batch(0), written)  # the zombie's way on
@@ -150,7 +150,7 @@ def test_a_folder_that_the_driver_does_not_share_is_noticed(table: Table, folder
     (folder / "_semel" / "writing" / written.payload["hidden"]).unlink()
     with pytest.raises(SinkError, match="every executor must see the same folder"):
         sink.commit(batch(0), [written])
-    assert not sink.committed(batch(0))
+    assert not committed(sink, batch(0))
 
 
 def test_a_folder_of_somebody_elses_files_is_taken_if_the_columns_agree(table: Table, folder: Path) -> None:

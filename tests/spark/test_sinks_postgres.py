@@ -22,6 +22,7 @@ from spark.sinks_support import (
     UTC_TIME,
     Table,
     batch,
+    committed,
     execute,
     orders,
     postgres_table,
@@ -87,7 +88,7 @@ def test_a_driver_that_dies_within_the_transaction_has_changed_nothing(
         sink.commit(batch(0), written)
     monkeypatch.undo()
     after = table.driver()
-    assert not after.committed(batch(0))
+    assert not committed(after, batch(0))
     assert table.ids() == []
     put(after, 0, [orders("a")])
     assert table.ids() == ["a"]
@@ -103,7 +104,7 @@ def test_a_connection_that_is_lost_at_the_commit_leaves_the_batch_in_once(
         written = write(sink, 0, [orders("a")], [orders("b")])
         wire.cut_before(message)
         sink.commit(batch(0), written)
-        assert sink.committed(batch(0))
+        assert committed(sink, batch(0))
         sink.close()
     assert sorted(row["id"] for row in select(server.url, f"SELECT id FROM {name}")) == ["a", "b"]
     assert select(server.url, "SELECT number, rows FROM semel_batches") == [{"number": 0, "rows": 2}]
@@ -118,7 +119,7 @@ def test_a_server_that_crashes_after_the_copy_loses_staging_and_that_is_noticed(
     server.start()
     with pytest.raises(SinkError, match="has 0 rows where 2 were written"):
         sink.commit(batch(1), written)
-    assert not sink.committed(batch(1))
+    assert not committed(sink, batch(1))
     put(table.driver(), 1, [orders("b")], [orders("c")])
     assert table.ids() == ["a", "b", "c"]
 
@@ -128,7 +129,7 @@ def test_a_server_that_was_away_between_batches_is_found_again(table: Table, ser
     put(sink, 0, [orders("a")])
     server.stop()
     server.start()
-    assert sink.committed(batch(0))
+    assert committed(sink, batch(0))
     put(sink, 1, [orders("b")])
     assert table.ids() == ["a", "b"]
 
@@ -140,7 +141,7 @@ def test_a_zombie_of_long_ago_is_refused_by_the_number_of_its_batch(table: Table
         put(after, number, [orders(str(number))])
     zombie.commit(batch(3), late)
     assert "x" not in table.ids()
-    assert after.committed(batch(39))
+    assert committed(after, batch(39))
 
 
 def test_a_commit_outlives_a_database_that_would_forget_it(server: Server, name: str) -> None:

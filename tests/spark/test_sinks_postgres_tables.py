@@ -21,6 +21,7 @@ from spark.sinks_support import (
     UTC_TIME,
     Table,
     batch,
+    committed,
     execute,
     orders,
     postgres_table,
@@ -150,7 +151,7 @@ def test_a_constraint_of_the_users_own_stops_the_batch_with_its_name_and_leaves_
         sink.commit(batch(0), written)
     assert name in str(caught.value)
     assert table.ids() == []
-    assert not sink.committed(batch(0))
+    assert not committed(sink, batch(0))
     execute(server.url, f"ALTER TABLE {name} DROP CONSTRAINT small_orders")
     sink.commit(batch(0), written)
     assert table.ids() == ["a", "long"]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from semel.spark.sinks.base import SinkError
+from semel.spark.sinks.base import Commit, MicroBatch, SinkError
 from semel.spark.sinks.rejects import TABLE, RejectQueue, RejectTable, letter_for
 from semel.sqs import Attribute, Client, Queue, Received, letters
 from semel.sqs.limits import MAX_MESSAGE_BYTES
-from spark.sinks_support import NOON, UTC_TIME, batch, put, put_by_spark, read_parquet, run, write
+from spark.sinks_support import NOON, PIPELINE, UTC_TIME, batch, committed, put, put_by_spark, read_parquet, run, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,14 +151,24 @@ def test_on_a_fifo_queue_letters_keep_their_group_and_are_not_doubled_in_doubt(d
     assert [(one.group, json.loads(one.body)["nr"]) for one in dead_fifo.received()] == [("g", 1), ("dead-letters", 2)]
 
 
+def test_the_dead_letters_of_another_batch_under_the_same_number_are_an_error(dead: Letters) -> None:
+    sink = dead.driver()
+    first, second = (MicroBatch(PIPELINE, 0, f"log/{n}/a") for n in (1, 2))
+    written = run(sink.writer(first), [rejected(message(1))])
+    sink.commit(first, [written])
+    assert dead.driver().last(PIPELINE) == Commit(0, "log/1/a")
+    with pytest.raises(SinkError, match="holds another batch 0"):
+        sink.commit(second, [written])
+
+
 def test_a_replay_after_the_note_sends_nothing(dead: Letters) -> None:
     rows = [rejected(message(1), message(2))]
     write(dead.driver(), 0, rows, [rejected(message(3))])
     after = dead.driver()
-    assert not after.committed(batch(0))
+    assert not committed(after, batch(0))
     put(after, 0, rows, [rejected(message(3))])
     assert dead.bodies() == [1, 2, 3]
-    assert after.committed(batch(0))
+    assert committed(after, batch(0))
     put(dead.driver(), 0, rows, [rejected(message(3))])
     assert dead.bodies() == []
 
@@ -218,7 +228,7 @@ def test_letters_that_cannot_be_sent_stop_the_batch(dead: Letters, client: Clien
     client.call("SetQueueAttributes", {"QueueUrl": dead.queue.url, "Attributes": {"MaximumMessageSize": "1024"}})
     with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot become a dead letter in orders-dlq"):
         write(sink, 0, [rejected(message(1, body="x" * 2_000))])
-    assert not sink.committed(batch(0))
+    assert not committed(sink, batch(0))
     dead.queue.drop()
     with pytest.raises(SinkError, match="orders-dlq"):
         write(sink, 0, [rejected(message(1))])
@@ -275,7 +285,7 @@ def test_a_replay_puts_no_message_into_the_table_twice(tmp_path: Path) -> None:
         sink.open()
         write(sink, 0, [rejected(message(1))])
         put(sink, 0, [rejected(message(1))], [], [rejected(message(2))])
-        assert sink.committed(batch(0))
+        assert committed(sink, batch(0))
     assert sorted(row["message_id"] for row in read_parquet(path)) == ["m-1", "m-2"]
 
 

@@ -20,11 +20,12 @@ from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError
 from semel.spark import source, writing
 from semel.spark.pipeline.spec import SqsSpec
-from semel.spark.sinks.base import MicroBatch
+from semel.spark.sinks.base import Commit, MicroBatch
 from semel.spark.sinks.queue import QueueSink
 from semel.spark.writing_rows import Columns, Outgoing, Rows, as_json
 from semel.spark.writing_sending import Sender, SendError
 from semel.sqs import Client, Queue, Received
+from spark.sinks_support import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -399,9 +400,18 @@ def test_a_batch_that_is_replayed_sends_only_what_is_not_known_to_be_sent(client
     assert json.loads(before[0].body).keys() == {"id", "customer", "_message_id"}
     assert {message.group for message in before} == {"c0", "c1", "c2"}
     out.commit(batch, [written])
-    assert out.committed(batch)
-    assert not out.committed(MicroBatch("p" * 32, 4))
+    assert committed(out, batch)
+    assert not committed(out, MicroBatch("p" * 32, 4))
     assert not list((tmp_path / "sent").rglob("0*-*"))
+
+
+def test_another_batch_under_the_number_of_one_that_was_sent_is_an_error(client: Client, tmp_path: Path) -> None:
+    queue = client.create_queue("out")
+    sink(queue, tmp_path).commit(MicroBatch("p" * 32, 3, "log/3/a"), [])
+    again = sink(queue, tmp_path)
+    assert again.last("p" * 32) == Commit(3, "log/3/a")
+    with pytest.raises(SemelError, match="holds another batch 3"):
+        again.commit(MicroBatch("p" * 32, 3, "log/9/b"), [])
 
 
 def test_equal_rows_of_two_batches_or_tasks_are_different_messages(client: Client, tmp_path: Path) -> None:

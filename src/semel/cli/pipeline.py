@@ -21,6 +21,7 @@ examples:
   semel pipeline run orders.toml                   run until SIGTERM or Ctrl-C
   semel pipeline run orders.toml --available-now   what is there now, then exit
   semel pipeline status orders.toml --json
+  semel pipeline reset orders.toml                 after the checkpoint was damaged
 """
 _RUN = """\
 examples:
@@ -62,6 +63,24 @@ exit codes:
   1  something is to be mended first
   2  wrong usage
 """
+_RESET = """\
+For a checkpoint that does not belong to its segment log or its table any more:
+Spark's folder query/ was removed, an older copy was restored, a segment is gone.
+Whatever is sealed and not in the table is written by the next run; what is in
+the table is not written again. Without --yes it shows what it would do, and asks.
+
+examples:
+  semel pipeline reset orders.toml
+  semel pipeline reset orders.toml --yes
+  semel pipeline reset orders.toml --json | jq .may_lose
+
+exit codes:
+  0  reset
+  1  it cannot be, or messages may be lost and --accept-loss was not given
+  2  wrong usage
+  3  shown only: nothing was changed
+"""
+_ADOPT = "a table that another pipeline, or this one with another checkpoint, has written to"
 _CREATE_DLQ = "a dead-letter queue for each queue that has none, with a maxReceiveCount of 5"
 SINKS = ("parquet", "delta", "postgres", "sqs", "handler")
 
@@ -79,6 +98,7 @@ def add_to(commands: Any) -> None:
     _add_check(steps)
     _add_run(steps)
     _add_status(steps)
+    _add_reset(steps)
 
 
 def _step(steps: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
@@ -93,6 +113,7 @@ def _add_run(steps: Any) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
     parser.add_argument("--available-now", action="store_true", help="what is waiting now, then exit")
     parser.add_argument("--create-dlq", action="store_true", help=f"create {_CREATE_DLQ}")
+    parser.add_argument("--adopt", action="store_true", help=f"add to {_ADOPT}")
     parser.add_argument("--cores", type=_cores, metavar="N", help="cores of this machine to use (default: all)")
     parser.add_argument("--master", metavar="URL", help="Spark's master, for a cluster (default: this machine)")
     options.add_aws(parser)
@@ -120,6 +141,7 @@ def run(given: argparse.Namespace) -> int:
         cores=given.cores,
         show="json" if given.json else "auto",
         create_dlq=given.create_dlq,
+        adopt=given.adopt,
     )
     if report.error is not None:
         raise report.error
@@ -167,6 +189,52 @@ def status(given: argparse.Namespace) -> int:
     return status_.show(load(given.file), as_json=given.json)
 
 
+def _add_reset(steps: Any) -> None:
+    parser = _step(steps, "reset", "Begin a pipeline's progress anew; what is sealed is written first.", _RESET)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--accept-loss", action="store_true", help="also where messages may be lost or come twice")
+    options.add_aws(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON; only shows, unless --yes is given")
+    parser.set_defaults(run=reset)
+
+
+def reset(given: argparse.Namespace) -> int:
+    import json
+    from contextlib import ExitStack
+
+    from semel.spark.pipeline import requirements
+    from semel.spark.pipeline.reset import PipelineReset
+
+    pipeline = _loaded(given)
+    requirements.check(pipeline)
+    with ExitStack() as stack:
+        found = PipelineReset(pipeline, stack)
+        refused = found.plan.loses and not given.accept_loss
+        if not given.json:
+            print("\n".join(found.told()), flush=True)
+        done = not refused and (given.yes or (not given.json and _agreed(pipeline.name)))
+        if done:
+            found.carry_out()
+        if given.json:
+            print(json.dumps(found.plain(done), indent=2))
+    if refused:
+        text = "messages may be lost, so nothing was changed; see above, and add --accept-loss if there is no other way"
+        print(f"semel: {text}", file=sys.stderr)
+        return 1
+    if not given.json:
+        print(f"done; next: semel pipeline run {given.file}" if done else "nothing was changed")
+    return 0 if done else 3
+
+
+def _agreed(name: str) -> bool:
+    """Ask, where there is somebody to be asked."""
+    if not sys.stdin.isatty():
+        print("there is no terminal to confirm at: add --yes to reset it", file=sys.stderr)
+        return False
+    return input(f"reset {name}? [y/N] ").strip().lower() in ("y", "yes")
+
+
 def _add_init(steps: Any) -> None:
     parser = _step(
         steps, "init", "Write a commented pipeline file.", "example:\n  semel pipeline init orders.toml --sink postgres"
@@ -196,6 +264,7 @@ def _add_check(steps: Any) -> None:
     parser = _step(steps, "check", "Is a pipeline's file right, and what would happen? Changes nothing.", _CHECK)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
     parser.add_argument("--create-dlq", action="store_true", help=f"as for a run that creates {_CREATE_DLQ}")
+    parser.add_argument("--adopt", action="store_true", help=f"as for a run that adds to {_ADOPT}")
     options.add_aws(parser)
     parser.add_argument("--sql", action="store_true", help="check the SQL of constraints, too, which starts Spark")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -207,6 +276,6 @@ def check(given: argparse.Namespace) -> int:
 
     from semel.spark.pipeline import checking
 
-    found = checking.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq)
+    found = checking.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
     print(json.dumps(found.plain(), indent=2) if given.json else "\n".join(checking.told(found)))
     return 0 if found.passed else 1

@@ -6,6 +6,7 @@ in it then comes again, and the ledger knows what was done.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -13,7 +14,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -25,17 +27,19 @@ from semel.errors import SemelError
 from semel.spark import points
 from semel.spark.handlers_apps import configure_logs
 from semel.spark.handlers_rows import NEEDED
-from semel.spark.log import SegmentLog
+from semel.spark.pipeline import agreement
+from semel.spark.pipeline.batches import is_in
+from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.failures import explained
 from semel.spark.pipeline.stopping import Stop
 from semel.spark.sinks.base import MicroBatch, Written
 from semel.spark.sinks.handler import HandlerSink, HandlerWriter
-from semel.spark.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_log: Final = logging.getLogger("semel.spark")
 TICK: Final = 0.25
 WRITTEN_DOWN: Final = 5.0  # seconds for Spark to write down that a batch is done
 RESULT: Final = "task INT, result BINARY"
@@ -66,7 +70,7 @@ class Source:
         # One for FIFO, as then a batch has each group in the order that SQS gave it out in.
         return 1 if lane.fifo else self.wanted_receivers or min(4, cores())
 
-    def rows(self, spark: SparkSession, lane: Lane) -> DataFrame:
+    def rows(self, spark: SparkSession, lane: Lane, query: str | None) -> DataFrame:
         from semel.spark import source
 
         client = self.app.client()
@@ -81,6 +85,8 @@ class Source:
             "endpointUrl": client.endpoint,
             "region": client.region,
         }
+        if query is not None:
+            options["owner"] = query
         if self.app.profile:
             options["profile"] = self.app.profile
         return spark.readStream.format("sqs").options(**options).load()
@@ -106,11 +112,16 @@ class HandlerQuery:
         self._failed: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._spark: SparkSession | None = None
+        self._checkpoint = Checkpoint(source.folder_of(lane))
+        self._log = agreement.log_of(self._checkpoint)
+        self._content = partial(agreement.content_of, self._log)
+        self._record: Record | None = None
 
     def start(self, spark: SparkSession) -> None:
         self._spark = spark
         self.sink.open(NEEDED)
-        rows = self._source.rows(spark, self._lane)
+        self._record = self._proved()
+        rows = self._source.rows(spark, self._lane, self._record.query)
         if self._lane.fifo:
             rows = self.sink.arrange(rows, max(2, cores()))
         self._query = (
@@ -121,25 +132,55 @@ class HandlerQuery:
             .start()
         )
 
+    def _proved(self) -> Record:
+        """That log, progress and handlers belong together. If not, the query is begun anew, which loses and repeats
+        nothing: what is sealed comes first, and the ledger knows what is done."""
+        sinks = (self.sink,)
+        former = self._checkpoint.record()
+        record = self._checkpoint.fresh({}) if former is None else former
+        if former is not None:
+            try:
+                agreement.check(self._checkpoint, record, self._log, sinks)
+            except Disagreement as error:
+                plan = agreement.plan_reset(self._checkpoint, record, self._log, sinks)
+                if plan.loses:
+                    raise SemelError(
+                        f"queue {self.name}: messages that were sealed under {self._checkpoint.url} are gone, and may "
+                        f"be in no queue any more: {', '.join(plan.lost) or self._log.store.url}. Restore these files "
+                        "from a copy; or remove that folder, to begin anew without them. Nothing was started"
+                    ) from error
+                _log.warning(
+                    "queue %s: %s; its query is begun anew, and %d messages that are sealed come first",
+                    self.name,
+                    error,
+                    plan.replayed,
+                )
+                record = agreement.reset(self._checkpoint, record, self._log, sinks, plan)
+        self._checkpoint.keep(record)
+        return record
+
     def _batch(self, df: DataFrame, number: int) -> None:
         try:
             with self._turn:
                 if self._stopping:
                     raise StopAsked(f"batch {number} of {self.name} is not begun")
-                self._carry_out(df, MicroBatch(self.name, number))
+                assert self._record is not None
+                self._carry_out(df, MicroBatch(self._record.id, self._record.base + number))
                 self._done = number
         except BaseException as error:  # Spark tells of it as text only
             self._failed = error
             raise
 
     def _carry_out(self, df: DataFrame, batch: MicroBatch) -> None:
-        if self.sink.committed(batch):  # the source still has to see its rows read, to be sure of its deletes
+        if is_in(
+            self.sink, batch, self._content
+        ):  # the source still has to see its rows read, to be sure of its deletes
             df.write.format("noop").mode("append").save()
             self._give_back()
             return
         written = _outcomes(df, _Task(self.sink.writer(batch)))
         points.reached("before-commit")
-        self.sink.commit(batch, written)
+        self.sink.commit(replace(batch, content=self._content()), written)
         self._give_back()
         points.reached("after-commit")
         self._count(written)
@@ -148,7 +189,7 @@ class HandlerQuery:
         """Tell the source what of the batch is not to be deleted, before Spark writes down that the batch is done."""
         if self._lane.fifo:  # what a Standard queue's handlers have not finished was sent back as a copy
             state, now = self.sink.state, time.time()
-            SegmentLog(open_store(self._source.segments(self._lane))).give_back(state.batch, state.returned)
+            self._log.give_back(state.batch, state.returned)
             self._returned = {id_: due for id_, due in (self._returned | state.returned).items() if due > now}
 
     def try_waiting(self) -> None:

@@ -31,6 +31,7 @@ READ: Final = {
     "columns": "columns",
     "inflight": "in_flight",
     "attemptlog": "attempt_log",
+    "owner": "owner",
     "endpointurl": "endpoint_url",
     "region": "region",
     "profile": "profile",
@@ -77,6 +78,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     in_flight: str = "leave"
     attempt_log: str | None = None
+    owner: str | None = None  # the query that the log belongs to, if it has a name: a pipeline's does
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None

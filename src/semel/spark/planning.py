@@ -1,19 +1,20 @@
 """Which batch comes next, and what its tasks are to do. Runs beside the driver; receives nothing itself.
 
-An offset names segments: {"log": id, "batch": 7, "plan": {"orders": 2}, "rows": 25000, "bytes": …, "planned_at": …}
-is the end of batch 7, whose two tasks have received from `orders`, each up to so many rows and bytes. It has all that a
-replay needs. `planned_at`, in milliseconds, is the time of all its rows: it never goes back, whatever clocks do.
+An offset names segments: {"log": id, "id": …, "batch": 7, "plan": {"orders": 2}, "rows": 25000, "bytes": …,
+"planned_at": …} is the end of batch 7, whose two tasks have received from `orders`, each up to so many rows and bytes.
+It has all that a replay needs. `planned_at`, in milliseconds, is the time of all its rows: it never goes back, whatever
+clocks do. Spark writes it down; then it is sealed in the log as the one plan of that batch, before a task is started.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
+from uuid import uuid4
 
-from semel.spark.log import LogError, Mark, SegmentLog
+from semel.spark.log import NOTHING_DONE, LogError, Mark, OtherQuery, SegmentLog, way_out
 from semel.spark.options import ReadOptions
 from semel.spark.receiving import Assignment
 from semel.spark.settling import Heart, Settler
@@ -47,7 +48,7 @@ class Planner:
         self._clock = clock
         self._heart = Heart(log, self.queues, options, clock) if options.ack == "committed" else None
         self._idle = IDLE[0]
-        self._checked = False
+        self._checked = self._begun = False
         self._left: int | None = None  # with AvailableNow: how many messages of the backlog are to come
         self._old = 0  # and how many of it were in the last batch
         self._empty = 0
@@ -58,18 +59,23 @@ class Planner:
     # What Spark asks.
 
     def initial(self) -> Offset:
-        identity = self.log.create(self.options.queues)
+        """Where a query begins that has no offset yet. A named query (a pipeline's) has proved who it is, and may go on
+        in its log after a reset; for any other, a log with a history is somebody else's."""
+        identity = self.log.create(self.options.queues, self.options.owner)
         over = self.log.over().through
-        if over:
-            raise LogError(
+        if over and self.options.owner is None:
+            raise OtherQuery(
                 f"{self.log.store.url} is the segment log of a query that has got to batch {over}, but this checkpoint "
-                "is new. Go on with the checkpoint that belongs to it, or give 'segments' an empty folder"
+                f"is new. {NOTHING_DONE}. {way_out(None)}"
             )
-        return {"log": identity["id"], "batch": 0}
+        return {"log": identity["id"], "batch": over}
 
     def latest(self, start: Offset, rows: int | None) -> Offset:
         """The end of the next batch, or `start` if nothing is waiting. `rows`: no more than these, if given."""
         self._account(self._settled(start))
+        left = self._left_behind(start["batch"] + 1)
+        if left is not None:
+            return left
         if self._backlog_is_done:
             return start
         backlog = self._wait_for_others() if self._waits else self.look()
@@ -87,6 +93,7 @@ class Planner:
             limit = min(limit, max(self._left, WORTH_A_TASK))
         end = {
             "log": start["log"],
+            "id": uuid4().hex,
             "batch": start["batch"] + 1,
             "plan": plan,
             "rows": max(1, -(-limit // tasks)),
@@ -104,6 +111,7 @@ class Planner:
                 "another version"
             )
         self._check(end)
+        self.log.seal_plan(end, self.options.owner)
         sealed, _ = self.log.places(end["batch"])
         if self._heart is not None:
             self._heart.watch(end["batch"])
@@ -129,15 +137,26 @@ class Planner:
 
     # How it is found out.
 
+    def _left_behind(self, batch: int) -> Offset | None:
+        """A plan of the next batch that is sealed already, although Spark has not written it down: another query's, or
+        what this one has left to be done before it was reset."""
+        if self._begun:
+            return None
+        self._begun = True
+        found = self.log.plan(batch)
+        if found is not None and self.options.owner is None:
+            raise self.log.planned_by_another(batch, None)
+        return found
+
     def _settled(self, offset: Offset) -> list[Mark]:
         self._check(offset)
         if self._heart is not None:
             self._heart.committed(offset["batch"])
-        return self._settler.settle(offset["batch"])
+        return self._settler.settle(offset["batch"], offset.get("id"))
 
     def _check(self, offset: Offset) -> None:
         if not self._checked:
-            self.log.check(offset["log"], self.options.queues)
+            self.log.check(offset["log"], self.options.queues, self.options.owner)
             self._checked = True
 
     @cached_property
@@ -193,8 +212,18 @@ class Planner:
 def assignments(end: Offset, *, replay: bool = False, suspects: bool = False) -> list[Assignment]:
     """What the tasks of the batch that ends here are to do; the same each time it is run."""
     names = [name for name, count in end["plan"].items() for _ in range(count)]
-    given = [
-        Assignment(end["batch"], number, name, end["rows"], end["bytes"], end.get("before"), replay, suspects)
+    return [
+        Assignment(
+            end["batch"],
+            number,
+            name,
+            end["rows"],
+            end["bytes"],
+            before=end.get("before"),
+            replay=replay,
+            suspects=suspects,
+            plan=end["id"],
+            planned_at=end["planned_at"],
+        )
         for number, name in enumerate(names)
     ]
-    return [replace(one, planned_at=end["planned_at"]) for one in given]

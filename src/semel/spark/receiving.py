@@ -7,14 +7,18 @@ The rules:
 3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
 4. Whoever loses the race for a seal gives its messages back, and gives out the winner's.
 5. Of which it is not known that they are deleted is written down beside the segment, as suspects.
+6. A task that does not see the log of its driver receives nothing. One whose segment is gone receives no other
+   messages in its place.
+7. What other tasks of the batch have sealed is not sealed again, whenever they did.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -27,7 +31,7 @@ from semel.spark import building, points
 from semel.spark.building import Taken
 from semel.spark.gathering import FIRST_WAIT, Arrival, Gathering
 from semel.spark.ledgers import Guard, guard_for
-from semel.spark.log import BatchIsOver, Mark, Place, Sealed, SegmentLog
+from semel.spark.log import BatchIsOver, LogError, Mark, Place, Sealed, SegmentLog
 from semel.spark.options import ReadOptions
 from semel.spark.segments import COLUMNS, Meta
 from semel.spark.storage import open_store
@@ -42,7 +46,8 @@ PAGE: Final = 100  # receipts that one thread settles at a time
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
-    before. `suspects`: there are some to look out for. `planned_at`: when the batch was planned, in milliseconds."""
+    before. `suspects`: there are some to look out for. `plan`: the id of the batch's plan, as sealed in the log.
+    `planned_at`: when the batch was planned, in milliseconds."""
 
     batch: int
     task: int
@@ -52,6 +57,7 @@ class Assignment:
     before: int | None = None
     replay: bool = False
     suspects: bool = False
+    plan: str = ""
     planned_at: int = 0
 
 
@@ -103,26 +109,52 @@ class Task:
         self._pool: ThreadPoolExecutor | None = None
         self._unfinished: list[Callable[[], None]] = []
         self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
-        self._suspects: dict[str, Any] | None = None
+        self._suspects: frozenset[str] | None = None
+        self._part = 0
 
     def tables(self) -> Iterator[pa.Table]:
         """The sealed parts of this task, in order."""
-        part = 0
         try:
+            self._check_log()
             while True:
-                place = Place(self.given.batch, self.given.task, part)
-                sealed = self.log.read(place)
+                place = Place(self.given.batch, self.given.task, self._part)
+                sealed = self.log.read(place) or self._missed(place)
                 sealed = self._receive(place) if sealed is None else self._settle_again(sealed)
                 yield sealed.table
                 if sealed.meta.last:
                     break
-                part += 1
+                self._part += 1
         finally:
             for finish in self._unfinished:
                 finish()
             if self._pool is not None:
                 self._pool.shutdown()
             self._tracer.close()
+
+    def _check_log(self) -> None:
+        """The driver has sealed the batch's plan in its log. Who does not find it there looks at another log."""
+        found = self.log.plan(self.given.batch)
+        if found is not None and found["id"] == self.given.plan:
+            return
+        if self.log.over().through >= self.given.batch:
+            raise BatchIsOver(f"batch {self.given.batch} of {self.log.store.url} was finished by another attempt")
+        raise LogError(
+            f"this executor ({socket.gethostname()}) does not see the segment log of its driver in "
+            f"{self.log.store.url}: there is {'no plan' if found is None else 'another plan'} of batch "
+            f"{self.given.batch}. It has received nothing. Put the checkpoint and 'segments' where the driver and all "
+            "executors see the same files: a shared file system at the same path, or s3://"
+        )
+
+    def _missed(self, place: Place) -> Sealed | None:
+        """Nothing is sealed at our place. Unless a twin has just sealed it, nothing of ours may be behind it either:
+        an ack, or a further part, tells of a segment that was there."""
+        sealed, marked = self.log.places(place.batch)
+        if not any(p.task == place.task and p.part >= place.part for p in (*sealed, *marked)):
+            return None
+        found = self.log.read(place)
+        if found is None and self.log.over().through < place.batch:
+            raise self.log.lost(place)
+        return found
 
     # Receiving and sealing.
 
@@ -151,7 +183,7 @@ class Task:
     def _sift(self, arrivals: Sequence[Arrival], counts: _Counts) -> list[Taken]:
         """What is new among the arrivals and stays ours long enough."""
         found: dict[str, Taken] = {}
-        now, suspects, rule = self._monotonic(), self._known_suspects(), self._rule
+        now, suspects, rule = self._monotonic(), self._known_suspects(arrivals), self._rule
         for at, hidden_until, messages in arrivals:
             ours = hidden_until - now > self.options.margin
             for message in messages:
@@ -165,20 +197,19 @@ class Task:
                     found[id_] = Taken(message, at, hidden_until, key)
         return list(found.values())
 
-    def _known_suspects(self) -> dict[str, Any]:
+    def _known_suspects(self, arrivals: Sequence[Arrival]) -> Collection[str]:
         if self._suspects is None:
-            self._suspects = {}
-            if self.given.suspects:
-                self._suspects |= self.log.suspects().get(self.queue.name, {})
-            if self.given.replay:
-                self._suspects |= dict.fromkeys(self._sealed_by_others())
-        return self._suspects
+            self._suspects = frozenset(self.log.suspects().get(self.queue.name, {}) if self.given.suspects else ())
+        # What another task has sealed was delivered before, to that task; SQS counts deliveries.
+        again = self.given.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
+        return self._suspects.union(self._sealed_by_others()) if again else self._suspects
 
     def _sealed_by_others(self) -> Iterator[str]:
-        """A batch that is run again: what its other tasks sealed the first time may be visible again by now."""
+        """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
+        looked up after each receive, as they may have done so in this very run."""
         sealed, marked = self.log.places(self.given.batch)
         for place in sealed:
-            if place.task == self.given.task:
+            if place.task == self.given.task and place.part >= self._part:  # a twin's: see `_lose`
                 continue
             mark = self.log.marked(place) if place in marked else None
             if mark is not None and mark.deleted:
@@ -214,6 +245,7 @@ class Task:
             twins=counts.twins,
             backlog=self._of_backlog(taken),
             refused=tuple(refused),
+            attempt=self.attempt,
         )
         again = counts.healing
         if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
@@ -288,6 +320,7 @@ class Task:
             known=len(refused),
             backlog=len(fresh),
             refused=tuple(refused),
+            attempt=sealed.meta.attempt,
         )
         self._settle(sealed.place, mark, fresh, [])
         return sealed

@@ -15,7 +15,19 @@ from dataclasses import replace
 from typing import Final
 
 from semel.consumer.backoff import visibility_for
-from semel.spark.log import HORIZON, Mark, Over, Place, Sealed, SegmentLog, Totals, folder
+from semel.spark.log import (
+    HORIZON,
+    NOTHING_DONE,
+    LogError,
+    Mark,
+    Over,
+    Place,
+    Sealed,
+    SegmentLog,
+    Totals,
+    folder,
+    way_out,
+)
 from semel.spark.options import ReadOptions
 from semel.spark.storage import StorageError
 from semel.sqs.client import Failure, Queue
@@ -59,12 +71,15 @@ class Settler:
             [name for name in self._log.store.names() if name.startswith("b") and name.partition("/")[0] <= over]
         )
 
-    def settle(self, through: int) -> list[Mark]:
-        """Batches up to this one are committed. Returns what they came to, if that was not known before."""
+    def settle(self, through: int, plan: str | None) -> list[Mark]:
+        """Batches up to this one, run by the plan with this id, are committed. Returns what they came to, if that was
+        not known before."""
         with self._lock:
             if through <= self._over.through:
                 return []
             batches = range(self._over.through + 1, through + 1)
+            for batch in batches:
+                self._check(batch, plan if batch == through else None)
             marks = [mark for batch in batches for mark in self._settled(batch)]
             totals = Totals(**{name: getattr(self._over.totals, name) for name in Totals.__slots__})
             totals.batches += len(batches)
@@ -77,11 +92,29 @@ class Settler:
             self._suspects = self._suspects if suspects is None else suspects
             return marks
 
+    def _check(self, batch: int, plan: str | None) -> None:
+        """That what is sealed of a batch is what was committed. Before anything of it is deleted or dropped."""
+        found, url = self._log.plan(batch), self._log.store.url
+        if found is None or (plan is not None and found["id"] != plan):
+            what = "has no plan of it" if found is None else "has another plan of it"
+            raise LogError(
+                f"the checkpoint says that batch {batch} is committed, but the segment log {url} {what}: log and "
+                f"checkpoint do not belong together, or one is an older copy. {NOTHING_DONE}. "
+                f"{way_out(self._options.owner)}"
+            )
+        tasks = sum(found["plan"].values())
+        strange = [place for place in self._log.places(batch)[0] if place.task >= tasks]
+        if strange:
+            raise LogError(
+                f"{url}/{strange[0].segment} is of a task that the plan of batch {batch} does not have: it was not "
+                f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"
+            )
+
     def _settled(self, batch: int) -> list[Mark]:
         sealed, marked = self._log.places(batch)
         returned = self._log.returned() if self._options.ack == "committed" else {}
         marks = []
-        for place in sealed:
+        for place in sorted({*sealed, *marked}):
             mark = self._log.marked(place) if place in marked else None
             if mark is None or not mark.deleted:
                 mark = self._delete(place, mark, returned)
@@ -90,14 +123,15 @@ class Settler:
 
     def _delete(self, place: Place, mark: Mark | None, returned: Mapping[str, float]) -> Mark:
         segment = self._log.read(place)
-        assert segment is not None
+        if segment is None:
+            raise self._log.lost(place)
         segment = segment.without(mark.refused if mark is not None else ())
         if returned:
             self._give_back(segment, returned)
             segment = segment.without(returned)
         hidden_until = max(segment.meta.surely_hidden_until, self._kept_until(place))
         unsure = delete_all(self._queues[segment.meta.queue], segment, self._options.threads)
-        if self._clock() >= hidden_until:  # then even a delete that was answered with success may have had no effect
+        if self._clock() >= hidden_until:  # then even a delete that succeeded may have had no effect
             unsure = sent_at(segment)
         rows = len(segment.table)
         known = mark or Mark(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)

@@ -5,12 +5,15 @@ state store goes back to where it was before the batch. What happens if the driv
 
 1. Before or while the tasks write: nothing is committed. The batch is run again; what tasks had written is nobody's,
    and its sink removes it. Dead letters that a task had noted as sent are not sent again.
-2. Rejects are committed, rows are not: run again, the reject sink says `committed`, so only rows are written.
+2. Rejects are committed, rows are not: run again, the reject sink has the batch, so only rows are written.
 3. Rows are committed, and Spark has not written that down: run again with no writers at all. The rows must still be
    pulled through: the state store has to get from the state before the batch to the state after it.
 4. Committed, but not yet counted or told to the attempt log: the batch is counted by the run that replays it, for the
    status names the last batch that it counts. Of the attempt log see events.py.
 5. After Spark's own commit: the next batch.
+
+A sink has a batch if its last commit has the batch's number *and* content: which segments of which log it was made of.
+Another content under that number means that the checkpoint does not belong to the table: nothing is read or deleted.
 
 Each commit is idempotent and safe against another driver that does the same (see sinks/base.py), so a zombie that wakes
 up at any of these points commits what is committed, or nothing.
@@ -25,18 +28,21 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from semel.errors import SemelError
 from semel.spark import points
+from semel.spark.pipeline.checkpoint import RESET, Disagreement
 from semel.spark.pipeline.tasks import RESULT, Outcome, Task
 from semel.spark.sinks.base import MicroBatch, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+ContentOf = Callable[[], str]
 Done = Callable[[int, float, Sequence[Outcome]], None]
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]  # what an executor does with a partition
 
@@ -47,7 +53,10 @@ class StopAsked(Exception):
 
 class Batches:
     """The function for `foreachBatch`. `done(number, began, outcomes)` is told of each batch that is committed;
-    `check(number)` is asked before that, when its tasks are through, and raises what speaks against the commit."""
+    `check(number)` is asked before that, when its tasks are through, and raises what speaks against the commit.
+
+    `content` tells what the batch in hand is made of. `base`: what to add to Spark's number of a batch, as a query that
+    was reset begins at 0 again."""
 
     def __init__(
         self,
@@ -56,11 +65,14 @@ class Batches:
         rejects: Sink,
         done: Done,
         *,
+        content: ContentOf,
+        base: int = 0,
         check: Callable[[int], None] = lambda _: None,
         traced: bool = False,
     ) -> None:
         self._pipeline, self._sink, self._rejects = pipeline, sink, rejects
         self._done, self._check, self._traced = done, check, traced
+        self._content, self._base = content, base
         self._turn = threading.Lock()  # held while a batch is in hand
         self._stopping = False
         self.last: int | None = None  # the last batch that went well in this run
@@ -102,8 +114,8 @@ class Batches:
                 self._turn.release()
 
     def _run(self, df: DataFrame, number: int) -> None:
-        began, batch = time.time(), MicroBatch(self._pipeline, number)
-        rows_in, rejects_in = self._sink.committed(batch), self._rejects.committed(batch)
+        began, batch = time.time(), MicroBatch(self._pipeline, self._base + number)
+        rows_in, rejects_in = is_in(self._sink, batch, self._content), is_in(self._rejects, batch, self._content)
         task = Task(
             None if rows_in else self._sink.writer(batch),
             None if rejects_in else self._rejects.writer(batch),
@@ -112,13 +124,29 @@ class Batches:
         outcomes = outcomes_of(df, task)
         if not rows_in:
             self._check(number)
+        batch = replace(batch, content=self._content())
         points.reached("before-commit")
         if not rejects_in:
             self._rejects.commit(batch, [one.rejected for one in outcomes if one.rejected is not None])
         if not rows_in:
             self._sink.commit(batch, [one.written for one in outcomes if one.written is not None])
         points.reached("after-commit")
-        self._done(number, began, outcomes)
+        self._done(batch.number, began, outcomes)
+
+
+def is_in(sink: Sink, batch: MicroBatch, content: ContentOf) -> bool:
+    """Whether the very batch that is about to be run is in a sink. One that has another batch under its number, or a
+    later one, stops the query: its rows would be dropped, and they are in no queue any more."""
+    last = sink.last(batch.pipeline)
+    if last is None or last.number < batch.number:
+        return False
+    if last.number == batch.number and last.content == content():
+        return True
+    raise Disagreement(
+        f"{sink.name} holds batch {last.number} ({last.content or 'not known which'}), and Spark is about to run batch "
+        f"{batch.number}, which is another one: the checkpoint is older than the table, or another driver runs on it. "
+        f"Nothing was received or deleted for it. {RESET}"
+    )
 
 
 def outcomes_of(df: DataFrame, task: Work) -> list[Outcome]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -14,7 +14,7 @@ from semel.errors import SemelError
 from semel.extras import MissingExtra
 from semel.spark.options import COLUMN_NAMES, ReadOptions, read_options
 from semel.spark.pipeline import evolution, requirements, schema
-from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError, Record
 from semel.spark.pipeline.file_sections import PipelineFileError, nearest
 from semel.spark.pipeline.schema import Array, Kind, Map, Plain, Struct, Type
 from semel.spark.pipeline.spec import (
@@ -61,14 +61,14 @@ class Check:
         return asdict(self) | {"passed": self.passed}
 
 
-def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = False) -> Check:
+def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = False, adopt: bool = False) -> Check:
     """`with_spark`: look at the SQL of constraints, too, for which Spark has to be started. `create_dlq`: the run will
-    create the dead-letter queues that are missing."""
+    create the dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
     missing = list(requirements.missing(pipeline))
     findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
     findings += [*_queues(pipeline, create_dlq), *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
     if not any(isinstance(error, MissingExtra) for error in missing):
-        findings += _tables(pipeline)
+        findings += _tables(pipeline, adopt)
     if with_spark and not missing:
         findings += _conditions(pipeline)
     return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
@@ -239,7 +239,7 @@ def _leads_to_a_field(steps: Sequence[str | int], kind: Type, *, any_as_text: bo
     return inner is not None and _leads_to_a_field(rest, inner, any_as_text=any_as_text)
 
 
-def _tables(pipeline: Pipeline) -> Iterator[Finding]:
+def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
     """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
     from semel.spark.pipeline.making import rejects_of, sink_of
     from semel.spark.pipeline.rows import row_schema
@@ -252,7 +252,7 @@ def _tables(pipeline: Pipeline) -> Iterator[Finding]:
             try:
                 sink = make(pipeline)
                 if isinstance(sink, Checkable):
-                    sink.check(schema, None if former is None else former.id)
+                    sink.check(schema, None if former is None else former.id, adopt=adopt)
                     yield Finding(Level.FINE, f"{sink.name}: can be written to")
             except SemelError as error:
                 yield Finding(Level.PROBLEM, str(error))
@@ -273,6 +273,25 @@ def _conditions(pipeline: Pipeline) -> Iterator[Finding]:
         yield Finding(Level.FINE, f"constraints: Spark understands all {len(pipeline.schema.constraints)}")
 
 
+def _agreement(pipeline: Pipeline, former: Record) -> Finding:
+    """Whether checkpoint, segment log and sinks belong together."""
+    from semel.spark.pipeline import agreement
+    from semel.spark.pipeline.making import rejects_of, sink_of
+
+    checkpoint = Checkpoint(pipeline.checkpoint)
+    with ExitStack() as stack:
+        try:
+            sinks = [sink_of(pipeline), rejects_of(pipeline)]
+            for sink in sinks:
+                stack.callback(sink.close)
+            agreement.check(checkpoint, former, agreement.log_of(checkpoint), sinks)
+        except CheckpointError as error:
+            return Finding(Level.PROBLEM, f"checkpoint: {error}")
+        except SemelError:  # a sink that does not answer, of which `_tables` tells
+            return Finding(Level.WARNING, "checkpoint: whether it belongs to the table cannot be looked up")
+    return Finding(Level.FINE, "checkpoint: goes on where it was")
+
+
 def _history(pipeline: Pipeline) -> Iterator[Finding]:
     try:
         former = Checkpoint(pipeline.checkpoint).record()
@@ -282,6 +301,6 @@ def _history(pipeline: Pipeline) -> Iterator[Finding]:
     if former is None:
         yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
         return
-    yield Finding(Level.FINE, "checkpoint: goes on where it was")
+    yield _agreement(pipeline, former)
     for change in evolution.compare(former.spec, evolution.recorded(pipeline)):
         yield Finding(Level.PROBLEM if change.breaking else Level.FINE, change.text)

@@ -1,12 +1,13 @@
 """A pipeline's checkpoint: who it is, what it was run with, and who runs it now.
 
-    pipeline.json   its id and what of its file must not change under a running history
+    pipeline.json   its id, the id of its query, and what of its file must not change under a running history
     status.json     how it does, or did
     lock            locked by the one driver that runs it (a checkpoint on a file system)
     query/          Spark's own: offsets, commits, state
     segments/       the source's segment log
 
 The rule: nothing is run on a checkpoint that another driver holds, or whose record says that exactly once would break.
+Whether query, log and sink belong together is looked at in agreement.py.
 """
 
 from __future__ import annotations
@@ -29,22 +30,44 @@ from semel.spark.storage import LocalStore, StorageError, Store, open_store
 RECORD: Final = "pipeline.json"
 LOCK: Final = "lock"
 QUERY: Final = "query"
+SEGMENTS: Final = "segments"
+METADATA: Final = "metadata"
+
+
+RESET: Final = (
+    "Do not remove files or restore an older copy: `semel pipeline reset FILE` goes on from what the log and the table "
+    "have. It shows what it will do and what it would repeat before it changes anything"
+)
 
 
 class CheckpointError(SemelError):
     """A checkpoint cannot be used; the text says why, and the way out."""
 
 
+class Disagreement(CheckpointError):
+    """The checkpoint, its segment log and the sink do not belong together; nothing was started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`id` names the pipeline to its sinks for as long as the checkpoint lives."""
+    """`id` names the pipeline to its sinks for as long as the checkpoint lives. `query`: Spark's id of the query that
+    the progress, the log and the commits are of; None in a record of an earlier version. `base`: the number, for the
+    sinks, of that query's batch 0."""
 
     id: str
     spec: Mapping[str, Any]
     version: str = __version__
+    query: str | None = None
+    base: int = 0
 
     def encode(self) -> bytes:
-        made = {"id": self.id, "semel": self.version, "spec": self.spec}
+        made = {
+            "id": self.id,
+            "semel": self.version,
+            "spec": self.spec,
+            "query": self.query,
+            "base": self.base,
+        }
         return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
 
@@ -66,28 +89,51 @@ class Checkpoint:
             return None
         try:
             found = orjson.loads(data)
-            return Record(found["id"], found["spec"], found.get("semel", "?"))
+            version, query, base = found.get("semel", "?"), found.get("query"), found.get("base", 0)
+            return Record(found["id"], found["spec"], version, query, base)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.url}/{RECORD} cannot be read ({error}). It holds the pipeline's id, by which its sink knows "
-                "what is in already: restore it from a copy, or begin with a new checkpoint and an empty table"
+                "what is in already. It changes only with the pipeline's file and with a reset: restore this one file "
+                "from a copy that is newer than those, or begin with a new checkpoint and a new table"
             ) from error
 
     def fresh(self, spec: Mapping[str, Any]) -> Record:
         """The record of a pipeline that has not run yet."""
-        if self.store.names(f"{QUERY}/commits") or self.store.names(f"{QUERY}/offsets"):
+        if self.newest("commits") >= 0 or self.newest("offsets") >= 0 or self.store.names(SEGMENTS):
             raise CheckpointError(
                 f"{self.url} holds the progress of a query but no {RECORD}. Without the id in it, what the sink has "
-                "already would be written again: restore the file, or begin with a new checkpoint and an empty table"
+                "already would be written again: restore this one file, or begin with a new checkpoint and a new table"
             )
-        return Record(uuid4().hex, dict(spec))
+        return Record(uuid4().hex, dict(spec), query=self.query_id() or str(uuid4()))
 
     def keep(self, record: Record) -> None:
+        """The query's id first: a record whose query is not there is then one whose query was removed."""
+        if record.query is not None and self.query_id() is None:
+            self.store.put(f"{QUERY}/{METADATA}", orjson.dumps({"id": record.query}))
         self.store.put(RECORD, record.encode())
+
+    def query_id(self) -> str | None:
+        """The id of the query that Spark's part is of."""
+        data = self.store.read(f"{QUERY}/{METADATA}")
+        if data is None:
+            return None
+        try:
+            return str(orjson.loads(data)["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.url}/{QUERY}/{METADATA} cannot be read ({error}): it says which query Spark's progress is of. "
+                f"{RESET}"
+            ) from error
+
+    def newest(self, folder: str) -> int:
+        """The last batch in Spark's `offsets` (planned) or `commits` (done); -1 if there is none."""
+        names = [name.rpartition("/")[2] for name in self.store.names(f"{QUERY}/{folder}")]
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One driver at a time. In S3 there is no such lock: Spark itself stops the second one at its first batch."""
+        """One driver at a time. In S3 there is no such lock: there the sealed plan of a batch stops the second one."""
         if not isinstance(self.store, LocalStore):
             yield
             return

@@ -22,10 +22,11 @@ log: Final = logging.getLogger("semel.spark")
 
 
 class Listener(StreamingQueryListener):
-    """Of one query; others of the same session are not its business. `run_id` is set once the query is started."""
+    """Of one query; others of the same session are not its business. `run_id` is set once the query is started. `base`:
+    the number of its batch 0 for the board."""
 
-    def __init__(self, board: Board, metrics: Metrics) -> None:
-        self._board, self._metrics = board, metrics
+    def __init__(self, board: Board, metrics: Metrics, base: int = 0) -> None:
+        self._board, self._metrics, self._base = board, metrics, base
         self._changed = threading.Condition()
         self._batch = -1
         self._heard = time.monotonic()
@@ -69,7 +70,7 @@ class Listener(StreamingQueryListener):
         self._heard = time.monotonic()
         seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1_000
         if "addBatch" in progress.get("durationMs", {}):  # else nothing was done: it only says that it is there
-            self._board.took(progress["batchId"], seconds)
+            self._board.took(self._base + progress["batchId"], seconds)
             self._metrics.batch_seconds.observe(seconds)
             with self._changed:
                 self._batch = progress["batchId"]

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from semel import __version__
 from semel.errors import SemelError
 from semel.spark.dedup import late_rows
 from semel.spark.interpreter import running_spark
-from semel.spark.pipeline import queues, starting, status
+from semel.spark.pipeline import agreement, queues, starting, status
 from semel.spark.pipeline.batches import Batches
 from semel.spark.pipeline.board import Board, source_totals
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
@@ -28,12 +29,12 @@ from semel.spark.pipeline.making import rejects_of, sink_of, traces
 from semel.spark.pipeline.metrics import Metrics, health, serve
 from semel.spark.pipeline.running import End, Running, Trigger
 from semel.spark.pipeline.snapshot import Snapshot, State
-from semel.spark.pipeline.spec import Dedup, HandlerSpec, Pipeline, segments_of
+from semel.spark.pipeline.spec import Dedup, HandlerSpec, Pipeline
 from semel.spark.pipeline.stopping import Stop, interruptible, on_signals
 from semel.spark.pipeline.tasks import Outcome
 from semel.spark.sessions import end_java
+from semel.spark.sinks.base import Checkable
 from semel.spark.sinks.rejects import TABLE as REJECTED
-from semel.spark.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,18 +73,22 @@ def run(
     show: Show = "auto",
     drain: float = DRAIN,
     create_dlq: bool = False,
+    adopt: bool = False,
     stop: Stop | None = None,
 ) -> Report:
     """Runs it until it fails, is stopped (by a signal or `stop.ask()`), or with `available_now` the backlog is done.
 
     A refusal before the start is raised; what happens from then on is in the report, and in status.json. A signal that
-    comes before the query runs ends it at once, and Spark with it. `create_dlq`: create missing dead-letter queues.
+    comes before the query runs ends it at once, and Spark with it.
+
+    `create_dlq`: create missing dead-letter queues. `adopt`: write to a table that another pipeline, or this one with
+    another checkpoint, has written to.
     """
     stop = Stop() if stop is None else stop
     checkpoint = Checkpoint(pipeline.checkpoint)
     with interruptible(), checkpoint.held():
         record = recorded(pipeline, checkpoint)
-        wanted = _Wanted(available_now, master, cores, show, drain, create_dlq)
+        wanted = _Wanted(available_now, master, cores, show, drain, create_dlq, adopt)
         return _Run(pipeline, checkpoint, record, wanted, stop).run()
 
 
@@ -97,7 +102,7 @@ def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:
         return checkpoint.fresh(spec)
     for change in evolution.check(former.spec, spec):
         log.info("%s: %s", pipeline.name, change.text)
-    return Record(former.id, spec)
+    return replace(former, spec=spec, version=__version__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class _Wanted:
     show: Show
     drain: float
     create_dlq: bool
+    adopt: bool
 
 
 class _Run:
@@ -117,7 +123,7 @@ class _Run:
         self.pipeline, self.checkpoint, self.record = pipeline, checkpoint, record
         self.wanted, self.stop = wanted, stop
         self.sink, self.rejects = sink_of(pipeline), rejects_of(pipeline)
-        self.segments = open_store(segments_of(checkpoint.url))
+        self.log = agreement.log_of(checkpoint)
         former = status.read(checkpoint.store)
         self.board = Board(pipeline.name, record.id, self.sink.name, former)
         self.status = status.StatusFile(checkpoint.store, self.board)
@@ -163,14 +169,16 @@ class _Run:
             stack.callback(starting.stop_quietly, spark)
         from semel.spark.pipeline.listener import Listener
 
-        rows = starting.source_rows(spark, self.pipeline, self.checkpoint.url, self.sink)
-        listener = Listener(self.board, self.metrics)
+        rows = starting.source_rows(spark, self.pipeline, self.checkpoint.url, self.sink, self.record.query)
+        listener = Listener(self.board, self.metrics, self.record.base)
         batches = Batches(
             self.record.id,
             self.sink,
             self.rejects,
             self._committed,
             check=partial(self._check_late, spark),
+            content=partial(agreement.content_of, self.log),
+            base=self.record.base,
             traced=self.events is not None,
         )
         self._serve(stack, lambda: 0.0 if batches.busy else listener.silence)
@@ -197,7 +205,11 @@ class _Run:
             queues.create_dead_letter_queues(self.pipeline)
         for sink, schema in ((self.sink, parsing.row_schema(self.pipeline)), (self.rejects, REJECTED)):
             stack.callback(sink.close)
+            if isinstance(sink, Checkable) and not self.wanted.adopt:
+                sink.check_owner(self.record.id)
             sink.open(schema)
+        if self.checkpoint.record() is not None:
+            agreement.check(self.checkpoint, self.record, self.log, (self.sink, self.rejects))
         self.checkpoint.keep(self.record)
 
     def _serve(self, stack: ExitStack, silence: Callable[[], float]) -> None:
@@ -237,7 +249,7 @@ class _Run:
             raise SemelError(
                 f"Spark would drop {late} rows of batch {number} as late: its watermark, in {self.checkpoint.query}, "
                 "is ahead of the time at which the batch was planned. Nothing of the batch is committed, and its "
-                f"messages are sealed in {self.segments.url}. `semel pipeline reset FILE` begins a new query with "
+                f"messages are sealed in {self.log.store.url}. `semel pipeline reset FILE` begins a new query with "
                 "them; the keys that this one knows are forgotten then"
             )
 
@@ -255,7 +267,7 @@ class _Run:
         size = sum(one.bytes for one in written)
         self.board.committed(number, began, rows=rows, size=size, rejects=rejects)
         try:
-            self.board.received(source_totals(self.segments), by_key=self.pipeline.source.dedup is Dedup.KEY)
+            self.board.received(source_totals(self.log.store), by_key=self.pipeline.source.dedup is Dedup.KEY)
         except (SemelError, OSError) as error:  # figures are missing then; the batch is in
             log.warning("what was received cannot be counted: %s", error)
         self.status.write()

@@ -36,13 +36,15 @@ def started(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkS
     return spark
 
 
-def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: Sink) -> DataFrame:
+def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: Sink, query: str | None) -> DataFrame:
     """The source, each key once if that is wanted, and parsed."""
     from semel.spark import dedup, source
     from semel.spark.pipeline import parsing
 
     source.register(spark)
     options = pipeline.source.options(checkpoint)
+    if query is not None:
+        options["owner"] = query
     folder = traces(pipeline)
     if folder is not None:
         options["attemptLog"] = folder

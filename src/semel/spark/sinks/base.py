@@ -31,10 +31,20 @@ class SinkError(SemelError):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """`pipeline`: its id, kept in its checkpoint. `number`: Spark's batch id; it only grows."""
+    """`pipeline`: its id, kept in its checkpoint. `number` only grows. `content`: what the batch is made of, known once
+    its tasks have run; another batch under the same number has another one."""
 
     pipeline: str
     number: int
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The last batch of a pipeline that is in a sink."""
+
+    number: int
+    content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +82,8 @@ class Sink(Protocol):
     def open(self, schema: pa.Schema) -> None:
         """Once, at the start: make the table, or let it grow; a change that would break it is a `SinkError`."""
 
-    def committed(self, batch: MicroBatch) -> bool:
-        """True: the rows of the batch are in already, and nothing of it need be written."""
+    def last(self, pipeline: str) -> Commit | None:
+        """The last batch of a pipeline that is in; None if the sink has not heard of it. Also before it is opened."""
 
     def writer(self, batch: MicroBatch) -> Writer: ...
 
@@ -103,15 +113,36 @@ class Choosy(Protocol):
 class Checkable(Protocol):
     """A sink that can tell beforehand, and without changing anything, why a pipeline must not write to it."""
 
-    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
-        """Raises SinkError for what `open` would refuse, and for a table that is another's: it has rows, and none of
-        them are of the pipeline with this id (None: it has not run yet)."""
+    def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
+        """Raises SinkError for what `open` would refuse, and what `check_owner` would unless it is to be adopted."""
+
+    def check_owner(self, pipeline: str | None) -> None:
+        """Raises ForeignTable if the table is another's: it has rows, and none of them are of the pipeline with this
+        id (None: it has not run yet)."""
 
 
-def foreign(table: str, found: str) -> SinkError:
-    return SinkError(
-        f"{table} is not this pipeline's: {found}. Choose a new and empty place, or the checkpoint that belongs to it"
-    )
+class ForeignTable(SinkError):
+    """The table was written by another pipeline, or by the same one with another checkpoint."""
+
+    def __init__(self, table: str, found: str) -> None:
+        super().__init__(
+            f"{table} is not this pipeline's: {found}. It was not written with this checkpoint, so what is in it and "
+            "comes again would be in it twice. Choose a new and empty place, or the checkpoint that the table was "
+            "written with; to add to this table all the same, run with --adopt"
+        )
+
+
+def is_in(table: str, last: Commit | None, batch: MicroBatch) -> bool:
+    """Whether a batch is in already. Other rows under its number are an error, never a reason to leave these out."""
+    if last is None or last.number < batch.number:
+        return False
+    if last.number == batch.number and last.content != batch.content:
+        raise SinkError(
+            f"{table} holds another batch {batch.number} ({last.content or 'not known which'}) than the one that is to "
+            f"be written ({batch.content or 'not known which'}); nothing was committed. The checkpoint does not belong "
+            "to this table any more: `semel pipeline reset FILE` goes on from what the log and the table have"
+        )
+    return True
 
 
 def misfits(writer: object, batch: pa.RecordBatch) -> list[Misfit]:

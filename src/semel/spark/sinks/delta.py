@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.spark import points
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, foreign, short
+from semel.spark.log import Content
+from semel.spark.sinks.base import Commit, ForeignTable, MicroBatch, SinkError, Written, checked, is_in, short
 from semel.spark.sinks.delta_files import DeltaWriter, file_system, local_store
 from semel.spark.sinks.parquet_files import check_codec
 from semel.spark.sinks.shapes import grown, storable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIES: Final = 8
 _PAUSE: Final = 0.05  # seconds, doubled from try to try: others write to the table too
+_CONTENT: Final = ("log", "batch", "seals")
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
 _WAY_OUT: Final = "Give the column its old type back and a new one another name, or write to a new table."
 
@@ -60,11 +62,24 @@ class DeltaSink:
         self._persistently("open it", lambda: self._opened(wanted))
         self._schema = wanted
 
-    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
+    def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
         wanted = self._wanted(schema)
-        self._persistently("read its log", lambda: self._checked(wanted, pipeline))
+        if not adopt:
+            self.check_owner(pipeline)
+        self._persistently("read its log", lambda: self._checked(wanted))
 
-    def _checked(self, wanted: pa.Schema, pipeline: str | None) -> None:
+    def check_owner(self, pipeline: str | None) -> None:
+        self._persistently("read its log", lambda: self._check_owner(pipeline))
+
+    def _check_owner(self, pipeline: str | None) -> None:
+        from deltalake.exceptions import TableNotFoundError
+
+        with suppress(TableNotFoundError):
+            table = self._fresh()
+            if (pipeline is None or table.transaction_version(pipeline) is None) and table.file_uris():
+                raise ForeignTable(self.name, "it has rows of others")
+
+    def _checked(self, wanted: pa.Schema) -> None:
         from deltalake.exceptions import TableNotFoundError
 
         try:
@@ -72,8 +87,6 @@ class DeltaSink:
         except TableNotFoundError:
             self._check_empty()
             return
-        if table.file_uris() and (pipeline is None or table.transaction_version(pipeline) is None):
-            raise foreign(self.name, "it has rows of others")
         self._grown(table, wanted)
 
     def _wanted(self, schema: pa.Schema) -> pa.Schema:
@@ -83,8 +96,16 @@ class DeltaSink:
                 raise SinkError(f"{self.name}: column {field.name}: Delta has no type TIME; take STRING or TIMESTAMP")
         return wanted
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return bool(self._persistently("read its log", lambda: _has(self._fresh(), batch)))
+    def last(self, pipeline: str) -> Commit | None:
+        from deltalake.exceptions import TableNotFoundError
+
+        def read() -> Commit | None:
+            with suppress(TableNotFoundError):
+                return _last(self._fresh(), pipeline)
+            return None
+
+        found: Commit | None = self._persistently("read its log", read)
+        return found
 
     def writer(self, batch: MicroBatch) -> DeltaWriter:
         if self._schema is None:
@@ -106,11 +127,13 @@ class DeltaSink:
         from deltalake import CommitProperties, Transaction
 
         table = self._fresh()
-        if _has(table, batch):
+        if is_in(self.name, _last(table, batch.pipeline), batch):
             return False
         unseen = self._unseen(winners)
         if unseen is not None:
-            if _has(self._fresh(), batch):  # meanwhile: whoever put it in has removed what is ours
+            if is_in(
+                self.name, _last(self._fresh(), batch.pipeline), batch
+            ):  # meanwhile: whoever put it in has removed what is ours
                 return False
             raise SinkError(
                 f"{self.name}: what task {unseen.task} wrote is not there: every executor must see the same folder as "
@@ -121,7 +144,9 @@ class DeltaSink:
             [_action(one) for one in winners],
             mode="append",
             schema=table.schema(),
-            commit_properties=CommitProperties(app_transactions=[Transaction(batch.pipeline, batch.number)]),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(app, version) for app, version in _transactions(batch)]
+            ),
         )
         return True
 
@@ -219,9 +244,24 @@ def _prefix(batch: MicroBatch) -> str:
     return f"part-{short(batch.pipeline)}-b{batch.number:010}"
 
 
-def _has(table: DeltaTable, batch: MicroBatch) -> bool:
-    version = table.transaction_version(batch.pipeline)
-    return version is not None and version >= batch.number
+def _transactions(batch: MicroBatch) -> list[tuple[str, int]]:
+    """All that Delta keeps of an application is a whole number, so what a batch is made of takes three more of them."""
+    found = [(batch.pipeline, batch.number)]
+    content = Content.parse(batch.content)
+    if content is not None:
+        numbers = (int(content.log, 16), content.batch, int(content.seals, 16))
+        found += [(f"{batch.pipeline}/{part}", number) for part, number in zip(_CONTENT, numbers, strict=True)]
+    return found
+
+
+def _last(table: DeltaTable, pipeline: str) -> Commit | None:
+    number = table.transaction_version(pipeline)
+    if number is None:
+        return None
+    log, batch, seals = (table.transaction_version(f"{pipeline}/{part}") for part in _CONTENT)
+    if log is None or batch is None or seals is None:
+        return Commit(number)
+    return Commit(number, str(Content(f"{log:012x}", batch, f"{seals:014x}")))
 
 
 def _action(one: Written) -> Any:

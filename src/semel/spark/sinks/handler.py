@@ -28,7 +28,7 @@ from semel.spark import points, segments
 from semel.spark.handlers_apps import Place, loaded
 from semel.spark.handlers_rows import PARKED, in_order, messages, parked, unparked
 from semel.spark.handlers_task import HandlerTask, Patience
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, unique
+from semel.spark.sinks.base import Commit, MicroBatch, SinkError, Written, checked, is_in, unique
 from semel.spark.storage import Store, open_store
 from semel.sqs import Received
 
@@ -57,6 +57,7 @@ class State:
     batch: int = -1
     partitions: int | None = None
     files: dict[str, File] = field(default_factory=dict)
+    content: str = ""
     returned: dict[str, float] = field(default_factory=dict)  # by message id: until when it is to stay hidden
 
     @property
@@ -167,31 +168,32 @@ class HandlerSink:
             self._commit(replace(self.state, version=self.state.version + 1, partitions=partitions))
         return rows.repartition(self.state.partitions or partitions, "queue", F.coalesce("group_id", "message_id"))
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return self.state.batch >= batch.number
+    def last(self, pipeline: str) -> Commit | None:  # noqa: ARG002 - its folder is in the pipeline's checkpoint
+        state = self._state or self._latest()
+        return None if state.batch < 0 else Commit(state.batch, state.content)
 
     def writer(self, batch: MicroBatch | None = None) -> HandlerWriter:  # noqa: ARG002
         """Without a batch: for what waits, and nothing new."""
         return HandlerWriter(self.place, self._store.url, dict(self.state.files), self._patience, self._returns)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        if not self.committed(batch):
+        if not is_in(self.name, self.last(batch.pipeline), batch):
             checked(batch, written)
-            self._advance(batch.number, written)
+            self._advance(Commit(batch.number, batch.content), written)
 
     def commit_waiting(self, written: Sequence[Written]) -> None:
         """What waited has been tried again, between two batches."""
-        self._advance(self.state.batch, written)
+        self._advance(Commit(self.state.batch, self.state.content), written)
 
-    def _advance(self, number: int, written: Sequence[Written]) -> None:
+    def _advance(self, last: Commit, written: Sequence[Written]) -> None:
         before = self.state
         tried = {str(one.task) for one in written}
         files = {task: file for task, file in before.files.items() if task not in tried}
         files |= {str(one.task): File(**one.payload["file"]) for one in written if "file" in one.payload}
         returned = before.returned  # as long as it is the same batch, what that has given back stays so
-        if number > before.batch:
+        if last.number > before.batch:
             returned = {id_: due for one in written for id_, due in one.payload.get("returned", {}).items()}
-        self._commit(State(before.version + 1, number, before.partitions, files, returned=returned))
+        self._commit(State(before.version + 1, last.number, before.partitions, files, last.content, returned))
         for one in written:
             for queue, counts in one.payload["counts"].items():
                 self.counts.setdefault(queue, Counter()).update(counts)
@@ -250,7 +252,7 @@ def read_waiting(store: Store, name: str) -> pa.Table:
     if data is None:
         raise SinkError(
             f"{store.url}/{name} is missing: messages that wait for another attempt were in it, and are no longer in "
-            "their queue. Restore the checkpoint"
+            "their queue. Restore this one file from a copy, not the whole checkpoint"
         )
     return segments.decode(data, f"{store.url}/{name}")[1]
 

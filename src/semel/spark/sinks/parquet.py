@@ -23,7 +23,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.spark import points
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, foreign, short, store_at, unique
+from semel.spark.sinks.base import (
+    Commit,
+    ForeignTable,
+    MicroBatch,
+    SinkError,
+    Written,
+    checked,
+    is_in,
+    short,
+    store_at,
+    unique,
+)
 from semel.spark.sinks.parquet_files import check_codec, encode, encode_file, sync_folder
 from semel.spark.sinks.shapes import grown, shaped, sql_name, storable
 from semel.spark.storage import LocalStore, Store
@@ -52,7 +63,7 @@ class ParquetWriter:
         name = _file(self.prefix, self.number, task)
         store, rows = store_at(self.url), chain((first,), rows)
         if not isinstance(store, LocalStore):
-            if _last(store, self.mark) >= self.number:
+            if (last := _last(store, self.mark)) is not None and last.number >= self.number:
                 return Written(task, attempt, 0, 0)  # the task of a driver that does not know that the batch is in
             data, count = encode(rows, self.schema, self.compression)
             store.put(name, data)
@@ -89,17 +100,20 @@ class ParquetSink:
         if known != self._schema:
             self._store.put(SCHEMA, _written_down(self._schema))
 
-    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
+    def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
         if isinstance(self._store, LocalStore) and self._store.root.exists() and not self._store.root.is_dir():
             raise SinkError(f"{self.name}: it is a file; choose a folder")
-        own = f"{self._prefix}-{short(pipeline)}" if pipeline is not None else None
-        names = [name for name in self._entries() if not name.startswith(("_", "."))]
-        mine = own is not None and (
-            self._store.read(f"{OURS}/{own}.committed") is not None or any(name.startswith(own) for name in names)
-        )
-        if names and not mine:
-            raise foreign(self.name, f"the folder holds {names[0]}{' and more' if len(names) > 1 else ''}")
+        if not adopt:
+            self.check_owner(pipeline)
         self._grown(self._known(), schema)
+
+    def check_owner(self, pipeline: str | None) -> None:
+        own = f"{self._prefix}-{short(pipeline)}" if pipeline is not None else None
+        if own is not None and self._store.read(f"{OURS}/{own}.committed") is not None:
+            return
+        names = [name for name in self._entries() if not name.startswith(("_", "."))]
+        if names and not (own is not None and any(name.startswith(own) for name in names)):
+            raise ForeignTable(self.name, f"the folder holds {names[0]}{' and more' if len(names) > 1 else ''}")
 
     def _entries(self) -> list[str]:
         """What is in the folder: for readers, all of it is one table."""
@@ -119,19 +133,19 @@ class ParquetSink:
         way_out = "Give the column its old type back and a new one another name, or write to a new folder."
         return grown(known, wanted, table=self.name, way_out=way_out, may_lack=False)
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return _last(self._store, self._mark(batch)) >= batch.number
+    def last(self, pipeline: str) -> Commit | None:
+        return _last(self._store, self._mark(pipeline))
 
     def writer(self, batch: MicroBatch) -> ParquetWriter:
         if self._schema is None:
             raise SinkError(f"{self.name} was not opened")
         prefix = f"{self._prefix}-{short(batch.pipeline)}"
-        settings = (self._schema, self._compression, self._mark(batch))
+        settings = (self._schema, self._compression, self._mark(batch.pipeline))
         return ParquetWriter(self._store.url, self.name, prefix, batch.number, *settings)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
         winners = checked(batch, written)
-        if self.committed(batch):
+        if is_in(self.name, self.last(batch.pipeline), batch):
             return
         if isinstance(self._store, LocalStore):
             self._place(self._store.root, winners)
@@ -139,15 +153,15 @@ class ParquetSink:
         prefix, empty = f"{self._prefix}-{short(batch.pipeline)}", [one.task for one in written if not one.rows]
         self._store.delete([_file(prefix, batch.number, task) for task in empty])
         points.reached("during-commit")
-        self._store.put(self._mark(batch), orjson.dumps({"number": batch.number}))
+        self._store.put(self._mark(batch.pipeline), orjson.dumps({"number": batch.number, "content": batch.content}))
         if isinstance(self._store, LocalStore):
             self._tidy(self._store.root, batch)
 
     def close(self) -> None:
         pass
 
-    def _mark(self, batch: MicroBatch) -> str:
-        return f"{OURS}/{self._prefix}-{short(batch.pipeline)}.committed"
+    def _mark(self, pipeline: str) -> str:
+        return f"{OURS}/{self._prefix}-{short(pipeline)}.committed"
 
     def _place(self, root: Path, winners: Sequence[Written]) -> None:
         for one in winners:
@@ -194,10 +208,12 @@ def _file(prefix: str, number: int, task: int) -> str:
     return f"{prefix}-b{number:010}-t{task:04}.parquet"
 
 
-def _last(store: Store, mark: str) -> int:
-    """The last batch that was committed; -1 before the first one."""
+def _last(store: Store, mark: str) -> Commit | None:
     data = store.read(mark)
-    return -1 if data is None else int(orjson.loads(data)["number"])
+    if data is None:
+        return None
+    found = orjson.loads(data)
+    return Commit(int(found["number"]), found.get("content", ""))
 
 
 def _written_down(schema: pa.Schema) -> bytes:

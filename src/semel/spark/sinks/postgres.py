@@ -17,9 +17,9 @@ import pyarrow as pa
 from psycopg import conninfo, sql
 
 from semel.spark import points
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, foreign, short
+from semel.spark.sinks.base import Commit, ForeignTable, MicroBatch, SinkError, Written, checked, is_in, short
 from semel.spark.sinks.postgres_copy import ATTEMPT, PLACE, PostgresWriter, connect, refused
-from semel.spark.sinks.postgres_table import Connection, Table, definition, prepared
+from semel.spark.sinks.postgres_table import Connection, Table, definition, find, prepared
 from semel.spark.sinks.postgres_upsert import upsert
 from semel.spark.sinks.shapes import storable
 
@@ -30,15 +30,15 @@ BATCHES: Final = "semel_batches"
 CREATE_BATCHES: Final = """
 CREATE TABLE IF NOT EXISTS {batches} (
     pipeline text, table_name text, number bigint NOT NULL, rows bigint NOT NULL, at timestamptz NOT NULL,
-    PRIMARY KEY (pipeline, table_name))
+    content text NOT NULL DEFAULT '', PRIMARY KEY (pipeline, table_name))
 """
 WRITERS: Final = "SELECT pipeline FROM {batches} WHERE table_name = %s"
-LAST: Final = "SELECT number FROM {batches} WHERE pipeline = %s AND table_name = %s"
+LAST: Final = "SELECT number, content FROM {batches} WHERE pipeline = %s AND table_name = %s"
 # Waits for another transaction that notes the same; gives nothing if the batch is in.
 NOTE: Final = """
-INSERT INTO {batches} AS b VALUES (%(pipeline)s, %(table)s, %(number)s, %(rows)s, now())
+INSERT INTO {batches} AS b VALUES (%(pipeline)s, %(table)s, %(number)s, %(rows)s, now(), %(content)s)
 ON CONFLICT (pipeline, table_name)
-DO UPDATE SET number = excluded.number, rows = b.rows + excluded.rows, at = excluded.at
+DO UPDATE SET number = excluded.number, rows = b.rows + excluded.rows, at = excluded.at, content = excluded.content
 WHERE b.number < excluded.number
 RETURNING number
 """
@@ -59,6 +59,12 @@ STAGED: Final = """
 SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND starts_with(c.relname::text, %s) AND c.relkind = 'r'
 """
+# Tables of earlier versions lack it.
+HAS_CONTENT: Final = """
+SELECT FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attname = 'content'
+"""
+ADD_CONTENT: Final = "ALTER TABLE {batches} ADD COLUMN IF NOT EXISTS content text NOT NULL DEFAULT ''"
 EXISTS: Final = """
 SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
 """
@@ -112,27 +118,35 @@ class PostgresSink:
             raise
         self._schema = wanted
 
-    def check(self, schema: pa.Schema, pipeline: str | None) -> None:
-        """An existing table is the user's, and rows in it are no reason to refuse it; another pipeline's are."""
+    def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
         wanted = self._wanted(schema)
         try:
             self._connection = connect(self._dsn, self.name, autocommit=True, tries=1)
-            self._persistently("to be opened", lambda: self._checked(wanted, pipeline))
+            self._persistently("to be opened", lambda: self._checked(wanted))
+            if not adopt:
+                self.check_owner(pipeline)
         finally:
             self.close()
 
-    def _checked(self, wanted: pa.Schema, pipeline: str | None) -> None:
+    def _checked(self, wanted: pa.Schema) -> None:
         connection = self._connected()
         with connection.transaction(force_rollback=True):  # so that nothing is changed
             connection.execute("SET LOCAL lock_timeout = '2s'")
-            table = prepared(connection, self._named, wanted, self._key)
-            schema = self._staging_schema or table.schema
-            if connection.execute(EXISTS, (schema, BATCHES)).fetchone() is None:
-                return
-            writers = sql.SQL(WRITERS).format(batches=sql.Identifier(schema, BATCHES))
-            found = [row[0] for row in connection.execute(writers, (str(table),)).fetchall()]
+            prepared(connection, self._named, wanted, self._key)
+
+    def check_owner(self, pipeline: str | None) -> None:
+        """An existing table is the user's, and rows in it are no reason to refuse it; another pipeline's are."""
+        found = self._persistently("to be read", self._writers)
         if found and pipeline not in found:
-            raise foreign(self.name, f"another one has written to it ({BATCHES} has pipeline {found[0]})")
+            raise ForeignTable(self.name, f"another one has written to it ({BATCHES} has pipeline {found[0]})")
+
+    def _writers(self) -> list[str]:
+        found = self._batches()
+        if found is None:
+            return []
+        batches, table = found
+        writers = sql.SQL(WRITERS).format(batches=sql.Identifier(batches, BATCHES))
+        return [row[0] for row in self._connected().execute(writers, (table,)).fetchall()]
 
     def _wanted(self, schema: pa.Schema) -> pa.Schema:
         wanted = storable(schema)
@@ -141,8 +155,8 @@ class PostgresSink:
             raise SinkError(f"{self.name}: the key names {', '.join(missing)}, and the rows have {wanted.names} only")
         return wanted
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return self._persistently("to be read", lambda: self._has(batch))
+    def last(self, pipeline: str) -> Commit | None:
+        return self._persistently("to be read", lambda: self._last(pipeline))
 
     def writer(self, batch: MicroBatch) -> PostgresWriter:
         table, schema = self._opened_table()
@@ -174,20 +188,47 @@ class PostgresSink:
             self._staging_schema = self._staging_schema or table.schema
             if connection.execute(EXISTS, (self._staging_schema, BATCHES)).fetchone() is None:
                 connection.execute(self._formatted(CREATE_BATCHES))
+            elif connection.execute(HAS_CONTENT, (self._staging_schema, BATCHES)).fetchone() is None:
+                connection.execute(self._formatted(ADD_CONTENT))
         return table
 
-    def _has(self, batch: MicroBatch) -> bool:
-        table = str(self._opened_table()[0])
-        row = self._connected().execute(self._formatted(LAST), (batch.pipeline, table)).fetchone()
-        return row is not None and row[0] >= batch.number
+    def _last(self, pipeline: str) -> Commit | None:
+        connection, found = self._connected(), self._batches()
+        if found is None:
+            return None
+        batches, table = found
+        if connection.execute(HAS_CONTENT, (batches, BATCHES)).fetchone() is None:
+            return None  # an earlier version's, which nothing can be proved by
+        last = sql.SQL(LAST).format(batches=sql.Identifier(batches, BATCHES))
+        row = connection.execute(last, (pipeline, table)).fetchone()
+        return None if row is None else Commit(*row)
+
+    def _batches(self) -> tuple[str, str] | None:
+        """The schema of `semel_batches`, and the name of our table in it; None if one of the two is not there."""
+        connection = self._connected()
+        table = find(connection, self._named)
+        if table is None:
+            return None
+        _, schema, name = table
+        batches = self._staging_schema or schema
+        if connection.execute(EXISTS, (batches, BATCHES)).fetchone() is None:
+            return None
+        return batches, f"{schema}.{name}"
 
     def _merged(self, batch: MicroBatch, winners: Sequence[Written]) -> None:
         connection, table = self._connected(), str(self._opened_table()[0])
         with connection.transaction() as transaction:
             connection.execute(DURABLE)
             rows = sum(one.rows for one in winners)
-            note = {"pipeline": batch.pipeline, "table": table, "number": batch.number, "rows": rows}
+            note = {
+                "pipeline": batch.pipeline,
+                "table": table,
+                "number": batch.number,
+                "rows": rows,
+                "content": batch.content,
+            }
             if connection.execute(self._formatted(NOTE), note).fetchone() is None:
+                is_in(self.name, self._last(batch.pipeline), batch)
                 raise psycopg.Rollback(transaction)
             if winners:
                 self._merge(connection, batch, winners)

@@ -111,10 +111,10 @@ class Table:
 def prepared(connection: Connection, name: str, rows: pa.Schema, key: Sequence[str]) -> Table:
     """The table that rows of this schema can go to, made or grown where it must be. Within a transaction."""
     connection.execute(LOCK, (f"semel sink {name}",))
-    found = _found(connection, name)
+    found = find(connection, name)
     if found is None:
         _create(connection, name, rows, key)
-        found = _found(connection, name)
+        found = find(connection, name)
     else:
         _grow(connection, f"{found[1]}.{found[2]}", found[0], rows)
     if found is None:
@@ -167,7 +167,7 @@ def _numeric_holds(modifier: int, kind: pa.DataType) -> bool:
     return bool(its_scale >= scale and precision - its_scale >= whole)
 
 
-def _found(connection: Connection, name: str) -> tuple[int, str, str] | None:
+def find(connection: Connection, name: str) -> tuple[int, str, str] | None:
     *schemas, table = name.split(".", 1)
     row = connection.execute(FIND, {"table": table, "schemas": schemas or None}).fetchone()
     if row is None:

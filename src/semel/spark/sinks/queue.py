@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from semel.spark import points
 from semel.spark.pipeline.spec import SqsSpec
-from semel.spark.sinks.base import MicroBatch, Misfit, SinkError, Written, checked
+from semel.spark.sinks.base import Commit, MicroBatch, Misfit, SinkError, Written, checked, is_in
 from semel.spark.storage import Store, open_store
 from semel.spark.writing_rows import Columns, Outgoing, Rows
 from semel.spark.writing_sending import Sender, client_for
@@ -147,8 +147,9 @@ class QueueSink:
         self._largest = int(found or limits.MAX_MESSAGE_BYTES)
         self._columns = Columns(body=body, group=spec.group, fields=spec.attributes)
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return self._store.read(f"{COMMITS}/{batch.number:010d}") is not None
+    def last(self, pipeline: str) -> Commit | None:  # noqa: ARG002 - its folder is in the pipeline's checkpoint
+        names = self._store.names(COMMITS)
+        return Commit(_number(names[-1]), (self._store.read(names[-1]) or b"").decode()) if names else None
 
     def writer(self, batch: MicroBatch) -> QueueWriter:
         if self._columns is None:
@@ -165,7 +166,8 @@ class QueueSink:
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
         checked(batch, written)
-        self._store.put(f"{COMMITS}/{batch.number:010d}", b"")
+        if not is_in(self.name, self.last(batch.pipeline), batch):
+            self._store.put(f"{COMMITS}/{batch.number:010d}", batch.content.encode())
         points.reached("during-commit")
         # Also what a zombie has written down for a batch that was over.
         self._store.delete([name for name in self._store.names(SENT) if _number(name) <= batch.number])

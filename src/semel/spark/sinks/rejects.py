@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from semel.spark.sinks.base import MicroBatch, SinkError, Written, checked, store_at
+from semel.spark.sinks.base import Commit, MicroBatch, SinkError, Written, checked, is_in, store_at
 from semel.spark.sinks.parquet import ParquetSink, ParquetWriter
 from semel.spark.sinks.shapes import UTC_TIME
 from semel.spark.storage import Store
@@ -86,11 +86,14 @@ class RejectTable:
     def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - what is rejected always looks the same
         self._sink.open(TABLE)
 
-    def check(self, schema: pa.Schema | None, pipeline: str | None) -> None:  # noqa: ARG002
-        self._sink.check(TABLE, pipeline)
+    def check(self, schema: pa.Schema | None, pipeline: str | None, *, adopt: bool = False) -> None:  # noqa: ARG002
+        self._sink.check(TABLE, pipeline, adopt=adopt)
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return self._sink.committed(batch)
+    def check_owner(self, pipeline: str | None) -> None:
+        self._sink.check_owner(pipeline)
+
+    def last(self, pipeline: str) -> Commit | None:
+        return self._sink.last(pipeline)
 
     def writer(self, batch: MicroBatch) -> RejectTableWriter:
         return RejectTableWriter(self._sink.writer(batch))
@@ -162,13 +165,14 @@ class RejectQueue:
                 }
         except SqsError as error:
             raise SinkError(f"{self.name} cannot be used: {error}") from error
-        done = _last(self._store)
+        last = _last(self._store)
+        done = -1 if last is None else last.number
         left = [name for name in self._store.names(_FOLDER) if (mark := _MARK.match(name)) and int(mark[1]) <= done]
         if left:
             self._store.delete(left)
 
-    def committed(self, batch: MicroBatch) -> bool:
-        return _last(self._store) >= batch.number
+    def last(self, pipeline: str) -> Commit | None:  # noqa: ARG002 - its folder is in the pipeline's checkpoint
+        return _last(self._store)
 
     def writer(self, batch: MicroBatch) -> RejectQueueWriter:
         if self._targets is None:
@@ -177,18 +181,21 @@ class RejectQueue:
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
         marks = [one.payload["mark"] for one in checked(batch, written)]
-        if marks and not self.committed(batch):
-            self._store.put(_COMMITTED, orjson.dumps({"number": batch.number}))
+        if marks and not is_in(self.name, self.last(batch.pipeline), batch):
+            self._store.put(_COMMITTED, orjson.dumps({"number": batch.number, "content": batch.content}))
             self._store.delete(marks)
 
     def close(self) -> None:
         pass
 
 
-def _last(store: Store) -> int:
-    """The last batch whose rejects were committed; -1 before the first one."""
+def _last(store: Store) -> Commit | None:
+    """The last batch that had rejects, and whose rejects were committed."""
     data = store.read(_COMMITTED)
-    return -1 if data is None else int(orjson.loads(data)["number"])
+    if data is None:
+        return None
+    found = orjson.loads(data)
+    return Commit(int(found["number"]), found.get("content", ""))
 
 
 def _redrive_target(queue: str, attributes: Mapping[str, str]) -> str:
@@ -219,7 +226,7 @@ class RejectQueueWriter:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if known is None and _last(store) >= self.number:
+            if known is None and (last := _last(store)) is not None and last.number >= self.number:
                 break  # the batch is over: this is the task of a driver that does not know it
             known = _marked(store, mark) if known is None else known
             new = [row for row in flattened(batch).to_pylist(maps_as_pydicts="lossy") if row["message_id"] not in known]

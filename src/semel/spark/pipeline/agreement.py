@@ -1,0 +1,207 @@
+"""Whether a checkpoint, its segment log and its sinks belong together, and how to go on if they do not.
+
+    pipeline.json   says which query the checkpoint is of, and from which number on its batches count
+    query/          Spark's progress: its own id, and the batches that are planned and done
+    segments/       whose log it is, which batches are over, and what is sealed of the next one
+    the sinks       the last batch that is in, by number and by content: which batch of which log, and its segments
+
+The rule: nothing is started unless all four tell one story. SQS cannot be read twice: a batch that a sink takes for
+another one would be deleted from the queue and written nowhere.
+
+A reset goes on from the log and the sinks, which are never wrong about what was received and what is in. Spark's
+progress is begun anew. What is sealed and not in is the first batch of the new query, under the number that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import uuid4
+
+from semel import __version__
+from semel.spark import segments
+from semel.spark.log import Content, Mark, Over, Place, Sealed, SegmentLog, place_of
+from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Disagreement, Record
+from semel.spark.pipeline.spec import segments_of
+from semel.spark.segments import Meta, SegmentDamaged
+from semel.spark.settling import sent_at
+from semel.spark.sinks.base import Commit, Sink
+from semel.spark.storage import open_store
+
+NOTHING_STARTED: Final = "Nothing was started, received or deleted"
+
+
+def log_of(checkpoint: Checkpoint) -> SegmentLog:
+    return SegmentLog(open_store(segments_of(checkpoint.url)))
+
+
+def content_of(log: SegmentLog) -> str:
+    """What the batch in hand is made of, once its tasks have run."""
+    return str(log.content(log.last_planned()))
+
+
+def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> None:
+    """Raises Disagreement; changes nothing."""
+    if record.query is None:
+        raise Disagreement(
+            f"the checkpoint {checkpoint.url} was written by an earlier version of Semel ({record.version}), which did "
+            "not keep what proves that it belongs to the table. Let that version process what it has begun (`semel "
+            "pipeline run FILE --available-now`); then `semel pipeline reset FILE` takes it over"
+        )
+    found = checkpoint.query_id()
+    if found != record.query:
+        what = "was removed" if found is None else f"is of another query ({found})"
+        raise Disagreement(
+            f"the checkpoint {checkpoint.url} is of the query {record.query}, but its folder {QUERY}/ {what}. Spark "
+            f"would number its batches from 0 again, and the sink takes those for what it has already. "
+            f"{NOTHING_STARTED}. {RESET}"
+        )
+    newest = record.base + checkpoint.newest("offsets")
+    for sink in sinks:
+        last = sink.last(record.id)
+        if last is None or last.number < record.base:
+            continue
+        if last.number > newest:
+            raise Disagreement(
+                f"{sink.name} has batch {last.number} of this pipeline, but the checkpoint {checkpoint.url} has only "
+                f"got to batch {newest}: it is an older copy. New messages would be taken for those that are in. "
+                f"{NOTHING_STARTED}. {RESET}"
+            )
+        _check_log(log, last, sink)
+
+
+def _check_log(log: SegmentLog, last: Commit, sink: Sink) -> None:
+    """That the log knows the batch that a sink has, as what it is."""
+    content, identity = Content.parse(last.content), log.identity()
+    if content is not None and identity is not None and content.log == identity["id"]:
+        if content.batch <= log.over().through:
+            return
+        if content.batch == log.last_planned() and content == log.content(content.batch):
+            return
+    raise Disagreement(
+        f"{sink.name} has batch {last.number} of this pipeline, made of {last.content or 'what is not known'}, and the "
+        f"segment log {log.store.url} does not have that: it was removed, damaged, or is an older copy. "
+        f"{NOTHING_STARTED}. {RESET}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What a reset will do, or did. `query` is the new one, `base` the number of its first batch for the sinks, `batch`
+    that of the log which it begins with: sealed, and in no table yet."""
+
+    query: str
+    base: int
+    batch: int | None
+    replayed: int  # messages that are sealed and in no table yet
+    in_sink: int  # messages that are sealed and in the table: not written again
+    lost: tuple[str, ...]  # segments that are gone or damaged and hold what is in no table yet
+    unknown: tuple[str, ...]  # the same of what is in the table: their messages are not recognised if they come again
+    log_missing: bool  # the log that the last batch came from is not there
+    older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
+
+    @property
+    def loses(self) -> bool:
+        """Whether messages may be lost or come twice, so that somebody has to agree."""
+        return bool(self.lost or self.unknown) or self.log_missing or self.older_log
+
+
+def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
+    """What a reset would do; changes nothing. The first of `sinks` is that of the rows."""
+    lasts = [sink.last(record.id) for sink in sinks]
+    identity, over, pending = log.identity(), log.over().through, log.last_planned()
+    own = None if identity is None else identity["id"]
+    rows, *others = (None if last is None else Content.parse(last.content) for last in lasts)
+    before = rows if rows is not None and rows.log == own else None  # the last batch of this very log that is in
+    begun = lasts[0] is not None and lasts[0].number >= record.base
+    history = begun or checkpoint.newest("offsets") >= 0
+    base = 1 + max([record.base + checkpoint.newest("commits"), *(last.number for last in lasts if last is not None)])
+    if pending == over or (before is not None and before.batch >= pending):
+        sealed, gone = _sealed(log, pending) if pending > over else (0, ())
+        older = before is not None and before.batch > pending
+        unknown = tuple(name for name in gone if (mark := log.marked(place_of(name))) is None or not mark.deleted)
+        return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older)
+    if log.plan(pending) is None:
+        raise Disagreement(
+            f"batch {pending} of the segment log {log.store.url} was begun by an earlier version of Semel. Let that "
+            "version process it (`semel pipeline run FILE --available-now`), then reset"
+        )
+    sealed, lost = _sealed(log, pending)
+    for last, content in zip(lasts[1:], others, strict=True):
+        if last is not None and content is not None and (content.log, content.batch) == (own, pending) and not lost:
+            base = last.number  # its rejects are put aside already, under this number
+    replaced = begun and before is None and record.query is not None
+    return Reset(str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older_log=False)
+
+
+def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
+    """Carries it out. If it is interrupted, nothing runs until it is begun again; the record comes last."""
+    if log.identity() is not None:
+        pending, last = log.last_planned(), sinks[0].last(record.id)
+        content = None if last is None else Content.parse(last.content)
+        if plan.batch is None and pending > log.over().through:
+            _drop(log, pending)
+        if plan.older_log and content is not None:
+            log.finish(Over(content.batch, log.over().totals), None, range(0))
+        for name in plan.lost:
+            _give_up(log, name)
+        log.hand_over(plan.query)
+    made = replace(record, query=plan.query, base=plan.base, version=__version__)
+    checkpoint.store.delete(checkpoint.store.names(QUERY))
+    checkpoint.keep(made)
+    return made
+
+
+def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
+    """How many messages are sealed of a batch, and which of its segments cannot be read."""
+    sealed, marked = log.places(batch)
+    count, lost = 0, []
+    for place in sorted({*sealed, *marked}):
+        segment = _read(log, place)
+        if segment is None:
+            lost.append(place.segment)
+        else:
+            count += len(segment.table)
+    return count, tuple(lost)
+
+
+def _read(log: SegmentLog, place: Place) -> Sealed | None:
+    try:
+        return log.read(place)
+    except SegmentDamaged:
+        return None
+
+
+def _drop(log: SegmentLog, batch: int) -> None:
+    """A batch is in the table: it ends, and those of its messages of which it is not sure that they are deleted are
+    remembered, so that they are recognised when they come back."""
+    unconfirmed, totals = log.suspects(), log.over().totals
+    totals.batches += 1
+    sealed, marked = log.places(batch)
+    for place in sorted({*sealed, *marked}):
+        mark, segment = log.marked(place), _read(log, place)
+        if segment is not None and (mark is None or not mark.deleted):
+            refused = () if mark is None else mark.refused
+            rows = segment.without(refused)
+            count = len(rows.table)
+            mark = mark or Mark(segment.meta.queue, count, segment.table.nbytes, count)
+            mark = replace(mark, unconfirmed={**mark.unconfirmed, **sent_at(rows)})
+        if mark is not None:
+            totals.add(mark)
+            unconfirmed.setdefault(mark.queue, {}).update(mark.unconfirmed)
+    log.finish(Over(batch, totals), unconfirmed, range(batch, batch + 1))
+
+
+def _give_up(log: SegmentLog, name: str) -> None:
+    """An empty segment takes the place of one that cannot be read, so that nothing else is received into it."""
+    place = place_of(name)
+    sealed, marked = log.places(place.batch)
+    former = log.marked(place)
+    further = any(other.task == place.task and other.part > place.part for other in (*sealed, *marked))
+    queue, attempt = "" if former is None else former.queue, uuid4().hex
+    log.store.put(
+        place.segment, segments.encode(segments.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0))
+    )
+    unconfirmed = {} if former is None else former.unconfirmed
+    log.mark(place, Mark(queue, attempt=attempt, unconfirmed=unconfirmed))

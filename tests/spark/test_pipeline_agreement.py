@@ -1,0 +1,268 @@
+"""A pipeline whose checkpoint, segment log and table do not belong together: nothing is started, received or deleted;
+and after `semel pipeline reset` nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from semel.broker import EmbeddedBroker, running
+from semel.cli import main
+from semel.spark import points
+from semel.spark.pipeline.file import load
+from semel.spark.pipeline.run import Report, run
+from semel.sqs import Client, Entry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE = """
+name = "orders"
+checkpoint = "checkpoint"
+[source]
+queues = ["orders"]
+key = "$.id"
+endpoint_url = "{url}"
+visibility = 30
+max_seconds_per_batch = 5
+[schema]
+ddl = "id STRING NOT NULL"
+[rejects]
+table = "rejects"
+[sink]
+type = "{sink}"
+path = "rows"
+"""
+
+
+class Shop:
+    """A queue of orders, and a pipeline file that makes a table of it."""
+
+    def __init__(self, broker: EmbeddedBroker, client: Client, folder: Path, sink: str = "parquet") -> None:
+        self.broker, self.folder, self.sink = broker, folder, sink
+        self.queue = client.create_queue("orders")
+        self.file = folder / "orders.toml"
+        self.file.write_text(FILE.format(url=broker.url, sink=sink))
+        self.checkpoint = folder / "checkpoint"
+
+    def orders(self, *numbers: int) -> None:
+        self.queue.send_many([Entry(json.dumps({"id": f"o{number}"})) for number in numbers])
+
+    def run(self, **options: Any) -> Report:
+        return run(load(self.file), **{"available_now": True, "show": "none", **options})
+
+    def refused(self, **options: Any) -> str:
+        """Why it does not run."""
+        before = self.waiting()
+        report = self.run(**options)
+        assert report.error is not None
+        assert self.waiting() == before
+        return str(report.error)
+
+    def waiting(self) -> int:
+        found = self.queue.attributes()
+        return sum(int(found[f"ApproximateNumberOfMessages{part}"]) for part in ("", "NotVisible"))
+
+    def rows(self) -> list[str]:
+        if self.sink == "delta":
+            from deltalake import DeltaTable
+
+            table = DeltaTable(self.folder / "rows").to_pyarrow_table()
+        else:
+            table = pq.read_table(self.folder / "rows")
+        return sorted(table.column("id").to_pylist())
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with running() as broker, Client(broker.url) as client:
+        yield Shop(broker, client, tmp_path)
+
+
+def named(*numbers: int) -> list[str]:
+    return sorted(f"o{number}" for number in numbers)
+
+
+def dies_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reached(point: str) -> None:
+        if point == "before-commit":
+            raise RuntimeError("the driver dies")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(points, "reached", reached)
+        assert shop.run().error is not None
+
+
+def test_a_pipeline_whose_query_was_removed_is_refused_and_after_a_reset_loses_and_repeats_nothing(
+    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.orders(0, 1)
+    assert shop.run().code == 0
+    shop.orders(2, 3)
+    dies_before_the_commit(shop, monkeypatch)  # these two are sealed, in no table, and in no queue any more
+    assert shop.waiting() == 0
+    shutil.rmtree(shop.checkpoint / "query")
+    shop.orders(4, 5)
+
+    assert "query/ was removed" in (why := shop.refused())
+    assert "semel pipeline reset" in why
+    assert main(["pipeline", "check", str(shop.file)]) == 1
+    assert "query/ was removed" in capsys.readouterr().out
+    assert main(["pipeline", "reset", str(shop.file), "--json"]) == 3
+    assert "query/ was removed" in shop.refused()  # it has changed nothing
+    capsys.readouterr()
+    assert main(["pipeline", "reset", str(shop.file), "--json", "--yes"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["done"], found["replayed"], found["in_sink"], found["may_lose"]) == (True, 2, 0, [])
+
+    assert shop.run().code == 0
+    assert shop.rows() == named(*range(6))
+    assert shop.run().code == 0
+    assert shop.rows() == named(*range(6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sink", ["parquet", "delta"])
+def test_an_older_copy_of_the_checkpoint_is_refused_and_new_messages_are_not_taken_for_old_ones(
+    spark: SparkSession, tmp_path: Path, sink: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running() as broker, Client(broker.url) as client:
+        shop = Shop(broker, client, tmp_path, sink)
+        shop.orders(0, 1)
+        assert shop.run().code == 0
+        shutil.copytree(shop.checkpoint, tmp_path / "copy")
+        shop.orders(2, 3)
+        assert shop.run().code == 0
+        shutil.rmtree(shop.checkpoint)
+        shutil.copytree(tmp_path / "copy", shop.checkpoint)
+        shop.orders(4, 5)
+
+        assert "it is an older copy" in shop.refused()
+        assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 1
+        assert "older copy than the table" in capsys.readouterr().out
+        assert "it is an older copy" in shop.refused()
+        assert main(["pipeline", "reset", str(shop.file), "--yes", "--accept-loss"]) == 0
+        assert shop.run().code == 0
+        assert shop.rows() == named(*range(6))
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_in_the_table_is_not_written_again_by_a_reset(
+    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(point: str) -> None:
+        if point == "after-commit":
+            raise RuntimeError("the driver dies")
+
+    shop.orders(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(points, "reached", reached)
+        assert shop.run().error is not None
+    assert shop.rows() == named(0, 1)
+    assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
+    shop.orders(2)
+    assert shop.run().code == 0
+    assert shop.rows() == named(0, 1, 2)
+
+
+@pytest.mark.slow
+def test_a_segment_that_is_gone_stops_the_pipeline_and_a_reset_goes_on_without_it_only_if_it_is_told_to(
+    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.orders(0, 1)
+    dies_before_the_commit(shop, monkeypatch)
+    (segment,) = (shop.checkpoint / "segments").glob("b*/*.seg")
+    segment.unlink()
+    shop.orders(2, 3)
+    assert "is not there any more" in shop.refused()
+    assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 1
+    assert main(["pipeline", "reset", str(shop.file), "--yes", "--accept-loss"]) == 0
+    assert shop.run().code == 0
+    assert shop.rows() == named(2, 3)
+
+
+def test_a_table_that_was_written_with_another_checkpoint_is_refused_unless_it_is_to_be_adopted(
+    spark: SparkSession, shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.orders(0)
+    assert shop.run().code == 0
+    shutil.rmtree(shop.checkpoint)
+    shop.orders(1)
+    assert "is not this pipeline's" in (why := shop.refused())
+    assert "--adopt" in why
+    assert main(["pipeline", "check", str(shop.file)]) == 1
+    assert "is not this pipeline's" in capsys.readouterr().out
+    assert main(["pipeline", "check", str(shop.file), "--adopt"]) == 0
+    assert shop.run(adopt=True).code == 0
+    assert shop.rows() == named(0, 1)
+    shop.orders(2)
+    assert shop.run().code == 0  # from now on it is its own
+    assert shop.rows() == named(0, 1, 2)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_takes_it_over(
+    spark: SparkSession, shop: Shop
+) -> None:
+    shop.orders(0)
+    assert shop.run().code == 0
+    record = orjson.loads((shop.checkpoint / "pipeline.json").read_bytes())
+    (shop.checkpoint / "pipeline.json").write_bytes(
+        orjson.dumps({name: record[name] for name in ("id", "semel", "spec")})
+    )
+    log = shop.checkpoint / "segments/log.json"
+    log.write_bytes(orjson.dumps({**orjson.loads(log.read_bytes()), "format": 1}))
+    for path in shop.folder.glob("*/_semel/*.committed"):
+        path.write_bytes(orjson.dumps({"number": orjson.loads(path.read_bytes())["number"]}))
+    shop.orders(1)
+    assert "an earlier version of Semel" in shop.refused()
+    assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
+    assert shop.run().code == 0
+    assert shop.rows() == named(0, 1)
+
+
+def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 1
+    assert "there is nothing to reset" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_of_two_queries_from_one_dataframe_one_is_refused_and_each_message_is_given_out_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with running() as broker, Client(broker.url) as client:
+        client.create_queue("orders").send_many([Entry(str(number)) for number in range(50)])
+        rows = (
+            spark.readStream.format("sqs")
+            .options(queue="orders", endpointUrl=broker.url, region="us-east-1", segments=str(tmp_path / "segments"))
+            .load()
+        )
+        queries = [
+            rows.writeStream.format("parquet")
+            .option("path", str(tmp_path / name))
+            .option("checkpointLocation", str(tmp_path / f"checkpoint-{name}"))
+            .trigger(availableNow=True)
+            .start()
+            for name in ("a", "b")
+        ]
+        errors = []
+        for query in queries:
+            try:
+                query.awaitTermination()
+            except Exception as error:  # noqa: BLE001 - a StreamingQueryException, with the whole trace as its text
+                errors.append(str(error))
+        assert len(errors) == 1
+        assert "A segment log is read by one query" in errors[0] or "this checkpoint is new" in errors[0]
+        found = [
+            body
+            for name in ("a", "b")
+            for path in (tmp_path / name).glob("*.parquet")
+            for body in pq.read_table(path).column("body").to_pylist()
+        ]
+        assert sorted(found, key=int) == [str(number) for number in range(50)]
