@@ -1,5 +1,5 @@
 """What users of other consumers complained about: docs/complaints.md names a test for each; here are those that are
-nobody else's, and the check that the page names tests that exist."""
+nobody else's, and the check that this page and docs/guarantees.md name tests that exist."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def app(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[App]:
         yield App(ledger, client=client, wait=1)
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    page = (ROOT / "docs" / "complaints.md").read_text()
+@pytest.mark.parametrize("name", ["complaints.md", "guarantees.md"])
+def test_every_test_that_the_page_names_exists(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     there = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())

@@ -153,6 +153,28 @@ def test_an_older_copy_of_the_checkpoint_is_refused_and_new_messages_are_not_tak
         assert shop.rows() == named(*range(6))
 
 
+@pytest.mark.parametrize("sink", ["parquet", pytest.param("delta", marks=pytest.mark.slow)])
+def test_a_table_that_is_older_than_the_checkpoint_is_refused_and_a_reset_says_what_is_missing(
+    spark: SparkSession, shop: Shop, sink: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(shop.broker, shop.queue.client, shop.folder, sink)
+    shop.orders(0, 1)
+    assert shop.run().code == 0
+    shutil.copytree(shop.folder / "rows", shop.folder / "copy")
+    shop.orders(2, 3)
+    assert shop.run().code == 0
+    shutil.rmtree(shop.folder / "rows")
+    shutil.move(shop.folder / "copy", shop.folder / "rows")
+    shop.orders(4)
+    error = shop.refused()
+    assert "has nothing of the 1 batches from 1 to 1: it was removed, or is an older copy" in error
+    assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
+    assert "a reset does not bring them back" in capsys.readouterr().out
+    assert shop.run().code == 0
+    assert shop.rows() == named(0, 1, 4)
+    assert shop.run().code == 0
+
+
 @pytest.mark.slow
 def test_a_batch_that_is_in_the_table_is_not_written_again_by_a_reset(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch

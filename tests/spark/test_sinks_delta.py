@@ -115,10 +115,13 @@ def test_a_batch_is_still_known_when_the_log_was_checkpointed_and_cleaned_up(tab
     assert table.ids() == ["0", "1", "2", "3"]
 
 
-def test_batches_without_rows_add_no_version(table: Table, folder: Path) -> None:
+def test_a_batch_without_rows_is_noted_so_that_the_table_is_not_behind_the_checkpoint(
+    table: Table, folder: Path
+) -> None:
     sink = table.driver()
     put(sink, 0, [], [])
-    assert DeltaTable(folder).version() == 0
+    assert DeltaTable(folder).transaction_version(PIPELINE) == 0
+    assert table.ids() == []
 
 
 def test_somebody_elses_commits_in_between_do_not_matter(table: Table, folder: Path) -> None:

@@ -57,6 +57,12 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
             f"would number its batches from 0 again, and the sink takes those for what it has already. "
             f"{NOTHING_STARTED}. {RESET}"
         )
+    if (missing := _missing_batches(checkpoint, record, sinks[0])) is not None:
+        raise Disagreement(
+            f"the checkpoint {checkpoint.url} has committed batch {missing[-1]} of this pipeline, but "
+            f"{_behind(sinks[0], missing)}: it was removed, or is an older copy. If you have the newer one, put it "
+            f"back. {NOTHING_STARTED}. {RESET}"
+        )
     newest = record.base + checkpoint.newest("offsets")
     for sink in sinks:
         last = sink.last(record.id)
@@ -69,6 +75,17 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
                 f"{NOTHING_STARTED}. {RESET}"
             )
         _check_log(log, last, sink)
+
+
+def _missing_batches(checkpoint: Checkpoint, record: Record, sink: Sink) -> range | None:
+    """Batches that Spark has written down as done, which it does after the sink has committed them."""
+    last = sink.last(record.id)
+    first = record.base if last is None else max(record.base, last.number + 1)
+    return range(first, record.base + checkpoint.newest("commits") + 1) or None
+
+
+def _behind(sink: Sink, missing: range) -> str:
+    return f"{sink.name} has nothing of the {len(missing):,} batches from {missing[0]} to {missing[-1]}"
 
 
 def _check_log(log: SegmentLog, last: Commit, sink: Sink) -> None:
@@ -100,6 +117,7 @@ class Reset:
     unknown: tuple[str, ...]  # the same of what is in the table: their messages are not recognised if they come again
     log_missing: bool  # the log that the last batch came from is not there
     older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
+    missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
 
     @property
     def loses(self) -> bool:
@@ -109,6 +127,12 @@ class Reset:
 
 def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     """What a reset would do; changes nothing. The first of `sinks` is that of the rows."""
+    batches = _missing_batches(checkpoint, record, sinks[0])
+    missing = "" if batches is None else _behind(sinks[0], batches)
+    return replace(_planned(checkpoint, record, log, sinks), missing=missing)
+
+
+def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     lasts = [sink.last(record.id) for sink in sinks]
     identity, over, pending = log.identity(), log.over().through, log.last_planned()
     own = None if identity is None else identity["id"]

@@ -63,6 +63,8 @@ class PipelineReset:
             f"  first     the next run writes {plan.replayed:,} messages that are sealed and not yet in the table",
             f"  kept      what is in the table is not written again; {plan.in_sink:,} messages of it were still sealed",
         ]
+        if plan.missing:
+            lines.append(f"  missing   {plan.missing}; a reset does not bring them back")
         lines += [f"  repeats   {line}" for line in self._repeats()]
         lines += [f"  MAY LOSE  {line}" for line in self._may_lose()]
         return lines

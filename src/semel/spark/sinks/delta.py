@@ -113,9 +113,7 @@ class DeltaSink:
         return DeltaWriter(self._url, self._options, self.name, _prefix(batch), self._schema, self._compression)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        winners = checked(batch, written)
-        if not winners:
-            return  # its replay is without rows too
+        winners = checked(batch, written)  # a batch without rows is noted, too: the table is not behind the checkpoint
         if self._persistently(f"commit batch {batch.number}", lambda: self._added(batch, winners)):
             self._tidy(batch, winners)
 
