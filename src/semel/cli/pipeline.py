@@ -21,7 +21,7 @@ examples:
   semel pipeline run orders.toml                   run until SIGTERM or Ctrl-C
   semel pipeline run orders.toml --available-now   what is there now, then exit
   semel pipeline status orders.toml --json
-  semel pipeline reset orders.toml                 after the checkpoint was damaged
+  semel pipeline reset orders.toml                 if the checkpoint was damaged
 """
 _RUN = """\
 examples:
@@ -65,9 +65,9 @@ exit codes:
 """
 _RESET = """\
 For a checkpoint that does not belong to its segment log or its table any more:
-Spark's folder query/ was removed, an older copy was restored, a segment is gone.
-Whatever is sealed and not in the table is written by the next run; what is in
-the table is not written again. Without --yes it shows what it would do, and asks.
+Spark's folder query/ was removed, an older copy was restored, or a segment is
+gone. What is sealed and not in the table is written by the next run; what is in
+the table is not written again. Without --yes it shows what it would do and asks.
 
 examples:
   semel pipeline reset orders.toml
