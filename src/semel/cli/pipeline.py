@@ -67,7 +67,7 @@ _RESET = """\
 For a checkpoint that does not belong to its segment log or its table any more:
 Spark's folder query/ was removed, an older copy was restored, or a segment is
 gone. What is sealed and not in the table is written by the next run; what is in
-the table is not written again. Without --yes it shows what it would do and asks.
+the table is not written again. Without --yes it shows its plan and asks.
 
 examples:
   semel pipeline reset orders.toml
