@@ -204,8 +204,8 @@ def test_what_is_dropped_can_be_restored_from_its_export(site: Site, place: Shop
     export = site.get("/api/v1/dead-letters/orders-dlq/export", all=1)
     assert export.headers["content-type"].startswith("application/x-ndjson")
     assert len(export.body.splitlines()) == 3
-    seen = site.api("dead-letters/orders-dlq/impact", all=1)["seen"]
-    job = finished(site, site.post("/api/v1/dead-letters/orders-dlq/drop", {"all": True, "seen": seen}).json())
+    seen = site.api("dead-letters/orders-dlq/impact", all=1)["shown"]
+    job = finished(site, site.post("/api/v1/dead-letters/orders-dlq/drop", {"all": True, "shown": seen}).json())
     assert (job["state"], job["counts"]["deleted"]) == ("done", 3), job
     assert site.api("dead-letters/orders-dlq/letters")["letters"] == []
     headers = {"content-type": "application/x-ndjson"}
@@ -223,11 +223,11 @@ def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: S
         answer = site.post("/api/v1/dead-letters/orders-dlq/drop", blind)
         assert answer.status == 400
         assert "impact" in answer.json()["error"]
-    seen = site.api("dead-letters/orders-dlq/impact", where="$.order < 9")["seen"]
+    seen = site.api("dead-letters/orders-dlq/impact", where="$.order < 9")["shown"]
     assert (seen["count"], seen["ids"]) == (4, shown)
     finished(site, site.post("/api/v1/dead-letters/orders-dlq/redrive", {"ids": shown[:3]}).json())
     later = place.bury(3)
-    begun = site.post("/api/v1/dead-letters/orders-dlq/drop", {"where": "$.order < 9", "seen": seen})
+    begun = site.post("/api/v1/dead-letters/orders-dlq/drop", {"where": "$.order < 9", "shown": seen})
     assert begun.status == 202, begun.text
     assert finished(site, begun.json())["counts"]["deleted"] == 1
     assert [letter["id"] for letter in site.api("dead-letters/orders-dlq/letters")["letters"]] == later
@@ -249,7 +249,7 @@ def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: S
 def test_selecting_nothing_or_twice_over_the_api_is_an_error(site: Site, place: Shop, nothing: dict[str, Any]) -> None:
     place.dead.purge()
     place.bury(2)
-    for action, more in (("redrive", {}), ("drop", {"seen": {"count": 2, "place": 10_000, "at": 2e9}})):
+    for action, more in (("redrive", {}), ("drop", {"shown": {"count": 2, "place": 10_000, "at": 2e9}})):
         answer = site.post(f"/api/v1/dead-letters/orders-dlq/{action}", nothing | more)
         assert answer.status == 400, answer.text
         assert "exactly one of where, ids" in answer.json()["what_to_do"]

@@ -78,7 +78,7 @@ def test_a_confirmed_drop_touches_only_what_the_page_showed(site: Site, place: S
 def test_a_drop_form_that_does_not_say_what_it_showed_drops_nothing(site: Site, place: Shop) -> None:
     place.bury(3)
     form = Form(site, f"{DEAD}/drop", "Drop 3 letters")
-    for wrong in ({"seen": ""}, {"seen": "{}"}, {"seen": "[]"}, {"seen": json.dumps({"count": 3})}, {"all": ""}):
+    for wrong in ({"shown": ""}, {"shown": "{}"}, {"shown": "[]"}, {"shown": json.dumps({"count": 3})}, {"all": ""}):
         answer = form.send(**({"confirm": "orders-dlq"} | wrong))
         assert answer.status in (400, 422), answer.text
     assert len(ids(place)) == 3

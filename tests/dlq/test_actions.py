@@ -16,7 +16,7 @@ from dlq.test_peeking import DLQ, bury
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
-from semel.dlq.answers import Seen
+from semel.dlq.answers import ShownMessages
 from semel.dlq.audit import Audit, AuditError
 from semel.dlq.desk import Desk, EditError, Key, NoSuchLetter
 from semel.dlq.dropping import Dropper
@@ -142,7 +142,7 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Plac
     bury(place, 25)
     place.clock.advance(1)
     before = shown(place)
-    job = ended(desk.drop(DLQ, "attr.tenant = acme", seen=desk.impact(DLQ, "attr.tenant = acme").seen))
+    job = ended(desk.drop(DLQ, "attr.tenant = acme", shown=desk.impact(DLQ, "attr.tenant = acme").shown))
     assert (job.state, job.counts.deleted, job.reason) == (State.DONE, 12, "")
     assert len(ids(place)) == 13
     assert place.messages(DLQ, "in_flight") == []
@@ -168,12 +168,12 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Plac
 def test_what_was_not_shown_is_not_dropped(place: Place, desk: Desk, either: str) -> None:
     bury(place, 5)
     place.clock.advance(1)
-    seen = desk.impact(DLQ, all=True).seen
+    seen = desk.impact(DLQ, all=True).shown
     shown_to_somebody = ids(place)
     assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
     bury(place, 4)
     place.clock.advance(1)
-    job = ended(desk.drop(DLQ, all=True, seen=seen))
+    job = ended(desk.drop(DLQ, all=True, shown=seen))
     assert (job.state, job.counts.deleted) == (State.DONE, 2)
     assert len(ids(place)) == 4
     assert ids(place).isdisjoint(shown_to_somebody)
@@ -182,12 +182,12 @@ def test_what_was_not_shown_is_not_dropped(place: Place, desk: Desk, either: str
 
 def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(place: Place, desk: Desk) -> None:
     bury(place, 1_001)
-    seen = desk.impact(DLQ, all=True).seen
+    seen = desk.impact(DLQ, all=True).shown
     assert (seen.count, seen.ids) == (1_001, None)
     old = ids(place)
     assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
     bury(place, 3)
-    assert ended(desk.drop(DLQ, all=True, seen=seen)).counts.deleted == 998
+    assert ended(desk.drop(DLQ, all=True, shown=seen)).counts.deleted == 998
     assert (len(ids(place)), ids(place) & old) == (3, set())
 
 
@@ -198,14 +198,14 @@ def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, desk
     old = ids(place)
     place.clock.advance(40)
     bury(place, 1)  # in the queue, but too young to be shown
-    seen = desk.impact(DLQ, "age > 35s").seen
+    seen = desk.impact(DLQ, "age > 35s").shown
     assert (seen.count, seen.ids) == (1_502, None)  # too many to name
     gone = ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 10", limit=10)))
     assert gone.counts.sent == 10
     place.clock.advance(60)
     bury(place, 3)
     place.clock.advance(60)
-    job = ended(desk.drop(DLQ, "age > 35s", seen=seen))
+    job = ended(desk.drop(DLQ, "age > 35s", shown=seen))
     assert (job.state, job.counts.deleted) == (State.DONE, 1_492)
     assert len(ids(place)) == 4
     assert ids(place).isdisjoint(old)
@@ -213,11 +213,11 @@ def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, desk
 
 def test_nothing_shown_is_nothing_dropped(place: Place, desk: Desk) -> None:
     bury(place, 3)
-    seen = desk.impact(DLQ, "nowhere").seen
+    seen = desk.impact(DLQ, "nowhere").shown
     with pytest.raises(SemelError, match="no message was shown"):
-        desk.drop(DLQ, "nowhere", seen=seen)
+        desk.drop(DLQ, "nowhere", shown=seen)
     with pytest.raises(SemelError, match="nothing says which messages were shown"):
-        desk.drop(DLQ, all=True, seen=Seen(3))
+        desk.drop(DLQ, all=True, shown=ShownMessages(3))
     assert len(ids(place)) == 3
 
 

@@ -107,9 +107,9 @@ def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
     assert f"drop of 2 messages in orders-dlq\n  at {remote.address(remote.queue(DLQ))}\n" in said
     assert main(["dlq", "drop", "orders", "--all", "--yes", *through]) == 2
     assert "--any-queue" in capsys.readouterr().err
-    seen = remote.impact(DLQ, all=True).seen
+    seen = remote.impact(DLQ, all=True).shown
     later = place.bury(2)
-    assert ended(remote, remote.drop(DLQ, all=True, seen=seen)).counts.deleted == 1
+    assert ended(remote, remote.drop(DLQ, all=True, shown=seen)).counts.deleted == 1
     assert [one.id for one in remote.letters(DLQ).letters] == later
     with pytest.raises(SelectionError):
         remote.drop(DLQ)

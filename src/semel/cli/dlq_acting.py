@@ -215,8 +215,8 @@ def _drop(given: argparse.Namespace) -> int:
             if _asked(f"Type {info.name} to drop them: ").strip() != info.name:
                 print("that is not its name; nothing was dropped")
                 return options.FAILED
-        seen = None if impact is None else impact.seen
-        job = desk.drop(given.queue, snapshot=given.snapshot, seen=seen, any_queue=given.any_queue, **chosen)
+        shown = None if impact is None else impact.shown
+        job = desk.drop(given.queue, snapshot=given.snapshot, shown=shown, any_queue=given.any_queue, **chosen)
         code = finished(desk, job, given)
         if impact is not None and not impact.complete:
             print("note: not all messages could be looked at; those that were not looked at stay", file=sys.stderr)

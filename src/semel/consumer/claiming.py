@@ -10,8 +10,8 @@ from semel.consumer.delivery import Delivery
 from semel.consumer.failures import described, is_failure
 from semel.consumer.keys import NONE, Key, NoKey, own_id, scoped
 from semel.consumer.lane import Lane
+from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event, State
-from semel.consumer.one_by_one import one_by_one
 from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, LedgerUnavailable, Verdict, Won
 from semel.sqs import letters
 

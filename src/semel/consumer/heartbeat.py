@@ -24,8 +24,8 @@ from semel.consumer.backoff import LONGEST
 from semel.consumer.backoff import MARGIN as CAP_MARGIN
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import MARGIN, Lane
+from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import BEATING, LEASED, State
-from semel.consumer.one_by_one import one_by_one
 from semel.ledger.contract import Claim, LedgerError, LedgerUnavailable
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError

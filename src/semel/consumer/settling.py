@@ -8,8 +8,8 @@ from functools import partial
 from semel.consumer.attempts import Step
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane, Settlement
+from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event
-from semel.consumer.one_by_one import one_by_one
 from semel.ledger.contract import Finish, LedgerError, LedgerUnavailable, Status
 
 

@@ -64,7 +64,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ShownMessages:
     """Exactly what was shown to somebody who is asked: an action on it touches none but these, and no more than these.
 
     By their `ids`. Where there are none, because they are too many, by `place` and `at`: up to this place in the queue,
@@ -80,7 +80,7 @@ class Seen:
 class Impact:
     """What a drop or a redrive of these would touch. Not `complete`: there are more that nobody has looked at.
 
-    `seen` is for the drop that follows, if somebody says yes to this."""
+    `shown` is for the drop that follows, if somebody says yes to this."""
 
     count: int
     looked_at: int
@@ -90,7 +90,7 @@ class Impact:
     groups: tuple[Group, ...] = ()
     cost: Cost = Cost()
     notes: tuple[str, ...] = ()
-    seen: Seen = Seen(0, ())
+    shown: ShownMessages = ShownMessages(0, ())
 
 
 @dataclass(frozen=True, slots=True)

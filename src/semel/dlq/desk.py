@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from semel.consumer.places import state_folder
 from semel.dlq import editing, filters, listing, marks, snapshots
-from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent, Seen
+from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent, ShownMessages
 from semel.dlq.audit import Audit, AuditEntry, somebody
 from semel.dlq.canary import CanaryFailed
 from semel.dlq.dropping import Dropper
@@ -126,14 +126,14 @@ class Desk:
         """What an action on these letters would touch: those that match, those with these ids, or all."""
         chosen = Selection.of(where, ids, all)
         look, grouping = self._peeker(), Grouping()
-        shown: list[str] | None = []
+        ids_shown: list[str] | None = []
         with closing(_pages(look, queue, chosen.where, bodies=False, ids=chosen.ids)) as pages:
             for page in pages:
                 grouping.add(page)
-                if shown is not None:
-                    shown += [letter.id for letter in page]
-                    if look.end is not None and len(shown) > SHOWN_IDS:
-                        shown = None  # too many to name; the place says which
+                if ids_shown is not None:
+                    ids_shown += [letter.id for letter in page]
+                    if look.end is not None and len(ids_shown) > SHOWN_IDS:
+                        ids_shown = None  # too many to name; the place says which
         return Impact(
             grouping.matched,
             look.looked_at,
@@ -143,7 +143,9 @@ class Desk:
             grouping.groups,
             look.cost,
             tuple(look.notes),
-            Seen(grouping.matched, None, look.end, look.at) if shown is None else Seen(len(shown), tuple(shown)),
+            ShownMessages(grouping.matched, None, look.end, look.at)
+            if ids_shown is None
+            else ShownMessages(len(ids_shown), tuple(ids_shown)),
         )
 
     def letter(self, queue: str, id: str) -> DeadLetter:
@@ -256,18 +258,18 @@ class Desk:
         *,
         ids: Sequence[str] | None = None,
         all: bool = False,
-        seen: Seen | None = None,
+        shown: ShownMessages | None = None,
         any_queue: bool = False,
     ) -> Job:
-        """Deletes letters, each only after it is in a snapshot on disk. With `seen`, of an impact, only those.
+        """Deletes letters, each only after it is in a snapshot on disk. With `shown`, of an impact, only those.
 
         The snapshot is in the state folder unless it is named; the job's result has its path as `snapshot`."""
         chosen = self._chosen(queue, where, ids, all, any_queue)
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
         matches = filters.parse(chosen.where)
-        dropper = Dropper(self.client, queue, matches, path, ids=chosen.ids, seen=seen, clock=self._clock)
+        dropper = Dropper(self.client, queue, matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
         plan: dict[str, Any] = {"where": chosen.where, "ids": list(chosen.ids), "snapshot": str(path)}
-        plan["expected"] = None if seen is None else seen.count
+        plan["expected"] = None if shown is None else shown.count
         return self._start("drop", queue, chosen.where, dropper.run, plan, {"snapshot": str(path)})
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:

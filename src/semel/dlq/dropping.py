@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from semel.dlq import snapshots
-from semel.dlq.answers import Seen
+from semel.dlq.answers import ShownMessages
 from semel.dlq.filters import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.taking import Choice, Taker, taker
@@ -24,7 +24,7 @@ ROUND: Final = 500
 
 
 class Dropper:
-    """What matches now and was there when it began; with `seen`, only what was shown. `run` is a job's work."""
+    """What matches now and was there when it began; with `shown`, only that. `run` is a job's work."""
 
     def __init__(
         self,
@@ -34,21 +34,21 @@ class Dropper:
         snapshot: Path,
         *,
         ids: Sequence[str] = (),
-        seen: Seen | None = None,
+        shown: ShownMessages | None = None,
         clock: Callable[[], float] = time.time,
         crash: Callable[[str], None] = lambda _point: None,
     ) -> None:
-        if seen is not None:
-            if seen.count < 1 or seen.ids == ():
+        if shown is not None:
+            if shown.count < 1 or shown.ids == ():
                 raise SemelError(f"queue {queue}: there is nothing to drop: no message was shown")
-            if seen.ids is None and None in (seen.place, seen.at):
+            if shown.ids is None and None in (shown.place, shown.at):
                 raise SemelError(f"queue {queue}: nothing says which messages were shown; look again, and drop those")
         self._client = client
         self._queue = client.queue(queue)
         self._where, self._ids = where, frozenset(ids)
         self._path = snapshot
-        self._seen = seen
-        self._expected = None if seen is None else seen.count
+        self._shown = shown
+        self._expected = None if shown is None else shown.count
         self._clock, self._crash = clock, crash
 
     def run(self, job: Job) -> None:
@@ -67,14 +67,14 @@ class Dropper:
         self._tell(job)
 
     def _choice(self) -> Choice:
-        now, seen = self._clock(), self._seen
-        if seen is None:
+        now, shown = self._clock(), self._shown
+        if shown is None:
             return Choice(self._where, self._ids, now)
-        if seen.ids is not None:
-            return Choice(EVERYTHING, frozenset(seen.ids), now)
+        if shown.ids is not None:
+            return Choice(EVERYTHING, frozenset(shown.ids), now)
         if Admin.of(self._client) is None:
             raise SemelError(f"queue {self._queue.name}: SQS has no places in a queue; name the messages by their ids")
-        return Choice(self._where, self._ids, now if seen.at is None else seen.at, seen.place)
+        return Choice(self._where, self._ids, now if shown.at is None else shown.at, shown.place)
 
     def _drop(self, job: Job, hand: Taker, writer: snapshots.Writer) -> None:
         while (left := self._left(job)) and (letters := hand.take(min(ROUND, left))):

@@ -17,7 +17,7 @@ from typing import IO, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from semel.dlq import editing, listing, snapshots
-from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent, Seen
+from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent, ShownMessages
 from semel.dlq.audit import AuditEntry
 from semel.dlq.editing import Key, NoSuchLetter
 from semel.dlq.job_control import JobNotRunning
@@ -181,16 +181,16 @@ class RemoteDesk:
         *,
         ids: Sequence[str] | None = None,
         all: bool = False,
-        seen: Seen | None = None,
+        shown: ShownMessages | None = None,
         any_queue: bool = False,
     ) -> Job:
         """The snapshot stays with the dashboard; the job's result has its path there."""
         if snapshot is not None:
             raise RemoteError("the dashboard keeps the snapshot itself: leave --snapshot out, or export first")
         chosen = _query(where, ids, all)
-        if seen is None:
-            seen = self.impact(queue, where, ids, all=all).seen
-        content = {"where": where, "ids": chosen["id"], "all": all, "seen": asdict(seen), "any_queue": any_queue}
+        if shown is None:
+            shown = self.impact(queue, where, ids, all=all).shown
+        content = {"where": where, "ids": chosen["id"], "all": all, "shown": asdict(shown), "any_queue": any_queue}
         content = {name: value for name, value in content.items() if value is not None}
         return self._job("POST", f"dead-letters/{_part(queue)}/drop", content)
 
@@ -321,7 +321,7 @@ _NESTED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "groups": lambda value: tuple(_made(Group, one) for one in value),
     "sources": tuple,
     "notes": tuple,
-    "seen": lambda value: _made(Seen, value),
+    "shown": lambda value: _made(ShownMessages, value),
     "ids": lambda value: None if value is None else tuple(value),
 }
 

@@ -25,7 +25,7 @@ from semel.dashboard.api.answers import (
 )
 from semel.dashboard.api.looking import AttributeGiven, attribute
 from semel.dashboard.services import Services
-from semel.dlq.answers import Cost, Groups, Impact, Resent, Seen, as_json
+from semel.dlq.answers import Cost, Groups, Impact, Resent, ShownMessages, as_json
 from semel.dlq.desk import Desk, Key
 from semel.dlq.model import QueueInfo
 from semel.dlq.plan import RedrivePlan
@@ -109,7 +109,7 @@ class RedriveGiven(BaseModel):
     threads: int = Field(4, ge=1, le=32)
 
 
-class SeenGiven(BaseModel):
+class ShownGiven(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     count: int = Field(ge=0)
@@ -118,19 +118,19 @@ class SeenGiven(BaseModel):
     at: float | None = None
 
     @property
-    def value(self) -> Seen:
-        return Seen(self.count, None if self.ids is None else tuple(self.ids), self.place, self.at)
+    def value(self) -> ShownMessages:
+        return ShownMessages(self.count, None if self.ids is None else tuple(self.ids), self.place, self.at)
 
 
 class DropGiven(BaseModel):
-    """`seen` is what `impact` answered for the same selection: nothing else is dropped. Ids need none."""
+    """`shown` is what `impact` answered for the same selection: nothing else is dropped. Ids need none."""
 
     model_config = ConfigDict(extra="forbid")
 
     where: str | None = Field(None, description="a filter; exactly one of where, ids and all says which messages")
     ids: list[str] | None = Field(None, max_length=100_000)
     all: bool = False
-    seen: SeenGiven | None = None
+    shown: ShownGiven | None = None
     any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
 
 
@@ -256,12 +256,14 @@ def routes(services: Services) -> APIRouter:
     def drop(request: Request, queue: str, given: DropGiven) -> Response:
         """Each is deleted only once it is in a snapshot; the job's result says where that is."""
         Selection.of(given.where, given.ids, given.all)
-        if given.seen is None and given.ids is None:
-            raise SelectionError(f"a drop says what was seen: ask dead-letters/{queue}/impact, and pass on its `seen`")
+        if given.shown is None and given.ids is None:
+            raise SelectionError(
+                f"a drop says what was shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
+            )
         desk.queue(queue)
-        seen = None if given.seen is None else given.seen.value
+        shown = None if given.shown is None else given.shown.value
         job = acting(request).drop(
-            queue, given.where, ids=given.ids, all=given.all, seen=seen, any_queue=given.any_queue
+            queue, given.where, ids=given.ids, all=given.all, shown=shown, any_queue=given.any_queue
         )
         services.house.changed(queue)
         return job_answer(job, 202)

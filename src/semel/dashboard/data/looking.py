@@ -125,7 +125,7 @@ def letters_page(row: DeadLetterQueueRow, found: Found, where: str, limit: int, 
         next=str(start + len(rows)) if more and rows else None,
         cost=found.cost,
         error=found.error,
-        seen=found.seen(),
+        shown=found.shown(),
     )
 
 

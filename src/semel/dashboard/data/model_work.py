@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from semel.dashboard.data.model_queues import AlarmState, InHand, Level, Mark
-from semel.dlq.answers import Seen
+from semel.dlq.answers import ShownMessages
 
-_NOTHING: Final = Seen(0, ())
+_NOTHING: Final = ShownMessages(0, ())
 
 # Dead letters.
 
@@ -84,7 +84,7 @@ class LettersPage:
     needs_look: bool = False
     cost: str = ""
     error: str | None = None  # what is wrong with the filter, or why the queue could not be read
-    seen: Seen = _NOTHING
+    shown: ShownMessages = _NOTHING
 
 
 # Once.

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from semel.dashboard.data.messages import letter_row
 from semel.dashboard.data.model import LetterGroup, LetterRow
 from semel.dlq import fingerprints
-from semel.dlq.answers import Seen
+from semel.dlq.answers import ShownMessages
 from semel.dlq.desk import SHOWN_IDS
 from semel.dlq.filters import Filter
 from semel.dlq.model import DeadLetter
@@ -86,12 +86,12 @@ class Found:
         if letter.source and len(group.sources) < 20:
             group.sources[letter.source] = None
 
-    def seen(self) -> Seen:
+    def shown(self) -> ShownMessages:
         """What a page shows of it, for an action that is to touch nothing else."""
         end, rows, matched = self.end, list(self.rows), self.matched  # in this order: a search may be going on
         if len(rows) < matched or (end and matched > SHOWN_IDS):
-            return Seen(matched, None, end, self.at)
-        return Seen(len(rows), tuple(row.id for row in rows))
+            return ShownMessages(matched, None, end, self.at)
+        return ShownMessages(len(rows), tuple(row.id for row in rows))
 
     def shown_groups(self) -> tuple[LetterGroup, ...]:
         """The largest first."""

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel.dashboard.data.model import LettersPage
 from semel.dashboard.pages.office import Office
-from semel.dlq.answers import Seen
+from semel.dlq.answers import ShownMessages
 from semel.dlq.plan import CANARY_DEFAULT, RedrivePlan
 from semel.doctor.report.words import number
 from semel.errors import SemelError
@@ -94,7 +94,7 @@ def routes(office: Office) -> APIRouter:
         request: Request,
         queue: str,
         confirm: Annotated[str, Form()] = "",
-        seen: Annotated[str, Form()] = "",
+        shown: Annotated[str, Form()] = "",
         where: Annotated[str, Form()] = "",
         all: Annotated[bool, Form()] = False,
         any_queue: Annotated[bool, Form()] = False,
@@ -102,7 +102,7 @@ def routes(office: Office) -> APIRouter:
         try:
             if confirm.strip() != queue:
                 raise FormError(f"nothing was dropped: to confirm, type the queue's name, {queue}")
-            job = office.drop(request, queue, where, all=all, seen=_seen(seen), any_queue=any_queue)
+            job = office.drop(request, queue, where, all=all, shown=_shown(shown), any_queue=any_queue)
         except SemelError as error:
             return _drop(office, request, queue, where, str(error))
         return RedirectResponse(f"/jobs/{job.id}", 303)
@@ -139,18 +139,20 @@ def _drop(office: Office, request: Request, queue: str, where: str, problem: str
     seen = office.house.letters(queue, where=where, limit=1)
     return office.pages.answer(
         request, "drop.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
-        problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.seen.count,
-        count_words=_words(seen.seen.count), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
-        seen=json.dumps(asdict(seen.seen)), sources=seen.queue.sources, address=office.house.address(queue),
+        problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.shown.count,
+        count_words=_words(seen.shown.count), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
+        shown=json.dumps(asdict(seen.shown)), sources=seen.queue.sources, address=office.house.address(queue),
     )  # fmt: skip
 
 
-def _seen(text: str) -> Seen:
+def _shown(text: str) -> ShownMessages:
     """What the form showed, as it was sent with it."""
     try:
         given = json.loads(text)
         ids = given["ids"]
-        return Seen(int(given["count"]), None if ids is None else tuple(map(str, ids)), given["place"], given["at"])
+        return ShownMessages(
+            int(given["count"]), None if ids is None else tuple(map(str, ids)), given["place"], given["at"]
+        )
     except (ValueError, TypeError, KeyError):
         raise FormError("nothing was dropped: the form does not say what it showed; load it again") from None
 

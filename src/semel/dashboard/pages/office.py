@@ -21,7 +21,7 @@ from semel.consumer.keys import PRODUCER_KEY
 from semel.dashboard.data.house import House
 from semel.dashboard.pages.rendering import Pages, viewer
 from semel.dashboard.services import Services
-from semel.dlq.answers import Resent, Seen
+from semel.dlq.answers import Resent, ShownMessages
 from semel.dlq.desk import Desk, Key
 from semel.dlq.jobs import Control, Job
 from semel.dlq.plan import RedrivePlan
@@ -93,9 +93,11 @@ class Office:
     def redrive(self, request: Request, plan: RedrivePlan) -> Job:
         return self._begun(self._acting(request).redrive(plan))
 
-    def drop(self, request: Request, queue: str, where: str, *, all: bool, seen: Seen, any_queue: bool) -> Job:
+    def drop(
+        self, request: Request, queue: str, where: str, *, all: bool, shown: ShownMessages, any_queue: bool
+    ) -> Job:
         desk = self._acting(request)
-        return self._begun(desk.drop(queue, where or None, all=all, seen=seen, any_queue=any_queue))
+        return self._begun(desk.drop(queue, where or None, all=all, shown=shown, any_queue=any_queue))
 
     def restore(self, request: Request, lines: Iterable[bytes], queue: str) -> Job:
         return self._begun(self._acting(request).restore(lines, queue))
