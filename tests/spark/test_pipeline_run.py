@@ -30,7 +30,7 @@ from semel.spark.log import SegmentLog
 from semel.spark.pipeline import queues, status
 from semel.spark.pipeline.run import Report, run
 from semel.spark.pipeline.schema import Constraint, Field, Kind, Plain
-from semel.spark.pipeline.snapshot import Snapshot, State
+from semel.spark.pipeline.snapshot import Snapshot, State, Totals
 from semel.spark.pipeline.spec import (
     Dedup,
     DeltaSpec,
@@ -229,6 +229,16 @@ ddl = "id STRING NOT NULL"
 type = "parquet"
 path = "rows"
 """
+
+
+def test_a_run_of_duplicates_and_a_reject_has_not_rejected_every_message() -> None:
+    """As after a crash, when another pipeline has taken over what was sealed."""
+    run = Totals(received=240, in_ledger=237, rejects={"missing": 3})
+    assert Report(Snapshot("one", "1", "table", State.STOPPED, 1, "h", "1", 0.0, 0.0, run=run)).code == 0
+    assert (
+        Report(Snapshot("one", "1", "table", State.STOPPED, 1, "h", "1", 0.0, 0.0, run=replace(run, in_ledger=0))).code
+        == 4
+    )
 
 
 def test_a_run_that_rejects_every_message_exits_with_4_and_says_why_and_where_they_are(

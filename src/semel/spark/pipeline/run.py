@@ -60,8 +60,10 @@ class Report:
 
     @property
     def all_rejected(self) -> bool:
-        """Whether there were rejects and no rows: then the schema is more likely to be wrong than every message."""
-        return self.snapshot.run.rejected > 0 and self.snapshot.run.rows == 0
+        """Whether there were rejects and nothing else, duplicates included: then the schema is more likely to be wrong
+        than every message."""
+        run = self.snapshot.run
+        return run.rejected > 0 and run.rows == 0 and run.duplicates == 0
 
 
 def run(
