@@ -153,7 +153,8 @@ def test_an_older_copy_of_the_checkpoint_is_refused_and_new_messages_are_not_tak
         assert shop.rows() == named(*range(6))
 
 
-@pytest.mark.parametrize("sink", ["parquet", pytest.param("delta", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sink", ["parquet", "delta"])
 def test_a_table_that_is_older_than_the_checkpoint_is_refused_and_a_reset_says_what_is_missing(
     spark: SparkSession, shop: Shop, sink: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +230,7 @@ def test_a_table_that_was_written_with_another_checkpoint_is_refused_unless_it_i
     assert shop.rows() == named(0, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_takes_it_over(
     spark: SparkSession, shop: Shop
 ) -> None:
