@@ -602,6 +602,14 @@ class TestNotRun:
         assert entry(ledger, "work:1").status is Status.FREE
         gc.collect()
 
+    def test_a_partial_that_returns_a_coroutine_has_failed_too(self, ledger: Ledger) -> None:
+        careless: Callable[..., Any] = functools.partial(lambda number: ship(number))
+        plain = idempotent(ledger, key="number", name="work")(careless)
+        with pytest.raises(LedgerError, match=r"functools.partial.* returned a coroutine"):
+            plain(number=1)
+        assert entry(ledger, "work:1").status is Status.FREE
+        gc.collect()
+
     def test_an_async_function_that_only_returns_a_coroutine_has_failed_too(self, ledger: Ledger) -> None:
         @idempotent(ledger, key="number", name="work")
         async def careless(number: int) -> Any:

@@ -122,9 +122,8 @@ def idempotent(
 
     def decorate(function: Callable[P, R]) -> Idempotent[P, R]:
         if reason := callables.not_run_by_a_call(function):
-            called = getattr(function, "__qualname__", repr(function))
             raise LedgerError(
-                f"{called} cannot be run once and its result stored: {reason}; "
+                f"{_name(function)} cannot be run once and its result stored: {reason}; "
                 "make it a plain function or `async def`, and so every decorator around it"
             )
         prefix = f"{function.__module__}.{function.__qualname__}" if name is None else name
@@ -192,10 +191,14 @@ def _done(function: Callable[..., Any], result: Any) -> Any:
     """The result. What nobody has awaited or iterated over is none: the claim is given back."""
     if kind := callables.unfinished(result):
         raise LedgerError(
-            f"{function.__qualname__} returned {kind}, so its work is not done and nothing is stored: await it, or "
+            f"{_name(function)} returned {kind}, so its work is not done and nothing is stored: await it, or "
             "return a list"
         )
     return result
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))  # a partial has no name of its own
 
 
 async def _claimed(one: _Call) -> Verdict:
