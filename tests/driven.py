@@ -17,10 +17,10 @@ from ledger.stores import Shift
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
 from semel.consumer.context import Context
-from semel.consumer.keys import scoped
 from semel.consumer.lane import Lane
 from semel.ledger.contract import Ask, Entry, Ledger, LedgerUnavailable, Won
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.messages.keys import scoped
 from semel.sqs import Client, Queue
 from semel.testing.driver import Driver
 

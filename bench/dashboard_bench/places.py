@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.sqs import Client, Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Client, Entry
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_DEFAULT_REGION": "us-east-1"}
 LARGE, DEAD = "orders", "orders-dlq"

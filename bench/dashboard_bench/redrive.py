@@ -10,7 +10,8 @@ from semel.dlq.jobs import Job, State
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.redrive import Redriver
 from semel.errors import SemelError
-from semel.sqs import Client, Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Client, Entry
 
 QUEUE: Final = "bench-orders"
 DEAD: Final = "bench-orders-dlq"

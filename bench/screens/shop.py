@@ -25,8 +25,8 @@ from typing import Any, Final
 from unittest import mock
 
 from semel.broker import EmbeddedBroker, clock, running
+from semel.messages.dead_letter_attributes import Letter, attributes
 from semel.sqs import Client, Entry, Queue
-from semel.sqs.letters import Letter, attributes
 
 HOUR: Final = 3_600.0
 STEP: Final = 10.0

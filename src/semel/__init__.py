@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from semel.errors import SemelError as SemelError
     from semel.ledger.contract import Ledger as Ledger
     from semel.ledger.contract import Transaction as Transaction
-    from semel.ledger.dynamodb import DynamoLedger as DynamoLedger
-    from semel.ledger.idempotent import idempotent as idempotent
-    from semel.ledger.postgres import PostgresLedger as PostgresLedger
-    from semel.ledger.redis import RedisLedger as RedisLedger
-    from semel.ledger.sqlite import SqliteLedger as SqliteLedger
+    from semel.ledger.dynamodb.ledger import DynamoLedger as DynamoLedger
+    from semel.ledger.idempotent.decorator import idempotent as idempotent
+    from semel.ledger.postgres.ledger import PostgresLedger as PostgresLedger
+    from semel.ledger.redis.ledger import RedisLedger as RedisLedger
+    from semel.ledger.sqlite.ledger import SqliteLedger as SqliteLedger
     from semel.sqs.client import Client as Client
 
 __version__ = "0.1.0.dev0"

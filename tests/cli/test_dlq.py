@@ -28,7 +28,8 @@ from semel.dlq.model import QueueInfo
 from semel.dlq.peeking import ReceivingPeeker
 from semel.dlq.taking import ByReceiving
 from semel.dlq.watching import Watch
-from semel.sqs import Client, Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Client, Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 

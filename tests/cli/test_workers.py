@@ -17,9 +17,10 @@ import pytest
 
 from semel import Client
 from semel.broker import EmbeddedBroker, running
-from semel.consumer import control_client, registry
-from semel.consumer.control_client import ControlError
 from semel.sqs import Queue
+from semel.telemetry import control_client
+from semel.telemetry import worker_registry as registry
+from semel.telemetry.control_client import ControlError
 
 APP = """
 import os, time

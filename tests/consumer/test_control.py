@@ -16,9 +16,9 @@ import pytest
 from running_apps import PATIENCE, Running, client_of, running_app, send, until
 from semel import App, Batch, SqliteLedger
 from semel.broker import EmbeddedBroker, running
-from semel.consumer.control import Action, Command, Identity, Refused, RuntimeControl, carry_out, look
 from semel.consumer.runtime import Runtime
 from semel.sqs import Queue
+from semel.telemetry.control import Action, Command, Identity, Refused, RuntimeControl, carry_out, look
 
 PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
 
@@ -412,7 +412,7 @@ def test_a_worker_tells_what_it_holds_but_never_a_body(app: App) -> None:
 
 
 def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.consumer.control.MOST_SHOWN", 3)
+    monkeypatch.setattr("semel.telemetry.control.MOST_SHOWN", 3)
     queue = make_queue(app)
     go = threading.Event()
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from semel.consumer import control_client, endpoint, registry
-from semel.consumer.control import Command, Identity, Refused
-from semel.consumer.control_access import refusal
-from semel.consumer.control_client import ControlError
-from semel.consumer.health import Health, HealthServer
+from semel.telemetry import control_client, endpoint
+from semel.telemetry import worker_registry as registry
+from semel.telemetry.access import refusal
+from semel.telemetry.control import Command, Identity, Refused
+from semel.telemetry.control_client import ControlError
+from semel.telemetry.health_server import Health, HealthServer
 
 TOKEN = "correct horse"
 

@@ -17,9 +17,9 @@ import msgspec
 import pydantic
 import pytest
 
-from semel.consumer.decoding import Decoder, Undecodable, decoder_for
-from semel.consumer.decoding_plain import plain_decoder
 from semel.errors import SemelError
+from semel.messages.decoding import Decoder, Undecodable, decoder_for
+from semel.messages.decoding_plain import plain_decoder
 
 
 class Size(enum.Enum):
@@ -277,7 +277,7 @@ def test_pydantic_says_at_once_what_it_cannot_make() -> None:
 def test_libraries_are_imported_only_where_an_annotation_needs_them() -> None:
     program = """
 import sys
-from semel.consumer.decoding import decoder_for
+from semel.messages.decoding import decoder_for
 from typing import Any
 assert [decoder_for(one)('{}') for one in (dict, str, bytes, Any)] == [{}, '{}', b'{}', {}]
 print(sorted({'msgspec', 'pydantic'} & set(sys.modules)))
@@ -292,7 +292,7 @@ found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == 'msgspec' else found(name, *rest)
 sys.modules['msgspec'] = None
 from dataclasses import dataclass
-from semel.consumer.decoding import decoder_for
+from semel.messages.decoding import decoder_for
 @dataclass
 class Order:
     id: str

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from semel.consumer.health import MAX_REQUESTS, Health, HealthServer, ask
 from semel.errors import SemelError, StartError
+from semel.telemetry.health_server import MAX_REQUESTS, Health, HealthServer, ask
 
 WELL = Health(True, True, {"orders": {"in_flight": 3}})
 

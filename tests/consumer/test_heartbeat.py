@@ -13,11 +13,11 @@ import pytest
 from driven import ledger_away
 from semel import App, Context, Lost
 from semel.broker import EmbeddedBroker
-from semel.consumer.attempts import Attempt, Step
-from semel.consumer.keys import scoped
 from semel.consumer.life import State
 from semel.ledger.contract import Claim, LedgerUnavailable
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.messages.keys import scoped
+from semel.telemetry.attempt_log.log import Attempt, Step
 from semel.testing.driver import Driver, driving
 
 LEASE = 30

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.consumer.jsonpath import MISSING, JsonPath
-from semel.consumer.keys import Key, KeySpec, NoKey, PayloadSpec, key_rule, payload_rule, scoped
 from semel.errors import SemelError
-from semel.sqs.letters import CARRIED_KEY
+from semel.messages.dead_letter_attributes import CARRIED_KEY
+from semel.messages.json_path import MISSING, JsonPath
+from semel.messages.keys import Key, KeySpec, NoKey, PayloadSpec, key_rule, payload_rule, scoped
 
 
 @dataclass(frozen=True)

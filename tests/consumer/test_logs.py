@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from semel.consumer.logs import JsonFormatter, TextFormatter, configure, message_logger, safe_text
 from semel.errors import StartError
+from semel.telemetry.logs import JsonFormatter, TextFormatter, configure, message_logger, safe_text
 
 
 class Terminal(io.StringIO):

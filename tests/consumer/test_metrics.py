@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.consumer.metrics import (
+from semel.errors import SemelError
+from semel.telemetry.metrics import (
     COUNTERS,
     GAUGES,
     HISTOGRAMS,
@@ -20,7 +21,6 @@ from semel.consumer.metrics import (
     merge_texts,
     without_gauges,
 )
-from semel.errors import SemelError
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:

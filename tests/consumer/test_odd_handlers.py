@@ -22,9 +22,9 @@ from running_apps import client_of, running_app, send, until
 from semel import App, Batch, Context, Fixed, Reject, Retry, SemelError, Transaction
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.backoff import LONGEST, Exponential
-from semel.consumer.logs import JsonFormatter, TextFormatter
 from semel.ledger.contract import MAX_RESULT, Status
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.telemetry.logs import JsonFormatter, TextFormatter
 
 
 @pytest.fixture

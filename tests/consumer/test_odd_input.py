@@ -13,8 +13,9 @@ from driven import Place, letter, new_place
 from running_apps import client_of, running_app, until
 from semel import App, Message
 from semel.broker import running
-from semel.ledger.sqlite import SqliteLedger
-from semel.sqs import Queue, Received, letters
+from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Queue, Received
 
 
 @pytest.fixture

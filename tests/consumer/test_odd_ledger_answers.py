@@ -15,7 +15,7 @@ from semel import App, Fixed
 from semel.broker import running
 from semel.consumer import runtime as runtime_module
 from semel.ledger.contract import Ask, Claim, Finish, LedgerError, LedgerUnavailable, Status, Verdict
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
 
 
 class Picky(SqliteLedger):

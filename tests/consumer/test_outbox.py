@@ -12,9 +12,9 @@ import pytest
 
 from driven import Place, logged, new_place
 from semel import App, Transaction
-from semel.consumer.attempts import AttemptLog
 from semel.consumer.explaining import explain, text
 from semel.consumer.processes import Wanted, prepared
+from semel.telemetry.attempt_log.log import AttemptLog
 
 
 @pytest.fixture

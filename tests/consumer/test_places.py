@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.consumer.places import state_folder
 from semel.errors import SemelError
+from semel.state_folder import state_folder
 
 
 def test_the_state_folder_is_where_the_user_says_and_is_nobody_elses_to_read(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 from running_apps import PATIENCE, client_of, running_app, send, until
 from semel import App, Batch, Context, Fixed, Reject, Retry, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker, running
-from semel.consumer.attempts import AttemptLog
 from semel.ledger.contract import LedgerUnavailable, Verdict
 from semel.sqs import Queue
 from semel.sqs.errors import AccessDenied, QueueNotFound
+from semel.telemetry.attempt_log.log import AttemptLog
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from semel import App, Context, Fixed, Lost, Reject, Retry, SemelError, Transact
 from semel.broker import running
 from semel.consumer.handlers import Guarantee
 from semel.ledger.contract import LedgerUnavailable, Status
-from semel.ledger.postgres import PostgresLedger
+from semel.ledger.postgres.ledger import PostgresLedger
 from semel.sqs import Entry
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from semel.dashboard.ports import listen
 from semel.dashboard.running import server_for
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
-from semel.sqs import Client, Queue, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Client, Queue
 
 PATIENCE = 60.0
 

@@ -297,8 +297,8 @@ def test_deliveries_are_held_against_effects(house: House, place: Shop, worker: 
 
 
 def test_duplicates_are_told_by_their_cause_where_there_is_an_attempt_log(tmp_path: Path) -> None:
-    from semel.consumer.attempts_event import Attempt, Step, encode
     from semel.dashboard.data.causes import Causes
+    from semel.telemetry.attempt_log.events import Attempt, Step, encode
 
     def event(step: Step, receives: int, origin: str = "$.id", at: float = 1_000.0) -> Attempt:
         return Attempt(at, step, "orders", "m", key="k", receive_count=receives, key_origin=origin)
@@ -323,7 +323,7 @@ def test_duplicates_are_told_by_their_cause_where_there_is_an_attempt_log(tmp_pa
 
 
 def test_the_trail_of_a_message_is_every_attempt_with_its_error(place: Shop, tmp_path: Path) -> None:
-    from semel.consumer.attempts_event import Attempt, Step, encode
+    from semel.telemetry.attempt_log.events import Attempt, Step, encode
 
     id = place.orders.send("x").message_id
     events = [

@@ -17,7 +17,7 @@ from dashboard.serving import PATIENCE, Shop, Site, shop, until
 from running_apps import running_app
 from semel import App
 from semel.consumer.outcomes import Reject
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
 
 PATIENT = PATIENCE * 1000  # milliseconds, for the browser
 OTHERS = 6

@@ -15,7 +15,7 @@ from dashboard.serving import PATIENCE, Shop, Site, free_port, serving, shop
 from running_apps import running_app
 from semel import App
 from semel.dashboard.data import Settings
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
 
 PATIENT = PATIENCE * 1000
 TOKEN, READER = "operator-token", "reader-token"

@@ -32,7 +32,7 @@ from semel.dlq.snapshots import SnapshotError
 from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
 from semel.ledger.contract import Ask, Finish, LedgerUnavailable, Won
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 

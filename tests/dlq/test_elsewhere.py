@@ -11,7 +11,8 @@ import pytest
 from semel.dlq.desk import Desk
 from semel.dlq.jobs import Job, State
 from semel.dlq.plan import RedrivePlan
-from semel.sqs import Client, Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Client, Entry
 from semel.sqs.client.messages import Attribute
 from servers import moto
 

@@ -11,7 +11,7 @@ from semel.dlq.filters import parse
 from semel.dlq.glancing import Glance
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import peeked
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
 from semel.sqs.client.messages import Attribute, wire_attributes
 
 texts = st.sampled_from(["", "timeout", "rejected", "no such country", "7", "x", "²"])

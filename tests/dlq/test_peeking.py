@@ -12,7 +12,8 @@ from semel.dlq import filters, listing
 from semel.dlq.desk import Desk, NoSuchLetter
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import BrokerPeeker, NoSuchQueue, Peeker, PeekRisk, ReceivingPeeker, peeker
-from semel.sqs import Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 

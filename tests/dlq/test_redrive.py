@@ -15,7 +15,8 @@ from semel.dlq import taking
 from semel.dlq.filters import parse
 from semel.dlq.jobs import Job, State
 from semel.dlq.plan import PlanError, RedrivePlan
-from semel.sqs import Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 

@@ -9,7 +9,8 @@ import pytest
 from semel.broker import EmbeddedBroker
 from semel.dlq.filters import parse
 from semel.dlq.peeking import peeked
-from semel.sqs import Attribute, Client, Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Attribute, Client, Entry
 from semel.sqs.client.admin import Admin
 
 ERRORS = (

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Final
 
-from semel.consumer import metrics as consumer
-from semel.consumer.attempts import SPARK_SCHEMA, Step
 from semel.spark.pipeline import metrics as pipeline
 from semel.spark.pipeline.snapshot import Snapshot, State
+from semel.telemetry import metrics as consumer
+from semel.telemetry.attempt_log.log import SPARK_SCHEMA, Step
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")

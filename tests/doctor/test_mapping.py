@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from semel.consumer.attempts import Step
 from semel.doctor import logs, mapped
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.mapping import DEFAULT_WORDS, Mapping, parse, parse_path, written
 from semel.doctor.model import Quality
+from semel.telemetry.attempt_log.log import Step
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 ISO: Final = "2026-11-16T12:00:00Z"

@@ -13,11 +13,11 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from semel.consumer.attempts import Attempt, AttemptLog, Step
 from semel.doctor import logs, remote
 from semel.doctor.errors import DoctorError
 from semel.doctor.mapping import parse
 from semel.doctor.model import Quality
+from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 

@@ -82,7 +82,7 @@ class Sqlite:
         return Sqlite(self.folder)
 
     def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
-        from semel.ledger.sqlite import SqliteLedger
+        from semel.ledger.sqlite.ledger import SqliteLedger
 
         return SqliteLedger(str(self.path), clock=ahead, timeout=0.05 if impatient else 60.0, **options)
 
@@ -109,7 +109,7 @@ class Postgres:
         return Postgres(self.server)
 
     def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
-        from semel.ledger.postgres import PostgresLedger
+        from semel.ledger.postgres.ledger import PostgresLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
         return PostgresLedger(_through(self.server.url, via), schema=self.schema, clock=ahead, **options)
@@ -140,7 +140,7 @@ class Redis:
         return Redis(self.server)
 
     def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
-        from semel.ledger.redis import RedisLedger
+        from semel.ledger.redis.ledger import RedisLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
         return RedisLedger(_through(self.server.url, via), prefix=self.prefix, clock=ahead, **options)
@@ -168,7 +168,7 @@ class Dynamo:
         return Dynamo(self.server)
 
     def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
-        from semel.ledger.dynamodb import DynamoLedger
+        from semel.ledger.dynamodb.ledger import DynamoLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
         return DynamoLedger(

@@ -30,7 +30,7 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.dynamodb import DynamoLedger
+from semel.ledger.dynamodb.ledger import DynamoLedger
 from servers.dynamodb import Server
 
 

@@ -21,8 +21,8 @@ from semel.ledger.contract import (
     OutcomeUnknown,
     Status,
 )
-from semel.ledger.dynamodb import DynamoLedger
-from semel.ledger.dynamodb_transaction import DynamoTransaction
+from semel.ledger.dynamodb.ledger import DynamoLedger
+from semel.ledger.dynamodb.transaction import DynamoTransaction
 from servers.dynamodb import Server
 
 

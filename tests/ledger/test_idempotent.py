@@ -17,9 +17,9 @@ import pytest
 from ledger.asking import LEASE, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import MAX_RESULT, Claim, Fenced, Ledger, LedgerError, LedgerUnavailable, Status
-from semel.ledger.idempotent import InProgress, PayloadConflict, ResultNotKept, idempotent
-from semel.ledger.idempotent_beats import beats_of
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.idempotent.decorator import InProgress, PayloadConflict, ResultNotKept, idempotent
+from semel.ledger.idempotent.leases import beats_of
+from semel.ledger.sqlite.ledger import SqliteLedger
 
 
 @pytest.fixture

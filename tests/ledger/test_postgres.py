@@ -31,8 +31,8 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.postgres import PostgresLedger
-from semel.ledger.postgres_carriers import Carriers
+from semel.ledger.postgres.carriers import Carriers
+from semel.ledger.postgres.ledger import PostgresLedger
 
 if TYPE_CHECKING:
     from servers.postgres import Server

@@ -17,8 +17,8 @@ import redis
 from ledger.asking import ask, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import Ask, Done, Finish, Held, Ledger, LedgerError, LedgerUnavailable, Status, Won
-from semel.ledger.redis import RedisLedger
-from semel.ledger.redis_lanes import LANES
+from semel.ledger.redis.lanes import LANES
+from semel.ledger.redis.ledger import RedisLedger
 from servers.redis import Server, running, running_cluster
 
 

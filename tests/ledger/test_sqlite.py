@@ -33,7 +33,7 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ class TestSharedCommits:
 WORKER = """
 import sys, threading
 from semel.ledger.contract import Ask, Done, Finish, Won
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
 
 path, me = sys.argv[1:]
 won = []
@@ -176,7 +176,7 @@ class TestSeveralProcesses:
         program = (
             "import os, signal, sys\n"
             "from semel.ledger.contract import *\n"
-            "from semel.ledger.sqlite import SqliteLedger\n"
+            "from semel.ledger.sqlite.ledger import SqliteLedger\n"
             "ledger = SqliteLedger(sys.argv[1])\n"
             "done, held = ledger.claim([Ask('done'), Ask('held')], claimant='me', lease=3600)\n"
             "ledger.record([Finish(done.claim, result=b'yes')])\n"

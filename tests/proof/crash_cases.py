@@ -12,7 +12,7 @@ from ledger.stores import Dynamo, StoreUnderTest
 from semel.consumer.app import App
 from semel.consumer.context import Context
 from semel.ledger.contract import Ledger, LedgerUnavailable, OutcomeUnknown, Status, Transaction
-from semel.ledger.dynamodb_transaction import DynamoTransaction
+from semel.ledger.dynamodb.transaction import DynamoTransaction
 from semel.sqs import Client, Queue
 from semel.testing.driver import Driver
 

@@ -22,7 +22,8 @@ from semel.broker import running
 from semel.dlq.jobs import Job
 from semel.dlq.plan import RedrivePlan
 from semel.dlq.redrive import Redriver
-from semel.sqs import Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Entry
 
 _cases = itertools.count()
 COUNT = 25

@@ -25,12 +25,13 @@ from driven import Place, new_place
 from semel import App, Batch, Message
 from semel.broker.engine.validation import checked_attributes
 from semel.consumer.handlers import Handler
-from semel.consumer.keys import key_rule
 from semel.dlq.glancing import Glance
 from semel.dlq.model import DeadLetter
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.messages import dead_letter_attributes as letters
+from semel.messages.keys import key_rule
 from semel.spark import building, handlers_rows
-from semel.sqs import Attribute, Received, letters, limits
+from semel.sqs import Attribute, Received, limits
 from semel.sqs.client.messages import wire_attributes
 from semel.sqs.errors import SqsError
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from semel.ledger.contract import Ask, Finish, Ledger, LedgerError, Won
+from semel.messages import dead_letter_attributes as letters
 from semel.spark.log import BatchIsOver, LogError, Over, Place
 from semel.spark.receiving import Assignment
 from semel.spark.segments import COLUMNS, Meta, SegmentDamaged
 from semel.spark.storage import LocalStore
-from semel.sqs import letters
 from semel.sqs.errors import SqsError
 from spark.intake import BY_HAND, Intake, bodies, intake
 

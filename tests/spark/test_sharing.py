@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from semel.ledger.sqlite import SqliteLedger
+from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.spark import ledgers, points
 from semel.spark.log import Place, Sealed, SegmentLog
 from semel.spark.receiving import Assignment

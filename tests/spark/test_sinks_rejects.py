@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from semel.messages import dead_letter_attributes as letters
 from semel.spark.sinks.base import Commit, MicroBatch, SinkError
 from semel.spark.sinks.rejects import TABLE, RejectQueue, RejectTable, letter_for
-from semel.sqs import Attribute, Client, Queue, Received, letters
+from semel.sqs import Attribute, Client, Queue, Received
 from semel.sqs.limits import MAX_MESSAGE_BYTES
 from spark.sinks_support import NOON, PIPELINE, UTC_TIME, batch, committed, put, put_by_spark, read_parquet, run, write
 

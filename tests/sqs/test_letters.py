@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.sqs import Entry, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.messages.dead_letter_attributes import CARRIED_KEY, OWN, PACKED, PLAIN, Letter
+from semel.sqs import Entry
 from semel.sqs.client.messages import Attribute, Received
-from semel.sqs.letters import CARRIED_KEY, OWN, PACKED, PLAIN, Letter
 from semel.sqs.limits import MAX_MESSAGE_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 LETTER = Letter("order-7", "rejected", "ValueError: no such country", 3, "9b1d", "orders")

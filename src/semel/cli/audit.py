@@ -36,8 +36,8 @@ def _audit(given: argparse.Namespace) -> int:
 
         found = RemoteDesk(via, given.token or "").audit_entries(given.where, given.limit)
     else:
-        from semel.consumer.places import state_folder
         from semel.dlq.audit import Audit
+        from semel.state_folder import state_folder
 
         found = list(Audit.at(state_folder()).entries(given.where, given.limit))
     if given.json:

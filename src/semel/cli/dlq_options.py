@@ -189,7 +189,7 @@ def desk(given: argparse.Namespace) -> Iterator[AnyDesk]:
     with contextlib.ExitStack() as stack:
         ledger = None
         if getattr(given, "ledger", None):
-            from semel.ledger.connecting import connect
+            from semel.ledger.connect import connect
 
             ledger = stack.enter_context(contextlib.closing(connect(given.ledger)))
         client = stack.enter_context(options.client(given))

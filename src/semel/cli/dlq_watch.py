@@ -77,8 +77,8 @@ def add_to(actions: Any, where: Any) -> None:
 
 
 def _watch(given: argparse.Namespace) -> int:
-    from semel.consumer.places import state_folder
     from semel.dlq import watching
+    from semel.state_folder import state_folder
 
     if given.webhook:
         try:

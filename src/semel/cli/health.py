@@ -35,7 +35,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.consumer.health import ask
+    from semel.telemetry.health_server import ask
 
     address: str = given.address
     if "://" not in address:

@@ -31,9 +31,9 @@ def _mark(given: argparse.Namespace) -> int:
 
         mark = RemoteDesk(via, given.token or "").mark(given.text)
     else:
-        from semel.consumer.places import state_folder
         from semel.dlq import marks
         from semel.dlq.audit import Audit, somebody
+        from semel.state_folder import state_folder
 
         folder, who = state_folder(), somebody()
         mark = marks.add(folder, given.text, who, time.time())

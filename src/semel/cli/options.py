@@ -52,7 +52,7 @@ def http_url(text: str) -> str:
 
 
 def ledger_url(text: str) -> str:
-    from semel.ledger.connecting import check
+    from semel.ledger.connect import check
     from semel.ledger.contract import LedgerError
 
     try:

@@ -103,7 +103,8 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.consumer import explaining, logs, processes
+    from semel.consumer import explaining, processes
+    from semel.telemetry import logs
 
     wanted = _wanted(given)
     logs.configure(given.log_format, given.log_level)
@@ -131,7 +132,8 @@ def run(given: argparse.Namespace) -> int:
 
 def _wanted(given: argparse.Namespace) -> Wanted:
     """What was asked for. Raises UsageError for what no app could do."""
-    from semel.consumer import backoff, endpoint, processes, settings
+    from semel.consumer import backoff, processes, settings
+    from semel.telemetry import endpoint
 
     _check_engine(given)
     if given.processes < 1:

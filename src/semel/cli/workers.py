@@ -72,8 +72,8 @@ class _Said:
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.consumer.control import Command
-    from semel.consumer.places import state_folder
+    from semel.state_folder import state_folder
+    from semel.telemetry.control import Command
 
     if given.action != "ls":  # whatever is wrong with it is said before anybody is told
         if given.action == "concurrency" and given.value is None:
@@ -102,7 +102,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
     """(id, URL) of each worker that is meant."""
-    from semel.consumer import registry
+    from semel.telemetry import worker_registry as registry
 
     known = {note.id: note.url for note in registry.workers(folder)}
     if not wanted:
@@ -146,7 +146,7 @@ def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> li
 
 
 def _ask(given: argparse.Namespace, worker: str, url: str) -> _Said:
-    from semel.consumer import control_client
+    from semel.telemetry import control_client
 
     try:
         if given.action == "ls":
@@ -165,8 +165,8 @@ class _Log:
     """The audit log: what cannot be written there is not done."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        from semel.consumer.places import state_folder
         from semel.dlq.audit import Audit, somebody
+        from semel.state_folder import state_folder
 
         self._log, self._who, self._given = Audit.at(state_folder()), somebody(), given
 

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.consumer import endpoint, key_rules
+from semel.consumer import key_rules
 from semel.consumer import settings as settings_
-from semel.consumer.attempts import AttemptLog
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
-from semel.consumer.control import Identity, RuntimeControl
 from semel.consumer.handlers import Handler, inspect_handler
-from semel.consumer.keys import KeySpec, PayloadSpec
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.runtime import Report, Runtime
 from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
+from semel.messages.keys import KeySpec, PayloadSpec
 from semel.sqs import Client
+from semel.telemetry import endpoint
+from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.control import Identity, RuntimeControl
 
 if TYPE_CHECKING:
     from semel.sqs import Queue

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.consumer.attempts import Step
-from semel.consumer.decoding import Undecodable
 from semel.consumer.delivery import Delivery
 from semel.consumer.failures import described, is_failure
-from semel.consumer.keys import NONE, Key, NoKey, own_id, scoped
 from semel.consumer.lane import Lane
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event, State
 from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, LedgerUnavailable, Verdict, Won
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
+from semel.messages.decoding import Undecodable
+from semel.messages.keys import NONE, Key, NoKey, own_id, scoped
+from semel.telemetry.attempt_log.log import Step
 
 
 def claim(lane: Lane, deliveries: Sequence[Delivery]) -> None:

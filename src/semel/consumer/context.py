@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import orjson
 
-from semel.consumer.logs import MessageLogger, message_logger
 from semel.consumer.outcomes import Lost
 from semel.errors import SemelError
 from semel.ledger import callables
 from semel.sqs import Received as Message
+from semel.telemetry.logs import MessageLogger, message_logger
 
 if TYPE_CHECKING:
     from semel.consumer.delivery import Delivery

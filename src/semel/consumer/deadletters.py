@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from semel.consumer.attempts import Step
 from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import UNBURIABLE_ATTEMPT, Lane
 from semel.consumer.life import Event
-from semel.sqs import Attribute, Entry, Queue, Sent, letters
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Attribute, Entry, Queue, Sent
 from semel.sqs.errors import BadRequest, SqsError
+from semel.telemetry.attempt_log.log import Step
 
 
 def bury(lane: Lane, deliveries: Sequence[Delivery]) -> None:

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from semel.consumer.batches import Batch
 from semel.consumer.context import Context, Message
-from semel.consumer.decoding import Decoder, decoder_for
-from semel.consumer.keys import KeyRule, KeySpec, PayloadDigest, PayloadSpec, key_rule, payload_rule
 from semel.errors import SemelError
 from semel.ledger import callables
 from semel.ledger.contract import Transaction
+from semel.messages.decoding import Decoder, decoder_for
+from semel.messages.keys import KeyRule, KeySpec, PayloadDigest, PayloadSpec, key_rule, payload_rule
 
 
 class Guarantee(StrEnum):

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
-from semel.consumer.attempts import Step
 from semel.consumer.backoff import LONGEST
 from semel.consumer.backoff import MARGIN as CAP_MARGIN
 from semel.consumer.delivery import Delivery
@@ -29,6 +28,7 @@ from semel.consumer.life import BEATING, LEASED, State
 from semel.ledger.contract import Claim, LedgerError, LedgerUnavailable
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
+from semel.telemetry.attempt_log.log import Step
 
 SHARE: Final = 1 / 3
 AT_ONCE: Final = 100  # messages of one lane in one round; ten a call

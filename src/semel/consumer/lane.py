@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from semel.consumer.attempts import Attempt, AttemptLog, Step
 from semel.consumer.backoff import Exponential, seconds, visibility_for
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
@@ -24,14 +23,15 @@ from semel.consumer.groups import Groups
 from semel.consumer.handlers import Handler
 from semel.consumer.inbox import Inbox
 from semel.consumer.life import ENDS, Action, Event, State, step
-from semel.consumer.logs import RateLimitedLog
-from semel.consumer.metrics import Lane as LaneMetrics
-from semel.consumer.metrics import Metrics
 from semel.consumer.settings import Settings
 from semel.consumer.slots import Slots
 from semel.ledger.contract import Claim, Ledger, LedgerError
 from semel.sqs import Cancel
 from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
+from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.logs import RateLimitedLog
+from semel.telemetry.metrics import Lane as LaneMetrics
+from semel.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from semel.sqs import Queue

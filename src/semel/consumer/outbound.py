@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.consumer.attempts import Step
 from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane
 from semel.consumer.life import Event
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
+from semel.telemetry.attempt_log.log import Step
 
 
 def delete(lane: Lane, deliveries: Sequence[Delivery]) -> None:

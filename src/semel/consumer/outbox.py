@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from semel.consumer.attempts import Attempt, Step
 from semel.consumer.context import logger
 from semel.consumer.lane import Tools
 from semel.ledger.contract import Ledger, OutboxStatus, Outgoing
 from semel.ledger.outgoing import DEFAULT_GROUP
+from semel.messages.dead_letter_attributes import CARRIED_KEY
 from semel.sqs import Client, Entry, Failure, Sent
 from semel.sqs.errors import AccessDenied, BadRequest, CredentialsRefused, SqsError
-from semel.sqs.letters import CARRIED_KEY
+from semel.telemetry.attempt_log.log import Attempt, Step
 
 AT_ONCE: Final = 100
 FIRST_WAIT: Final = 30.0  # seconds after the first refusal; they double

@@ -23,15 +23,15 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
-from semel.consumer import control, endpoint
 from semel.consumer.app import App
 from semel.consumer.context import logger
-from semel.consumer.control import Action, Command, Identity, Refused
-from semel.consumer.health import Health
-from semel.consumer.metrics import merge_texts, without_gauges
 from semel.consumer.runtime import Report, Runtime
 from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
+from semel.telemetry import control, endpoint
+from semel.telemetry.control import Action, Command, Identity, Refused
+from semel.telemetry.health_server import Health
+from semel.telemetry.metrics import merge_texts, without_gauges
 
 LONGEST_PAUSE: Final = 30.0  # between two starts of a worker that keeps dying
 PATIENCE: Final = 2.0  # seconds for a worker to answer
@@ -368,7 +368,7 @@ class _Parent:
 
 def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None:
     """A worker process."""
-    from semel.consumer import logs
+    from semel.telemetry import logs
 
     signal.signal(signal.SIGINT, lambda _number, _frame: None)  # the parent passes it on
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

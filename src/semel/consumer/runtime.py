@@ -21,13 +21,13 @@ from semel.consumer.burst import Burst
 from semel.consumer.context import logger
 from semel.consumer.failures import described
 from semel.consumer.guard import Guard
-from semel.consumer.health import Health
 from semel.consumer.heartbeat import Heartbeat
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.life import LEASED, State
 from semel.consumer.threads import LaneThreads
 from semel.ledger.contract import Ledger, LedgerError, OutboxStatus
 from semel.sqs import Client
+from semel.telemetry.health_server import Health
 
 MOST_BEATERS: Final = 4
 OUTBOX_LOOK_EVERY: Final = 10.0  # seconds between two looks at what waits there

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from semel.consumer.attempts import Step
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane, Settlement
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event
 from semel.ledger.contract import Finish, LedgerError, LedgerUnavailable, Status
+from semel.telemetry.attempt_log.log import Step
 
 
 def settle(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import orjson
 
-from semel.consumer.attempts import Step
 from semel.consumer.backoff import seconds
 from semel.consumer.batches import Batch
 from semel.consumer.context import CURRENT, logger
@@ -33,6 +32,7 @@ from semel.ledger.contract import (
     Transaction,
     check_result,
 )
+from semel.telemetry.attempt_log.log import Step
 
 LOOKS: Final = 5  # times that an unknown outcome is looked up before the next delivery is left to find out
 

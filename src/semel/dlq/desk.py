@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from semel.consumer.places import state_folder
 from semel.dlq import editing, filters, listing, marks, snapshots
 from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent, ShownMessages
 from semel.dlq.audit import Audit, AuditEntry, somebody
@@ -35,6 +34,7 @@ from semel.errors import SemelError
 from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.errors import QueueNotFound
+from semel.state_folder import state_folder
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger

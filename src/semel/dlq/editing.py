@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from semel.consumer.keys import key_rule, scoped
 from semel.dlq import filters
 from semel.dlq.answers import Resent
 from semel.dlq.filter_words import quoted
@@ -25,7 +24,8 @@ from semel.dlq.sending import Targets
 from semel.dlq.taking import Choice, taker
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError, LedgerUnavailable, Status
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
+from semel.messages.keys import key_rule, scoped
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute, Entry, Received, as_attribute

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.consumer.keys import scoped
 from semel.dlq.holding import depth, redrive_policy
 from semel.dlq.model import DeadLetter
 from semel.dlq.peeking import peeked
 from semel.ledger.contract import Entry, Ledger, LedgerError, LedgerUnavailable, Status
+from semel.messages.keys import scoped
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import SqsError

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from semel.consumer.backoff import seconds
-from semel.consumer.jsonpath import MISSING, JsonPath
 from semel.dlq import fingerprints
 from semel.dlq.filter_words import quoted
 from semel.dlq.model import DeadLetter
 from semel.dlq.patterns import Pattern
 from semel.errors import SemelError
+from semel.messages.json_path import MISSING, JsonPath
 
 if TYPE_CHECKING:
     from semel.dlq.glancing import Glance

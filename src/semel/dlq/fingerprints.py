@@ -6,9 +6,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from semel.consumer.errors_shape import FINGERPRINT_FROM
-from semel.consumer.errors_shape import shape as shape
 from semel.dlq.model import DeadLetter
+from semel.messages.fingerprint import FINGERPRINT_FROM
+from semel.messages.fingerprint import shape as shape
 
 if TYPE_CHECKING:
     from semel.dlq.glancing import Glance

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from semel.dlq.model import DeadLetter, in_one_line
 from semel.dlq.peeking import peeked
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
 
 _NOTHING: Final[dict[str, str]] = {}
 _PACKED: Final = frozenset({letters.PACKED, letters.OWN})

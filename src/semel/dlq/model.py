@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
 from semel.sqs.client.messages import Attribute, Received
 
 

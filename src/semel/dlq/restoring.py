@@ -25,7 +25,7 @@ from semel.dlq import listing, snapshots
 from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
 from semel.errors import SemelError
-from semel.sqs import letters
+from semel.messages import dead_letter_attributes as letters
 from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute, Entry, Sent

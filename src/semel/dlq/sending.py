@@ -18,7 +18,7 @@ from semel.dlq.jobs import Job
 from semel.dlq.model import DeadLetter
 from semel.dlq.taking import Taker
 from semel.errors import SemelError
-from semel.sqs import letters as attributes
+from semel.messages import dead_letter_attributes as attributes
 from semel.sqs.client import Client, Entry, Failure, Queue, Sent
 from semel.sqs.errors import AccessDenied
 from semel.sqs.limits import MAX_BATCH_ENTRIES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# One event of one message. `step` has the words of semel.consumer.attempts.Step; message_id and at are never null.
+# One event of one message. `step` has the words of telemetry.attempt_log.log.Step; message_id and at are never null.
 SCHEMA: Final = (
     "at DOUBLE, step STRING, queue STRING, message_id STRING, key STRING, fence BIGINT, receive_count BIGINT, "
     "sent_at DOUBLE, `group` STRING, seconds DOUBLE, visibility DOUBLE, error STRING, worker STRING, handler STRING"

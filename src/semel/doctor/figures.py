@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from semel.consumer.attempts import Step
-from semel.consumer.errors_shape import FINGERPRINT_FROM, VOLATILE
 from semel.doctor.causes import CODES, RETRY, is_duplicate, ran, took_effect
 from semel.doctor.deliveries import FAILED, has
 from semel.doctor.model import Cause
+from semel.messages.fingerprint import FINGERPRINT_FROM, VOLATILE
+from semel.telemetry.attempt_log.log import Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from semel.consumer.attempts_local import DAY, day
-from semel.consumer.logs import safe_text
 from semel.doctor.errors import DoctorError
+from semel.telemetry.attempt_log.local_sink import DAY, day
+from semel.telemetry.logs import safe_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
-from semel.consumer.attempts_event import Step
 from semel.doctor.errors import DoctorError
+from semel.telemetry.attempt_log.events import Step
 
 Path = tuple[str | int, ...]
 

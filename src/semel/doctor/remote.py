@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.consumer.logs import safe_text
 from semel.doctor.errors import DoctorError
 from semel.doctor.files import LogFile, hidden, kind_of, reason
+from semel.telemetry.logs import safe_text
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo

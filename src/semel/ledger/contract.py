@@ -230,7 +230,7 @@ class Ledger(ABC):
     @staticmethod
     def connect(url: str, **options: Any) -> Ledger:
         """A ledger by its address: sqlite:///path, postgresql://…, redis://…, dynamodb://table?region=…"""
-        from semel.ledger.connecting import connect
+        from semel.ledger.connect import connect
 
         return connect(url, **options)
 

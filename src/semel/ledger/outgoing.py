@@ -8,10 +8,10 @@ from typing import Any, Final
 import orjson
 
 from semel.ledger.contract import LedgerError, Outgoing
+from semel.messages.dead_letter_attributes import CARRIED_KEY
 from semel.sqs.client.messages import Entry
 from semel.sqs.client.queue import Reference
 from semel.sqs.errors import SqsError
-from semel.sqs.letters import CARRIED_KEY
 from semel.sqs.limits import ATTRIBUTE_NAME, FORBIDDEN_CHARACTER, MAX_DELAY, MAX_MESSAGE_ATTRIBUTES, TOKEN
 
 DEFAULT_GROUP: Final = "outbox"  # of messages to a FIFO queue that were sent without one

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from semel.consumer.keys import KeyRule, NoKey
+from semel.messages.keys import KeyRule, NoKey
 from semel.spark.segments import COLUMNS
 from semel.sqs.client import Received
 

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.consumer import processes
 from semel.consumer.backoff import Duration, seconds
-from semel.consumer.health import Health, HealthServer
 from semel.consumer.lane import Lane, Tools
-from semel.consumer.metrics import COUNTERS, Metrics
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.spark.handlers_apps import Place
@@ -32,6 +30,8 @@ from semel.spark.pipeline.stopping import Stop, interruptible, on_signals
 from semel.spark.sessions import end_java, session
 from semel.spark.sinks.base import Written
 from semel.spark.sinks.handler import HandlerSink
+from semel.telemetry.health_server import Health, HealthServer
+from semel.telemetry.metrics import COUNTERS, Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,7 +243,7 @@ def _absolute(address: str | None) -> str | None:
 
 def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
     """What would give each worker a ledger of its own, and so each message to several of them."""
-    from semel.ledger.sqlite import SqliteLedger
+    from semel.ledger.sqlite.ledger import SqliteLedger
 
     cluster = master is not None and not master.startswith("local")
     if isinstance(ledger, SqliteLedger):

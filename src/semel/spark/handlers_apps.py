@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
-from semel.consumer import logs, processes
+from semel.consumer import processes
 from semel.consumer.app import App
 from semel.consumer.context import logger
 from semel.consumer.handlers import Handler
@@ -23,6 +23,7 @@ from semel.consumer.settings import Settings
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client, Queue
+from semel.telemetry import logs
 
 PURGE_EVERY: Final = 60.0
 _VARIABLES: Final = "SEMEL_"

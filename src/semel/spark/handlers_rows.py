@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.consumer.handlers import Handler
-from semel.sqs import Attribute, Entry, Received, letters, limits
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs import Attribute, Entry, Received, limits
 
 # A copy that was sent back: the id under which the message first came. Its key is in `semel-key`, as in all copies.
 FIRST_ID: Final = "semel-first-id"

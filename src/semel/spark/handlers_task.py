@@ -27,7 +27,6 @@ from semel.consumer import outbound
 from semel.consumer.delivery import Delivery
 from semel.consumer.inbox import Inbox
 from semel.consumer.lane import Tools
-from semel.consumer.metrics import COUNTERS
 from semel.consumer.runtime import Runtime
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerError, LedgerUnavailable
@@ -35,6 +34,7 @@ from semel.spark.handlers_apps import LoadedApp
 from semel.spark.handlers_queue import RowQueue
 from semel.spark.handlers_rows import returned
 from semel.sqs import Entry, Received, Sent
+from semel.telemetry.metrics import COUNTERS
 
 T = TypeVar("T")
 

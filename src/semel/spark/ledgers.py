@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from semel.consumer.keys import scoped
 from semel.ledger.contract import Ask, Claim, Finish, Ledger, LedgerError, Status, Won
 from semel.ledger.contract import Done as KnownDone
+from semel.messages.keys import scoped
 from semel.spark.building import Taken
 from semel.sqs import Queue
 

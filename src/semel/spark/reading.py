@@ -15,7 +15,7 @@ import orjson
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from semel.consumer.keys import key_rule
+from semel.messages.keys import key_rule
 from semel.spark import building
 from semel.spark.building import Taken
 from semel.spark.gathering import Gathering

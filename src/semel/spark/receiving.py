@@ -26,7 +26,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from semel.consumer.keys import key_rule
+from semel.messages.keys import key_rule
 from semel.spark import building, points
 from semel.spark.building import Taken
 from semel.spark.gathering import FIRST_WAIT, Arrival, Gathering

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 import pyarrow as pa
 
-from semel.consumer.keys import PRODUCER_KEY
+from semel.messages.keys import PRODUCER_KEY
 from semel.sqs import Entry, limits
 
 _ID_BYTES: Final = 16

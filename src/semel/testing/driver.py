@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from semel.broker import EmbeddedBroker
 from semel.consumer.app import App
-from semel.consumer.attempts import AttemptLog
 from semel.consumer.failures import Killed
 from semel.consumer.inline import Inline
 from semel.consumer.lane import Lane, Tools
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
+from semel.telemetry.attempt_log.log import AttemptLog
 from semel.testing.ledgers import ledger_for
 
 # Where a worker can die, in the order in which a message passes, and which messages pass there.

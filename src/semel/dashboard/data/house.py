@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from semel.consumer.places import state_folder
 from semel.dashboard.data import attributes, looking, queues, stuck
 from semel.dashboard.data import series as past
 from semel.dashboard.data.broker import BrokerSource
@@ -52,6 +51,7 @@ from semel.ledger.contract import Ledger
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.errors import SqsError
+from semel.state_folder import state_folder
 
 HOUR: Final = 3600.0
 _LISTED: Final = 30.0  # seconds for which the ages in all dead-letter queues are good: they take a look to know

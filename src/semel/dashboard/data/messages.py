@@ -6,10 +6,10 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from semel.consumer.keys import PRODUCER_KEY, scoped
 from semel.dashboard.data.model import AttemptEvent, InHand, LetterRow, Message, MessageAttribute, MessageRow
 from semel.dlq import fingerprints
 from semel.dlq.model import DeadLetter
+from semel.messages.keys import PRODUCER_KEY, scoped
 from semel.sqs.client.messages import Attribute
 
 PREVIEW: Final = 200  # characters

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from semel.consumer import control_client, registry
-from semel.consumer.control_client import ControlError
-from semel.consumer.health import Health, ask
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.keeping import Kept
 from semel.dashboard.data.model import InHand, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
+from semel.telemetry import control_client
+from semel.telemetry import worker_registry as registry
+from semel.telemetry.control_client import ControlError
+from semel.telemetry.health_server import Health, ask
 
 PATIENCE: Final = 2.0  # seconds
 MOST: Final = 256

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from semel.consumer.keys import PRODUCER_KEY
 from semel.dashboard.data.house import House
 from semel.dashboard.pages.rendering import Pages, viewer
 from semel.dashboard.services import Services
@@ -26,6 +25,7 @@ from semel.dlq.desk import Desk, Key
 from semel.dlq.jobs import Control, Job
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
+from semel.messages.keys import PRODUCER_KEY
 from semel.sqs.client.messages import Attribute
 
 _NOTICES: Final = 200

@@ -18,7 +18,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Header, Input, Label, TabbedContent, TabPane
 
-from semel.consumer.control import MOST_AT_ONCE
 from semel.dashboard.data.model import Viewer
 from semel.dashboard.services import Services
 from semel.dashboard.terminal import cells
@@ -30,6 +29,7 @@ from semel.dlq.jobs import Job
 from semel.dlq.listing import not_dead_letter_queue
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
+from semel.telemetry.control import MOST_AT_ONCE
 
 EVERY: Final = 2.0  # seconds
 LETTERS_SHOWN: Final = 200

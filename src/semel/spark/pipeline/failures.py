@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from semel.consumer.logs import safe_text
 from semel.errors import SemelError
+from semel.telemetry.logs import safe_text
 
 MAX_LINE: Final = 2_000
 MAX_TRACE: Final = 20_000

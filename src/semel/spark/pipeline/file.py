@@ -171,7 +171,7 @@ def _check_queue(section: Section, option: str, queue: str, number: int = 0) -> 
 
 
 def _key(section: Section) -> str | None:
-    from semel.consumer.keys import key_rule
+    from semel.messages.keys import key_rule
 
     rule = section.text("key")
     if rule is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from semel.consumer.health import Health, HealthServer
-from semel.consumer.metrics import Histogram
 from semel.errors import SemelError
 from semel.spark.pipeline.snapshot import Snapshot, State, Totals
+from semel.telemetry.health_server import Health, HealthServer
+from semel.telemetry.metrics import Histogram
 
 SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 QUIET: Final = 120.0  # seconds without a sign of life after which a running query is not taken for alive

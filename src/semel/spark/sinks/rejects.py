@@ -18,12 +18,13 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
+from semel.messages import dead_letter_attributes as letters
 from semel.spark.sinks.base import Commit, MicroBatch, SinkError, Written, checked, is_in, store_at
 from semel.spark.sinks.parquet import ParquetSink, ParquetWriter
 from semel.spark.sinks.shapes import UTC_TIME
 from semel.spark.storage import Store
 from semel.spark.writing_sending import client_for
-from semel.sqs import Attribute, Entry, Failure, letters
+from semel.sqs import Attribute, Entry, Failure
 from semel.sqs.errors import SqsError
 
 MESSAGE: Final = (

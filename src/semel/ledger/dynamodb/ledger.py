@@ -1,0 +1,311 @@
+"""The ledger in a DynamoDB table: one conditional update for each key, those of a batch side by side.
+
+The rule here: this file sends updates and follows up on refused ones; what they say, `dynamodb_items` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from semel.ledger.contract import (
+    KEEP,
+    MAX_RESULT,
+    Ask,
+    Claim,
+    Clock,
+    Conflict,
+    Entry,
+    Finish,
+    Held,
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    OutboxStatus,
+    Outgoing,
+    Verdict,
+    Won,
+    check_asks,
+    check_result,
+    own_clock,
+)
+from semel.ledger.dynamodb import items
+from semel.ledger.dynamodb.client import Link, create_table, warn_without_ttl
+from semel.ledger.dynamodb.items import Item, Moment, Update, milliseconds
+from semel.ledger.dynamodb.outbox import Outbox
+from semel.ledger.dynamodb.transaction import DynamoTransaction
+
+Asked = TypeVar("Asked")
+
+SCHEMA: Final = 1
+_META: Final[Item] = {"pk": {"S": "meta#semel"}}
+_MOST_LOOKED_UP: Final = 100  # keys of one BatchGetItem
+_TRIES: Final = 20  # of a key that others change each time we look
+
+
+class DynamoLedger(Ledger):
+    """A ledger in a DynamoDB table.
+
+    What to rely on: of all that ask for a key one wins, as the table decides each update by its condition, and a
+    zombie's fence is refused. Most claims take one round trip; a repeated call, a key that has expired but is still in
+    the table, and one that comes back after a rejection take two. DynamoDB has no clock to ask: leases are judged by
+    the clocks of the processes, so keep these synchronised; another's lease counts as over only `clock_margin` seconds
+    after its end. A clock that is further off costs a takeover too early, which the fence makes harmless to the ledger.
+
+    Expired keys are dropped by the table's time to live (attribute `expires`), up to some days late; they count as
+    absent from the moment they expire. create: make the table, billed by request, with its TTL and the outbox's index.
+    session: a boto3 session; otherwise region, profile and credentials are found as boto3 does. timeout: seconds for
+    one call. workers: threads that send the keys of batches side by side.
+
+    `transaction` is one TransactWriteItems of at most 100 items: see DynamoTransaction.
+    """
+
+    transactional = True
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        session: Any = None,
+        create: bool = False,
+        keep: float = KEEP,
+        clock: Clock = own_clock,
+        clock_margin: float = 0.5,
+        timeout: float = 5.0,
+        workers: int = 16,
+    ) -> None:
+        if not table:
+            raise LedgerError("a DynamoDB ledger needs the name of its table: dynamodb://table?region=eu-west-1")
+        self.keep = keep
+        self.clock, self._margin = clock, milliseconds(clock_margin)
+        self._link = Link(
+            table, region=region, endpoint_url=endpoint_url, session=session, timeout=timeout, workers=workers
+        )
+        self._outbox = Outbox(self._link, self._now)
+        try:
+            if create:
+                create_table(self._link)
+            self._open_schema()
+            if not create:
+                warn_without_ttl(self._link)
+        except BaseException:
+            self._link.close()
+            raise
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for another address than AWS's."""
+        parts = urlsplit(url)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in _OPTIONS:
+                raise LedgerError(f"{url!r}: there is no option {name!r}; there are {', '.join(_OPTIONS)}")
+            argument, read = _OPTIONS[name]
+            try:
+                options.setdefault(argument, read(value))
+            except (KeyError, ValueError):
+                raise LedgerError(f"{url!r}: the value of {name} cannot be read") from None
+        return cls(parts.netloc, **options)
+
+    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+        check_asks(asks, lease)
+        places = _places([ask.key for ask in asks])
+        answers = self._link.side_by_side(
+            lambda key: self._claim_key([asks[place] for place in places[key]], claimant, lease), list(places)
+        )
+        verdicts: list[Verdict] = [Held("", 0.0)] * len(asks)
+        for its_places, its_verdicts in zip(places.values(), answers, strict=True):
+            for place, verdict in zip(its_places, its_verdicts, strict=True):
+                verdicts[place] = verdict
+        return verdicts
+
+    def _claim_key(self, asks: Sequence[Ask], claimant: str, lease: float) -> list[Verdict]:
+        """All asks of one call for the same key: once it is won, the others find it held."""
+        verdicts: list[Verdict] = []
+        payload: str | None = None
+        for ask in asks:
+            if payload is not None:
+                is_other = items.differs(ask, payload)
+                verdicts.append(Conflict(ask.key) if is_other else Held(ask.key, lease))
+                continue
+            verdict, item = self._decide(ask, claimant, lease)
+            verdicts.append(verdict)
+            if isinstance(verdict, Won):
+                payload = items.entry_of(ask.key, item).payload
+        return verdicts
+
+    def _decide(self, ask: Ask, claimant: str, lease: float) -> tuple[Verdict, Item]:
+        moment = self._moment(claimant, lease)
+        update, move = items.first_claim(ask, moment), items.Move.GO_ON
+        for _ in range(_TRIES):
+            made, item = self._link.update(update.parameters())
+            if made:
+                return items.won(ask.key, item, lease, again=move is items.Move.AGAIN), item
+            if not item:  # not every stand-in for DynamoDB returns it with the refusal
+                (item,) = self._get([ask.key]) or [{}]
+            moment = self._moment(claimant, lease)
+            decision = items.decide(item, ask, moment) if item else items.Move.GO_ON
+            if not isinstance(decision, items.Move):
+                return decision, item
+            move = decision
+            update = items.next_claim(move, item, ask, moment)
+        raise self._restless(ask.key)
+
+    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        check_asks((), lease)
+        now, length, keep = self._now(), milliseconds(lease), milliseconds(self.keep)
+        return self._updates([items.extension(claim, now, length, keep) for claim in claims])
+
+    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+        for finish in finishes:
+            items.check_finish(finish)
+        now = self._now()
+
+        def write(finish: Finish) -> bool:
+            made, item = self._link.update(items.record(finish, now, self._kept(finish)).parameters())
+            return made or (bool(item) and items.is_recorded(item, finish, now))
+
+        return self._by_key(write, [finish.claim.key for finish in finishes], finishes)
+
+    def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
+        now, keep = self._now(), milliseconds(self.keep)
+        return self._updates([items.release(claim, now, keep, tried=tried) for claim in claims])
+
+    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+        check_result(value, f"the note {name!r} of {claim.key!r}")
+        now = self._now()
+        update = items.note(claim, name, value, now, milliseconds(self.keep), MAX_RESULT)
+        for _ in range(_TRIES):
+            made, item = self._link.update(update.parameters())
+            if made or not item or not items.is_held(item, claim, now):
+                return made
+            update, total = items.note_seen(claim, name, value, now, milliseconds(self.keep), item)
+            if total > MAX_RESULT:
+                raise LedgerError(
+                    f"the notes of {claim.key!r} have {total} bytes together with {name!r}, the ledger keeps at most "
+                    f"{MAX_RESULT}: store them elsewhere and note their addresses"
+                )
+        raise self._restless(claim.key)
+
+    def forget(self, keys: Sequence[str]) -> int:
+        now, keep = self._now(), milliseconds(self.keep)
+        return sum(self._updates([items.forgetting(key, now, keep) for key in dict.fromkeys(keys)]))
+
+    def purge(self, limit: int = 1_000) -> int:  # noqa: ARG002
+        """Nothing to do: the table drops what has expired by itself, by its time to live."""
+        return 0
+
+    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+        unique = list(dict.fromkeys(keys))
+        groups = [unique[start : start + _MOST_LOOKED_UP] for start in range(0, len(unique), _MOST_LOOKED_UP)]
+        found = {item["pk"]["S"]: item for group in self._link.side_by_side(self._get, groups) for item in group}
+        now, entries = self._now(), []
+        for key in keys:
+            item = found.get(items.key_of(key)["pk"]["S"])
+            entries.append(items.entry_of(key, item) if item and items.is_live(item, now) else None)
+        return entries
+
+    def _get(self, keys: Sequence[str]) -> list[Item]:
+        found: list[Item] = []
+        wanted = [items.key_of(key) for key in keys]
+        for tried in range(_TRIES):
+            some, wanted = self._link.get_many(wanted)
+            found += some
+            if not wanted:
+                return found
+            time.sleep(min(1.0, 0.02 * 2**tried))
+        raise LedgerUnavailable(f"DynamoDB leaves keys of the table {self._link.table} unread; it is overloaded")
+
+    @contextmanager
+    def transaction(self) -> Iterator[DynamoTransaction]:
+        transaction = DynamoTransaction(self._link, self._outbox, self._now, self._kept)
+        yield transaction
+        transaction.commit()
+
+    def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
+        return self._outbox.take(limit, milliseconds(lease))
+
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
+        self._outbox.refused(ids, error, milliseconds(wait))
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:
+        return self._outbox.status(examples)
+
+    def count_outgoing(self) -> int:
+        return self._outbox.count()
+
+    def sent_outgoing(self, ids: Sequence[str]) -> None:
+        self._outbox.drop(ids)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _now(self) -> int:
+        now = self.clock()
+        return int((time.time() if now is None else now) * 1000)
+
+    def _moment(self, claimant: str, lease: float) -> Moment:
+        return Moment(self._now(), milliseconds(lease), milliseconds(self.keep), self._margin, claimant)
+
+    def _kept(self, finish: Finish) -> int:
+        return milliseconds(self.keep if finish.keep is None else finish.keep)
+
+    def _updates(self, updates: Sequence[Update]) -> list[bool]:
+        keys = [update.key for update in updates]
+        return self._by_key(lambda update: self._link.update(update.parameters())[0], keys, updates)
+
+    def _by_key(self, work: Callable[[Asked], bool], keys: Sequence[str], asked: Sequence[Asked]) -> list[bool]:
+        """Different keys side by side; what is about one key, in its order."""
+        places = _places(keys)
+        answers = self._link.side_by_side(lambda key: [work(asked[place]) for place in places[key]], list(places))
+        flags = [False] * len(asked)
+        for its_places, its_answers in zip(places.values(), answers, strict=True):
+            for place, answer in zip(its_places, its_answers, strict=True):
+                flags[place] = answer
+        return flags
+
+    def _restless(self, key: str) -> LedgerUnavailable:
+        return LedgerUnavailable(f"{key!r} was changed by others at each of {_TRIES} tries; try again later")
+
+    def _open_schema(self) -> None:
+        _, meta = self._link.update(
+            {
+                "Key": _META,
+                "UpdateExpression": "SET #version = if_not_exists(#version, :version)",
+                "ExpressionAttributeNames": {"#version": "version"},
+                "ExpressionAttributeValues": {":version": {"N": str(SCHEMA)}},
+            }
+        )
+        version = int(meta["version"]["N"])
+        if version > SCHEMA:
+            raise LedgerError(
+                f"the ledger in the DynamoDB table {self._link.table} has schema {version}, this Semel knows up to "
+                f"{SCHEMA}: upgrade Semel, or use another table"
+            )
+
+
+def _places(keys: Sequence[str]) -> dict[str, list[int]]:
+    """Each key with its places: one that comes twice must not race with itself."""
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places
+
+
+def _yes(value: str) -> bool:
+    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]
+
+
+_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "region": ("region", str),
+    "endpoint": ("endpoint_url", str),
+    "create": ("create", _yes),
+    "keep": ("keep", float),
+    "clock_margin": ("clock_margin", float),
+    "timeout": ("timeout", float),
+    "workers": ("workers", int),
+}

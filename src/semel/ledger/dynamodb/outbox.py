@@ -1,0 +1,247 @@
+"""Messages that DynamoDB transactions have sent, until they are handed to SQS.
+
+The rules here: an item is taken by a conditional update on the time it is due, so no two dispatchers get it at once.
+Messages of a group are taken together, by a conditional update of an item that stands for the group, and keep the time
+that they were due at: so they stay in their order, whoever takes them and however often. A small index of a fixed
+number of boxes finds what is due without reading the table; messages of a group share a box.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from semel.ledger.contract import LedgerError, LedgerUnavailable, OutboxStatus, Outgoing
+from semel.ledger.dynamodb.client import OUTBOX, Link
+
+BOXES: Final = 4
+LOOKED_AT: Final = 40  # items that are read to see whether SQS has refused them
+_PREFIX: Final = "outbox#"
+_GROUP: Final = "outbox-group#"
+_GROUP_KEPT: Final = 86_400  # seconds; an item of a group is made again when it is needed
+_GROUPED: Final = re.compile(r"g([0-9a-f]{16})-")
+
+
+class Outbox:
+    def __init__(self, link: Link, now: Callable[[], int]) -> None:
+        self._link, self._now = link, now
+        self._has_index: bool | None = None
+        self._groups: dict[str, int] = {}  # those that we have taken, and till when
+
+    def put(self, message: Outgoing, place: int) -> dict[str, Any]:
+        """The part of a transaction that keeps a message; `place` is its place among those of the transaction."""
+        if not self._is_there():
+            raise LedgerError(
+                f"the DynamoDB table {self._link.table} has no index {OUTBOX!r}, so no messages can be sent in a "
+                f"transaction: add a global secondary index {OUTBOX!r} on box (number) and due (number), keys only, "
+                "or have Semel make the table with create=True"
+            )
+        box = random.randrange(BOXES) if message.group is None else zlib.crc32(message.group.encode()) % BOXES
+        content = {
+            "body": message.body,
+            "key": message.key,
+            "delay": message.delay,
+            "group": message.group,
+            "attributes": dict(message.attributes),
+        }
+        item = {
+            "pk": {"S": f"{_PREFIX}{_group_name(message)}{uuid.uuid4().hex}"},
+            "box": {"N": str(box)},
+            "due": {"N": str(self._now() + place)},
+            "queue": {"S": message.queue},
+            "message": {"S": orjson.dumps(content).decode()},
+        }
+        return {"Put": {"TableName": self._link.table, "Item": item}}
+
+    def take(self, limit: int, lease: int) -> list[Outgoing]:
+        if not self._is_there():
+            return []
+        taken: list[Outgoing] = []
+        start = random.randrange(BOXES)
+        for box in (*range(start, BOXES), *range(start)):
+            if len(taken) < limit:
+                taken += self._take_from(box, limit - len(taken), lease)
+        return taken
+
+    def _take_from(self, box: int, limit: int, lease: int) -> list[Outgoing]:
+        """Pages of what is due, as groups that another has taken stay among it."""
+        now = self._now()
+        taken: list[Outgoing] = []
+        groups: dict[str, bool] = {}  # whether it is ours
+        after: dict[str, Any] = {}
+        while len(taken) < limit:
+            page = self._link.call(
+                "Query",
+                IndexName=OUTBOX,
+                KeyConditionExpression="box = :box AND due <= :now",
+                ExpressionAttributeValues={":box": {"N": str(box)}, ":now": {"N": str(now)}},
+                Limit=limit,
+                **after,
+            )
+            due = page["Items"][: limit - len(taken)]
+            for group in dict.fromkeys(_group_of(item) for item in due):
+                if group and group not in groups:
+                    groups[group] = self._take_group(group, now, lease)
+
+            def take(item: dict[str, Any]) -> Outgoing | None:
+                group = _group_of(item)
+                if group:
+                    return self._of_group(item, groups[group])
+                made, whole = self._link.update(
+                    {
+                        "Key": {"pk": item["pk"]},
+                        "UpdateExpression": "SET due = :later",
+                        "ConditionExpression": "due = :seen",
+                        "ExpressionAttributeValues": {":later": {"N": str(now + lease)}, ":seen": item["due"]},
+                    }
+                )
+                return _outgoing(whole) if made else None
+
+            taken += [message for message in self._link.side_by_side(take, due) if message is not None]
+            if not page.get("LastEvaluatedKey"):
+                break
+            after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        return taken
+
+    def _take_group(self, group: str, now: int, lease: int) -> bool:
+        made, _ = self._link.update(
+            {
+                "Key": {"pk": {"S": f"{_GROUP}{group}"}},
+                "UpdateExpression": "SET till = :later, expires = :expires",
+                "ConditionExpression": "attribute_not_exists(till) OR till <= :now",
+                "ExpressionAttributeValues": {
+                    ":later": {"N": str(now + lease)},
+                    ":now": {"N": str(now)},
+                    ":expires": {"N": str(now // 1_000 + _GROUP_KEPT)},  # in seconds: by then nobody has taken it
+                },
+            }
+        )
+        if made:
+            self._groups[group] = now + lease
+        return made
+
+    def _of_group(self, item: dict[str, Any], ours: bool) -> Outgoing | None:
+        if not ours:
+            return None
+        whole = self._link.call("GetItem", Key={"pk": item["pk"]}, ConsistentRead=True).get("Item")
+        return _outgoing(whole) if whole else None  # the index may still have what is sent
+
+    def _set_group(self, group: str, till: int) -> None:
+        """Only if we still have it: else it is another's by now."""
+        ours = self._groups.pop(group, None)
+        if ours is None:
+            return
+        made, _ = self._link.update(
+            {
+                "Key": {"pk": {"S": f"{_GROUP}{group}"}},
+                "UpdateExpression": "SET till = :till",
+                "ConditionExpression": "till = :ours",
+                "ExpressionAttributeValues": {":till": {"N": str(till)}, ":ours": {"N": str(ours)}},
+            }
+        )
+        if made and till:
+            self._groups[group] = till
+
+    def refused(self, ids: Sequence[str], error: str, wait: int) -> None:
+        later = self._now() + wait
+        for group in dict.fromkeys(filter(None, map(_group_in, ids))):
+            self._set_group(group, later)
+
+        def put_off(id: str) -> None:
+            grouped = bool(_group_in(id))
+            values = {":one": {"N": "1"}, ":error": {"S": error}} | ({} if grouped else {":later": {"N": str(later)}})
+            self._link.update(
+                {
+                    "Key": {"pk": {"S": f"{_PREFIX}{id}"}},
+                    "UpdateExpression": f"SET {'' if grouped else 'due = :later, '}refusal = :error ADD attempts :one",
+                    "ConditionExpression": "attribute_exists(pk)",
+                    "ExpressionAttributeValues": values,
+                }
+            )
+
+        self._link.side_by_side(put_off, list(ids))
+
+    def status(self, examples: int) -> OutboxStatus:
+        """What was refused is counted among the first ones only: to see it, each item has to be read."""
+        waiting = self.count()
+        if not waiting:
+            return OutboxStatus()
+        keys = [{"pk": item["pk"]} for page in self._pages(Limit=LOOKED_AT) for item in page["Items"]][:LOOKED_AT]
+        found, _ = self._link.get_many(keys) if keys else ([], [])
+        refused = [_outgoing(item) for item in found if "attempts" in item]
+        return OutboxStatus(waiting, len(refused), tuple(refused[:examples]))
+
+    def count(self) -> int:
+        """All of them, however many pages of the index that takes."""
+        return sum(page["Count"] for page in self._pages(Select="COUNT"))
+
+    def _pages(self, **wanted: Any) -> Iterator[dict[str, Any]]:
+        if not self._is_there():
+            return
+        for box in range(BOXES):
+            after: dict[str, Any] = {}
+            while True:
+                page = self._link.call(
+                    "Query",
+                    IndexName=OUTBOX,
+                    KeyConditionExpression="box = :box",
+                    ExpressionAttributeValues={":box": {"N": str(box)}},
+                    **wanted,
+                    **after,
+                )
+                yield page
+                if "Limit" in wanted or not page.get("LastEvaluatedKey"):
+                    break
+                after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def drop(self, ids: Sequence[str]) -> None:
+        self._link.side_by_side(
+            lambda name: self._link.call("DeleteItem", Key={"pk": {"S": f"{_PREFIX}{name}"}}), list(ids)
+        )
+        for group in dict.fromkeys(filter(None, map(_group_in, ids))):
+            self._set_group(group, 0)  # the rest of the group need not wait
+
+    def _is_there(self) -> bool:
+        if self._has_index is None:
+            try:
+                table = self._link.call("DescribeTable")["Table"]
+            except LedgerUnavailable:
+                raise
+            except LedgerError:  # we may not ask: find out by using it
+                return True
+            self._has_index = any(index["IndexName"] == OUTBOX for index in table.get("GlobalSecondaryIndexes", ()))
+        return self._has_index
+
+
+def _group_name(message: Outgoing) -> str:
+    """What precedes the id of a message of a group, so that the index tells it by its keys."""
+    if message.group is None:
+        return ""
+    return f"g{hashlib.sha256(orjson.dumps([message.queue, message.group])).hexdigest()[:16]}-"
+
+
+def _group_in(id: str) -> str:
+    found = _GROUPED.match(id)
+    return found[1] if found else ""
+
+
+def _group_of(item: dict[str, Any]) -> str:
+    return _group_in(item["pk"]["S"].removeprefix(_PREFIX))
+
+
+def _outgoing(item: dict[str, Any]) -> Outgoing:
+    content = orjson.loads(item["message"]["S"])
+    return Outgoing(
+        queue=item["queue"]["S"],
+        id=item["pk"]["S"].removeprefix(_PREFIX),
+        attempts=int(item.get("attempts", {"N": "0"})["N"]),
+        error=item.get("refusal", {"S": ""})["S"],
+        **content,
+    )

@@ -1,0 +1,1 @@
+"""@idempotent: the ledger for any function."""

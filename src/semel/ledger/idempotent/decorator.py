@@ -1,0 +1,325 @@
+"""`@idempotent`: a function that runs once for each key; who calls again gets the stored result.
+
+What it keeps: the function runs only under a claim, its result is returned only once it is recorded, and an exception
+gives the claim back, so that the next call tries again. What the function does outside the ledger happens at least once
+if the process dies in the middle; pass the key on to whatever it calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+import orjson
+
+from semel.ledger import callables
+from semel.ledger.contract import (
+    MAX_RESULT,
+    Ask,
+    Claim,
+    Conflict,
+    Done,
+    Fenced,
+    Finish,
+    Held,
+    Ledger,
+    LedgerError,
+    Status,
+    Verdict,
+    Won,
+)
+from semel.ledger.idempotent.arguments import Key, KeyOf, Payload, PayloadOf
+from semel.ledger.idempotent.leases import Beat, beats_of
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+Me = TypeVar("Me")
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+
+
+class InProgress(LedgerError):
+    """Another call with this key is running; it holds the key for `remaining` more seconds, or longer."""
+
+    def __init__(self, key: str, remaining: float) -> None:
+        super().__init__(
+            f"{key!r} is being worked on by another call for up to {remaining:.1f} s more: call again later, "
+            'or let calls wait with concurrent="wait"'
+        )
+        self.key, self.remaining = key, remaining
+
+
+class PayloadConflict(LedgerError):
+    """The key was used before with other arguments. `recorded`: that call is done."""
+
+    def __init__(self, key: str, recorded: bool) -> None:
+        super().__init__(
+            f"{key!r} was used before with other arguments{', and is done' if recorded else ''}: "
+            "one key must mean one thing; choose a key that tells them apart"
+        )
+        self.key, self.recorded = key, recorded
+
+
+class ResultNotKept(LedgerError):
+    """The function has run for this key and will not run again, but its result could not be stored."""
+
+
+class Idempotent(Protocol[P, R_co]):
+    """The decorated function: called as before."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Idempotent[P, R_co]: ...
+    @overload
+    def __get__(
+        self: Idempotent[Concatenate[Me, Q], R_co], instance: Me, owner: type | None = None, /
+    ) -> Callable[Q, R_co]: ...
+
+    def key_of(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The key in the ledger that a call with these arguments would have."""
+
+    def clear(self, key: str) -> bool:
+        """Forget the call with this key (with or without the name before it): the next one runs again.
+        False: it was not known."""
+
+
+def idempotent(
+    ledger: Ledger | Callable[[], Ledger],
+    *,
+    key: Key,
+    name: str | None = None,
+    payload: Payload = None,
+    concurrent: Literal["raise", "wait"] = "raise",
+    timeout: float = 60.0,
+    lease: float = 60.0,
+    keep: float | None = None,
+    encode: Callable[[Any], bytes] | None = None,
+    decode: Callable[[bytes], Any] | None = None,
+) -> Callable[[Callable[P, R]], Idempotent[P, R]]:
+    """Run a function once for each key, and hand the stored result to everybody who calls with that key again.
+
+    `key`: the name of an argument, a format string over the arguments ("charge-{order.id}"), or a function of them.
+    `name`: what stands before each key, so that functions do not meet in one ledger; by default module and function.
+    `payload`: names of arguments, or a function of them, whose digest must be the same each time; else PayloadConflict.
+    `concurrent`: what a call does while another runs: "raise" InProgress, or "wait" for its result up to `timeout`.
+    `lease`: seconds until another may take over after a crash; it is extended while the function runs.
+    `keep`: seconds to remember the result; None is the ledger's own. `encode`, `decode`: instead of JSON.
+    """
+    if concurrent not in ("raise", "wait"):
+        raise LedgerError(f'concurrent={concurrent!r} is unknown: it is "raise" or "wait"')
+    if (encode is None) != (decode is None):
+        raise LedgerError("encode and decode belong together: give both or none")
+
+    def decorate(function: Callable[P, R]) -> Idempotent[P, R]:
+        if reason := callables.not_run_by_a_call(function):
+            raise LedgerError(
+                f"{_name(function)} cannot be run once and its result stored: {reason}; "
+                "make it a plain function or `async def`, and so every decorator around it"
+            )
+        prefix = f"{function.__module__}.{function.__qualname__}" if name is None else name
+        calls = _Calls(
+            ledger,
+            KeyOf(function, key, prefix),
+            PayloadOf(function, payload),
+            None if concurrent == "raise" else timeout,
+            lease,
+            keep,
+            encode or orjson.dumps,
+            decode or orjson.loads,
+        )
+        if callables.is_async(function):
+            wrapped: Any = _async_wrapper(function, calls)
+        else:
+            wrapped = _wrapper(function, calls)
+        wrapped.key_of = calls.key_of
+        wrapped.clear = lambda key: bool(calls.ledger().forget([calls.key_of.prefixed(key)]))
+        return cast(Idempotent[P, R], wrapped)
+
+    return decorate
+
+
+def _wrapper(function: Callable[..., Any], calls: _Calls) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        one = calls.one(args, kwargs)
+        pauses = one.pauses()
+        while isinstance(outcome := one.judge(one.claim()), Held):
+            time.sleep(next(pauses, None) or one.give_up(outcome))
+        if not isinstance(outcome, _Running):
+            return outcome.value
+        try:
+            result = _done(function, function(*args, **kwargs))
+        except BaseException as error:
+            one.release(outcome, error)
+            raise
+        return one.finish(outcome, result)
+
+    return call
+
+
+def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        one = calls.one(args, kwargs)
+        pauses = one.pauses()
+        while isinstance(outcome := one.judge(await _claimed(one)), Held):
+            await asyncio.sleep(next(pauses, None) or one.give_up(outcome))
+        if not isinstance(outcome, _Running):
+            return outcome.value
+        try:
+            result = _done(function, await function(*args, **kwargs))
+        except BaseException as error:
+            await asyncio.shield(asyncio.to_thread(one.release, outcome, error))
+            raise
+        # Not cancelled half-way: the work is done, so it is written down.
+        return await asyncio.shield(asyncio.to_thread(one.finish, outcome, result))
+
+    return call
+
+
+def _done(function: Callable[..., Any], result: Any) -> Any:
+    """The result. What nobody has awaited or iterated over is none: the claim is given back."""
+    if kind := callables.unfinished(result):
+        raise LedgerError(
+            f"{_name(function)} returned {kind}, so its work is not done and nothing is stored: await it, or "
+            "return a list"
+        )
+    return result
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))  # a partial has no name of its own
+
+
+async def _claimed(one: _Call) -> Verdict:
+    """A claim in another thread. If this task is cancelled meanwhile, what was won is given back."""
+    asking = asyncio.ensure_future(asyncio.to_thread(one.claim))
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError as error:
+        verdict = await asking
+        if isinstance(verdict, Won):
+            await asyncio.to_thread(one.release, _Running(verdict.claim, None), error)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    claim: Claim
+    beat: Beat | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """All calls of one decorated function: what they have in common."""
+
+    given: Ledger | Callable[[], Ledger]
+    key_of: KeyOf
+    payload_of: PayloadOf
+    wait: float | None  # seconds; None: raise at once
+    lease: float
+    keep: float | None
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+    def ledger(self) -> Ledger:
+        return self.given if isinstance(self.given, Ledger) else self.given()
+
+    def one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        asks = Ask(self.key_of(*args, **kwargs), self.payload_of(*args, **kwargs))
+        return _Call(self, self.ledger(), asks, uuid.uuid4().hex)
+
+
+class _Call:
+    """One call: from its first claim to its record."""
+
+    def __init__(self, calls: _Calls, ledger: Ledger, asks: Ask, claimant: str) -> None:
+        self._calls, self._ledger, self._ask, self._claimant = calls, ledger, asks, claimant
+        self._asked_at = 0.0
+
+    def claim(self) -> Verdict:
+        self._asked_at = time.monotonic()
+        (verdict,) = self._ledger.claim([self._ask], claimant=self._claimant, lease=self._calls.lease)
+        return verdict
+
+    def judge(self, verdict: Verdict) -> _Known | _Running | Held:
+        match verdict:
+            case Won(claim=claim):
+                lease = self._calls.lease
+                return _Running(claim, beats_of(self._ledger).start(self._ledger, claim, lease, self._asked_at))
+            case Done(key=key, status=Status.REJECTED, result=reason):
+                raise ResultNotKept(f"{key!r} has run before, but {reason.decode(errors='replace')}")
+            case Done(result=result):
+                return _Known(self._calls.decode(result))
+            case Conflict(key=key, recorded=recorded):
+                raise PayloadConflict(key, recorded)
+            case Held() if self._calls.wait is None:
+                self.give_up(verdict)
+        return verdict
+
+    def pauses(self) -> Iterator[float]:
+        """How long to wait before each next look, until the time that a call may wait is over."""
+        if self._calls.wait is None:
+            return
+        ends, pause = time.monotonic() + self._calls.wait, _FIRST_PAUSE
+        while (left := ends - time.monotonic()) > 0:
+            yield min(left, pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def give_up(self, held: Held) -> float:
+        raise InProgress(held.key, held.remaining)
+
+    def release(self, running: _Running, error: BaseException) -> None:
+        """The function failed with `error`: let the next call try. If that fails too, the lease will end by itself."""
+        self._stop(running)
+        try:
+            self._ledger.release([running.claim])
+        except LedgerError as trouble:
+            error.add_note(f"{running.claim.key!r} stays claimed until its lease ends: {trouble}")
+
+    def finish(self, running: _Running, result: Any) -> Any:
+        """The function has returned `result`: it counts once it is recorded."""
+        status, kept, trouble = self._encoded(result)
+        try:
+            (recorded,) = self._ledger.record([Finish(running.claim, status, kept, self._calls.keep)])
+        finally:
+            self._stop(running)
+        if not recorded:
+            raise Fenced(
+                f"the lease on {running.claim.key!r} ran out and another call took it over: the result of this one "
+                "does not count; use a longer lease, and look at what this call has done twice"
+            )
+        if status is Status.REJECTED:
+            raise ResultNotKept(f"{running.claim.key!r} has run, but {kept.decode()}") from trouble
+        return result
+
+    def _encoded(self, result: Any) -> tuple[Status, bytes, Exception | None]:
+        """What the function did cannot be undone: a result that cannot be stored must not make it run again."""
+        try:
+            kept = self._calls.encode(result)
+        except Exception as error:  # noqa: BLE001 - whatever the user's encoder raises
+            reason = f"its result of type {type(result).__name__} cannot be stored ({error}): give encode and decode"
+            return Status.REJECTED, reason.encode()[:MAX_RESULT], error
+        if len(kept) > MAX_RESULT:
+            reason = f"its result has {len(kept)} bytes and the ledger keeps at most {MAX_RESULT}: return its address"
+            return Status.REJECTED, reason.encode(), None
+        return Status.DONE, kept, None
+
+    def _stop(self, running: _Running) -> None:
+        if running.beat is not None:
+            beats_of(self._ledger).stop(running.beat)

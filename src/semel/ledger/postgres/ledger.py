@@ -1,0 +1,339 @@
+"""The ledger in PostgreSQL: psycopg 3, one statement for a batch, and transactions that the user's writes are part of.
+
+The rule kept here: every decision is one statement in PostgreSQL, by PostgreSQL's clock (`clock_timestamp()`); what
+Python adds is bringing callers together, and telling those who did not win why.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from weakref import WeakSet
+
+import psycopg
+from psycopg import conninfo
+from psycopg.rows import tuple_row
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from semel.ledger.contract import (
+    KEEP,
+    Ask,
+    Claim,
+    Clock,
+    Entry,
+    Finish,
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    OutboxStatus,
+    Outgoing,
+    Transaction,
+    Verdict,
+    check_asks,
+    check_result,
+    own_clock,
+)
+from semel.ledger.postgres.carriers import Carriers, translated
+from semel.ledger.postgres.queries import Asking, Rounds
+from semel.ledger.postgres.statements import Statements, identity, migrate
+from semel.ledger.postgres.transaction import Begun, PostgresTransaction, check_finishes, commit, undo
+
+Connection = psycopg.Connection[Any]
+
+CHUNK: Final = 1_000  # rows that one statement of a purge removes: locks are held for some milliseconds
+
+# The index on the key is always the way, also while the planner takes the table for small; so one plan is enough. Where
+# it must scan after all (one row of meta), PostgreSQL before 18 thinks that dear enough to compile it, for ages.
+SESSION: Final = """
+SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', %(statement)s, false),
+       set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+       set_config('enable_mergejoin', 'off', false), set_config('plan_cache_mode', 'force_generic_plan', false),
+       set_config('jit', 'off', false)
+"""
+# A commit that the server may forget would hand the same fence out twice.
+DURABLE: Final = """
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+
+_OPEN: Final = WeakSet["PostgresLedger"]()
+_LEFT_TO_THE_PARENT: Final[list[Any]] = []
+
+
+class PostgresLedger(Ledger):
+    """A ledger in a schema of a PostgreSQL database (12 or newer); the schema is made and kept up to date.
+
+    `dsn`: a URL or a libpq connection string. `pool_size`: how many transactions can be open at once; a transaction
+    takes its connection with its first statement, and waits for one while all of them are in use.
+    `carriers`: connections for everything else, shared by all threads. `timeout`: seconds until a call gives up.
+    `lock_timeout`: seconds that a claim waits for a row which somebody else's open transaction has locked.
+    `idle_timeout`: seconds after which the server ends a transaction that has recorded a key and then does nothing.
+    """
+
+    transactional = True
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "semel",
+        pool_size: int = 16,
+        carriers: int = 3,
+        keep: float = KEEP,
+        clock: Clock = own_clock,
+        timeout: float = 5.0,
+        lock_timeout: float = 0.5,
+        idle_timeout: float = 30.0,
+    ) -> None:
+        if keep <= 0:
+            raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
+        self.keep, self.clock = keep, clock
+        self._timeout = timeout
+        self._dsn, self._where = _address(dsn, timeout)
+        self._session = {"lock": f"{math.ceil(lock_timeout * 1000)}ms", "statement": f"{math.ceil(timeout * 1000)}ms"}
+        named = self._migrated(schema)
+        self._rounds = Rounds(
+            Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock(), idle=idle_timeout
+        )
+        self._sizes = (carriers, pool_size)
+        self._closed = False
+        self._start()
+        _OPEN.add(self)
+
+    def _start(self) -> None:
+        """Have what connects: new here, and again in a forked child, to which none of the parent's is of use."""
+        carriers, pool_size = self._sizes
+        self._carriers = Carriers(self._connect, where=self._where, count=carriers, timeout=self._timeout)
+        self._pool = ConnectionPool(
+            self._dsn,
+            kwargs={"autocommit": True},
+            min_size=0,
+            max_size=pool_size,
+            open=False,
+            configure=_durable,
+            timeout=self._timeout,
+            reconnect_timeout=self._timeout,
+            name="semel-ledger",
+        )
+        self._opening = threading.Lock()
+        self._holders: list[int] = []  # threads that have a connection of the pool, once for each
+
+    def _start_in_child(self) -> None:
+        # Kept, but never touched again: letting go of them would say goodbye to the server in the parent's name.
+        _LEFT_TO_THE_PARENT.append((self._carriers, self._pool))
+        if not self._closed:
+            self._start()
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """`postgresql://…` as libpq takes it; `?schema=…` is ours."""
+        parts = urlsplit(url)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        ours = {name: value for name, value in query if name == "schema"}
+        theirs = urlencode([pair for pair in query if pair[0] not in ours], quote_via=quote)
+        return cls(urlunsplit(parts._replace(query=theirs)), **{**ours, **options})
+
+    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+        check_asks(asks, lease)
+        if not claimant:
+            raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
+        for text in (claimant, *(ask.payload for ask in asks), *(ask.source for ask in asks)):
+            _check_text(text)
+        return self._carriers.carry(self._rounds.claim, [Asking(ask, claimant, lease) for ask in asks])
+
+    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        check_asks((), lease)
+        return self._carriers.carry(self._rounds.extend, [(claim, lease) for claim in claims])
+
+    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+        check_result(value, f"the note {name!r} of the key {claim.key!r}")
+        _check_text(name)
+        (noted,) = self._carriers.carry(self._rounds.note, [(claim, name, value)])
+        return cast(bool, noted)
+
+    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+        check_finishes(finishes)
+        return self._carriers.carry(self._rounds.record, finishes)
+
+    def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
+        return self._carriers.carry(self._rounds.release, [(claim, 0 if tried else 1) for claim in claims])
+
+    def forget(self, keys: Sequence[str]) -> int:
+        return sum(self._carriers.carry(self._rounds.forget, list(dict.fromkeys(keys))))
+
+    def purge(self, limit: int = 1_000) -> int:
+        removed = 0
+        while removed < limit:
+            (some,) = self._carriers.carry(self._rounds.purge, [min(CHUNK, limit - removed)])
+            removed += some
+            if not some:
+                break
+        return removed
+
+    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+        return self._carriers.carry(self._rounds.look, keys)
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+        _OPEN.discard(self)
+        self._carriers.close()
+        self._pool.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        self._check_open()
+        tx = PostgresTransaction(self._begin, where=self._where, rounds=self._rounds)
+        try:
+            try:
+                yield tx
+            except BaseException as error:
+                if tx.begun is not None:
+                    connection, block = tx.begun
+                    gone = connection.closed
+                    undo(connection, block, error)
+                    if gone and isinstance(error, psycopg.Error):
+                        raise translated(error, self._where) from error
+                raise
+            if tx.begun is not None:
+                commit(*tx.begun, self._where)
+        finally:
+            tx.over = True
+            if tx.begun is not None:
+                connection, _ = tx.begun
+                connection.row_factory = tuple_row  # whatever the user has made of it
+                self._give_back(connection)
+
+    def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
+        (taken,) = self._carriers.carry(self._rounds.take, [(limit, lease)])
+        return cast(list[Outgoing], taken)
+
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
+        self._carriers.carry(self._rounds.refused, [(ids, error.replace("\0", "?"), wait)])
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:
+        (status,) = self._carriers.carry(self._rounds.outbox_status, [examples])
+        return cast(OutboxStatus, status)
+
+    def count_outgoing(self) -> int:
+        return self.outbox_status(0).waiting
+
+    def sent_outgoing(self, ids: Sequence[str]) -> None:
+        self._carriers.carry(self._rounds.sent, ids)
+
+    # Connections.
+
+    def _migrated(self, schema: str) -> str:
+        """Make the tables what they should be; returns the ledger's identity."""
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                migrate(connection, schema)
+                return identity(connection, schema)
+        except psycopg.Error as error:
+            raise translated(error, self._where) from error
+
+    def _connect(self) -> Connection:
+        connection: Connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=0)
+        try:
+            connection.execute(SESSION, self._session, prepare=False)
+            _durable(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_open(self) -> None:
+        with self._opening:
+            if self._closed:
+                raise LedgerError(f"the ledger in {self._where} is closed; open a new one")
+            self._pool.open()
+
+    def _begin(self) -> Begun:
+        """A connection with a transaction open on it: the BEGIN also shows whether the connection still lives."""
+        self._check_open()
+        deadline = time.monotonic() + self._timeout
+        while True:
+            connection = self._free_connection(deadline)
+            block = connection.transaction()
+            try:
+                block.__enter__()
+                return connection, block
+            except psycopg.Error:
+                self._give_back(connection)  # it is dropped; the next one may be as old, so try until time is up
+            except BaseException:
+                self._give_back(connection)
+                raise
+
+    def _give_back(self, connection: Connection) -> None:
+        self._pool.putconn(connection)
+        with self._opening:
+            self._holders.remove(threading.get_ident())
+
+    def _free_connection(self, deadline: float) -> Connection:
+        """From the pool. While others have connections in use this is no outage: one of theirs will be free. Only who
+        has one itself does not wait for long: all others might be waiting just like that."""
+        while True:
+            in_use = bool(self._holders)  # also if by the end of the wait one is just being handed on
+            try:
+                connection = self._pool.getconn(max(0.001, deadline - time.monotonic()))
+                with self._opening:
+                    self._holders.append(threading.get_ident())
+                return connection
+            except PoolTimeout as error:
+                nested = threading.get_ident() in self._holders
+                if nested or not (in_use or self._holders):
+                    reason = (
+                        f"all {self._pool.max_size} connections for transactions are in use (pool_size), one of them "
+                        "by this very thread, for a transaction around this one"
+                        if nested
+                        else "the server does not answer"
+                    )
+                    raise LedgerUnavailable(
+                        f"no connection to the ledger in {self._where} within {self._timeout:g} seconds: {reason}"
+                    ) from error
+                deadline = time.monotonic() + self._timeout
+            except PoolClosed as error:
+                raise LedgerUnavailable(f"the ledger in {self._where} was closed meanwhile; open a new one") from error
+
+
+def _after_fork() -> None:
+    for ledger in list(_OPEN):
+        ledger._start_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise LedgerError(f"PostgreSQL keeps no NUL character in a text such as {text[:60]!r}; use a digest of it")
+
+
+def _durable(connection: Connection) -> None:
+    connection.execute(DURABLE, prepare=False)
+
+
+def _address(dsn: str, timeout: float) -> tuple[str, str]:
+    """The connection string with our defaults for what it leaves open, and a name of the place without secrets."""
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise LedgerError(f"this is no address of a PostgreSQL database: {str(error).strip()}") from None
+    patience = max(2, math.ceil(timeout / 2))
+    defaults: dict[str, Any] = {
+        "connect_timeout": patience,
+        "tcp_user_timeout": patience * 1000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "application_name": "semel",
+        "client_encoding": "UTF8",
+    }
+    where = f"PostgreSQL at {given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+    return conninfo.make_conninfo(**(defaults | given)), where

@@ -1,0 +1,297 @@
+"""What one round trip of the PostgreSQL ledger does with the requests that it takes along.
+
+Each method gets a connection and the items of one or more callers, and answers in their order. The rule kept here: a
+statement sees each key once; what else is asked about the same key waits for the next statement.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.rows import tuple_row
+
+from semel.ledger.contract import (
+    DAY,
+    MAX_RESULT,
+    Ask,
+    Claim,
+    Clock,
+    Conflict,
+    Done,
+    Entry,
+    Finish,
+    Held,
+    OutboxStatus,
+    Outgoing,
+    Status,
+    Verdict,
+    Won,
+    check_result,
+)
+from semel.ledger.postgres.arrays import ByteStrings, Integers, Numbers, Texts
+from semel.ledger.postgres.statements import CODE, DONE, FREE, REJECTED, STATUS, TAKEN, Statements
+
+Connection = psycopg.Connection[Any]
+
+SHORTLY: Final = 0.1  # for a key that changed while it was being decided
+LOCKED: Final = 1.0  # for a key that an open transaction has locked
+TRIES: Final = 3
+LONGEST: Final = 365_000 * DAY  # an endless `keep` still is a time that a column can hold
+
+
+class Asking(NamedTuple):
+    """One key of one caller's claim."""
+
+    ask: Ask
+    claimant: str
+    lease: float
+
+
+Verdicts = list[Verdict | None]  # None: not decided yet
+Extra = TypeVar("Extra")
+
+
+class Rounds:
+    def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock, idle: float = 30.0) -> None:
+        self.sql = sql
+        self._identity = identity
+        self._keep = min(keep, LONGEST)
+        self._clock = clock
+        self._idle = f"{math.ceil(idle * 1000)}ms"
+
+    def _rows(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
+        parameters |= {"now": self._clock(), "keep": self._keep}
+        # The connection may be the user's, with a row factory of the user's.
+        with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+            return cursor.execute(statement.encode(), parameters).fetchall()
+
+    def claim(self, connection: Connection, items: list[Asking]) -> list[Verdict]:
+        """The first place of each key is decided by a claim; later ones look at what it has led to."""
+        keys = [ask.key.encode() for ask, _, _ in items]
+        firsts: dict[bytes, int] = {}
+        for place, key in enumerate(keys):
+            firsts.setdefault(key, place)
+        verdicts: Verdicts = [None] * len(items)
+        open_ = firsts
+        for _ in range(TRIES):
+            try:
+                self._win(connection, open_, items, verdicts)
+            except errors.LockNotAvailable:
+                self._pass_by(connection, open_, items, verdicts)
+            else:
+                self._explain(connection, [place for place in open_.values() if not verdicts[place]], items, verdicts)
+            open_ = {key: place for key, place in open_.items() if not verdicts[place]}
+            if not open_:
+                break
+        if len(firsts) < len(items):
+            later = [place for place, key in enumerate(keys) if firsts[key] != place]
+            self._explain(connection, later, items, verdicts)
+        return [verdict or Held(item.ask.key, SHORTLY) for verdict, item in zip(verdicts, items, strict=True)]
+
+    def _win(self, connection: Connection, places: dict[bytes, int], items: list[Asking], verdicts: Verdicts) -> None:
+        asked = [items[place] for place in places.values()]
+        won = self._rows(
+            connection,
+            self.sql.claim,
+            {
+                "keys": ByteStrings.pack(list(places)),
+                "payloads": Texts.pack([ask.payload for ask, _, _ in asked]),
+                "sources": Texts.pack([ask.source for ask, _, _ in asked]),
+                "claimants": Texts.pack([claimant for _, claimant, _ in asked]),
+                "leases": Numbers.pack([lease for _, _, lease in asked]),
+            },
+        )
+        for key, fence, attempt, status, notes in won:
+            ask, _, lease = items[places[key]]
+            claim = Claim(ask.key, fence)
+            verdicts[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
+
+    def _explain(self, connection: Connection, places: list[int], items: list[Asking], verdicts: Verdicts) -> None:
+        if not places:
+            return
+        keys = ByteStrings.pack(list({items[place].ask.key.encode() for place in places}))
+        rows = {row[0]: row[1:] for row in self._rows(connection, self.sql.seen, {"keys": keys})}
+        for place in places:
+            ask = items[place].ask
+            row = rows.get(ask.key.encode())
+            verdicts[place] = None if row is None else _refusal(ask, *row)
+
+    def _pass_by(
+        self, connection: Connection, places: dict[bytes, int], items: list[Asking], verdicts: Verdicts
+    ) -> None:
+        """Keys that an open transaction has locked are held by it; the others can be tried again."""
+        keys = {"keys": ByteStrings.pack(list(places))}
+        available = {row[0] for row in self._rows(connection, self.sql.available, keys)}
+        for (key,) in self._rows(connection, self.sql.known, keys):
+            if key not in available:
+                verdicts[places[key]] = Held(items[places[key]].ask.key, LOCKED)
+
+    def record(self, connection: Connection, finishes: Sequence[Finish]) -> list[bool]:
+        return self._by_layers(connection, [(finish.claim, finish) for finish in finishes], self._record_layer)
+
+    def _record_layer(self, connection: Connection, items: list[tuple[Claim, Finish]]) -> set[bytes]:
+        finishes = [finish for _, finish in items]
+        recorded = self._written(
+            connection,
+            self.sql.record,
+            items,
+            statuses=Integers.pack([CODE[finish.status] for finish in finishes]),
+            idle=self._idle,
+            results=ByteStrings.pack([finish.result for finish in finishes]),
+            keeps=Numbers.pack([None if finish.keep is None else min(finish.keep, LONGEST) for finish in finishes]),
+        )
+        missed = {
+            claim.key.encode(): (claim.fence, CODE[finish.status])
+            for claim, finish in items
+            if claim.key.encode() not in recorded
+        }
+        if missed:
+            rows = self._rows(connection, self.sql.recorded, {"keys": ByteStrings.pack(list(missed))})
+            recorded |= {key for key, fence, status in rows if missed[key] == (fence, status)}
+        return recorded
+
+    def extend(self, connection: Connection, items: list[tuple[Claim, float]]) -> list[bool]:
+        def write(connection: Connection, layer: list[tuple[Claim, float]]) -> set[bytes]:
+            return self._written(connection, self.sql.extend, layer, leases=Numbers.pack([lease for _, lease in layer]))
+
+        return self._by_layers(connection, items, write)
+
+    def release(self, connection: Connection, items: list[tuple[Claim, int]]) -> list[bool]:
+        def write(connection: Connection, layer: list[tuple[Claim, int]]) -> set[bytes]:
+            untried = Integers.pack([untried for _, untried in layer])
+            return self._written(connection, self.sql.release, layer, untried=untried)
+
+        return self._by_layers(connection, items, write)
+
+    def _written(
+        self, connection: Connection, statement: str, items: Sequence[tuple[Claim, Any]], **columns: bytes | str
+    ) -> set[bytes]:
+        claims = [claim for claim, _ in items]
+        keys = ByteStrings.pack([claim.key.encode() for claim in claims])
+        fences = Integers.pack([claim.fence for claim in claims])
+        return {row[0] for row in self._rows(connection, statement, {"keys": keys, "fences": fences, **columns})}
+
+    def _by_layers(
+        self,
+        connection: Connection,
+        items: Sequence[tuple[Claim, Extra]],
+        write: Callable[[Connection, list[tuple[Claim, Extra]]], set[bytes]],
+    ) -> list[bool]:
+        """One statement changes a key once: a key that comes again waits for the next statement."""
+        answers = [False] * len(items)
+        left = list(range(len(items)))
+        while left:
+            layer: dict[str, int] = {}
+            for place in left:
+                layer.setdefault(items[place][0].key, place)
+            written = write(connection, [items[place] for place in layer.values()])
+            for key, place in layer.items():
+                answers[place] = key.encode() in written
+            left = [place for place in left if layer[items[place][0].key] != place] if len(layer) < len(left) else []
+        return answers
+
+    def note(self, connection: Connection, items: list[tuple[Claim, str, bytes]]) -> list[bool]:
+        answers = []
+        for claim, name, value in items:
+            parameters = {"key": claim.key.encode(), "fence": claim.fence, "name": name, "value": value}
+            (row,) = self._rows(connection, self.sql.note, {**parameters, "most": MAX_RESULT})
+            held, written = row
+            if held and not written:
+                check_result(bytes(MAX_RESULT + 1), f"with the note {name!r}, the key {claim.key!r}")
+            answers.append(bool(written))
+        return answers
+
+    def forget(self, connection: Connection, keys: list[str]) -> list[int]:
+        packed = ByteStrings.pack(list({key.encode() for key in keys}))
+        forgotten = {row[0] for row in self._rows(connection, self.sql.forget, {"keys": packed})}
+        return [1 if key.encode() in forgotten else 0 for key in keys]
+
+    def purge(self, connection: Connection, limits: list[int]) -> list[int]:
+        return [self._rows(connection, self.sql.purge, {"limit": limit})[0][0] for limit in limits]
+
+    def look(self, connection: Connection, keys: list[str]) -> list[Entry | None]:
+        packed = ByteStrings.pack(list({key.encode() for key in keys}))
+        rows = self._rows(connection, self.sql.look, {"keys": packed})
+        entries = {row[0]: row for row in rows}
+        return [_entry(key, entries.get(key.encode())) for key in keys]
+
+    def take(self, connection: Connection, items: list[tuple[int, float]]) -> list[list[Outgoing]]:
+        return [self._take(connection, limit, lease) for limit, lease in items]
+
+    def _take(self, connection: Connection, limit: int, lease: float) -> list[Outgoing]:
+        if not self._rows(connection, self.sql.due, {}):
+            return []
+        with connection.transaction():
+            self._rows(connection, self.sql.taking, {"name": f"semel outbox {self._identity}"})
+            taken = self._rows(connection, self.sql.take, {"limit": limit, "lease": lease})
+        return [self._outgoing(row) for row in sorted(taken, key=itemgetter(0))]
+
+    def _outgoing(self, row: Any) -> Outgoing:
+        number, queue, body, key, delay, group, attributes, attempts, error = row
+        return Outgoing(queue, body, key, delay, group, attributes, f"{self._identity}-{number}", attempts, error)
+
+    def outbox_status(self, connection: Connection, items: list[int]) -> list[OutboxStatus]:
+        found = []
+        for limit in items:
+            ((waiting, refused),) = self._rows(connection, self.sql.count_outgoing, {})
+            rows = self._rows(connection, self.sql.examples, {"limit": limit}) if refused else ()
+            found.append(OutboxStatus(waiting, refused, tuple(self._outgoing(row) for row in rows)))
+        return found
+
+    def refused(self, connection: Connection, items: list[tuple[Sequence[str], str, float]]) -> list[None]:
+        for ids, error, wait in items:
+            parameters = {"ids": self._numbers(ids), "error": error, "wait": wait, "now": self._clock()}
+            connection.execute(self.sql.refused.encode(), parameters)
+        return [None] * len(items)
+
+    def sent(self, connection: Connection, ids: list[str]) -> list[None]:
+        connection.execute(self.sql.sent.encode(), {"ids": self._numbers(ids)})
+        return [None] * len(ids)
+
+    def _numbers(self, ids: Sequence[str]) -> Integers:
+        ours = (id_.removeprefix(f"{self._identity}-") for id_ in ids if id_.startswith(f"{self._identity}-"))
+        return Integers.pack([int(number) for number in ours if number.isdigit()])
+
+
+def _refusal(
+    ask: Ask, status: int, remaining: float, payload: str, source: str, result: bytes | None
+) -> Verdict | None:
+    """Why a key could not be won, by its row. None: by now it could."""
+    if status == REJECTED:
+        return Done(ask.key, Status.REJECTED, result or b"") if source == ask.source else None
+    if payload and ask.payload and payload != ask.payload:
+        return Conflict(ask.key, recorded=status == DONE)
+    if status == DONE:
+        return Done(ask.key, Status.DONE, result or b"")
+    return Held(ask.key, remaining) if status != FREE and remaining > 0 else None
+
+
+def _entry(key: str, row: Any) -> Entry | None:
+    if row is None:
+        return None
+    _, status, fence, attempt, claimant, lease_ends, payload, source, result, notes, first_seen, changed, expires = row
+    return Entry(
+        key=key,
+        status=STATUS[status],
+        fence=fence,
+        attempt=attempt,
+        claimant=claimant,
+        lease_ends=lease_ends,
+        payload=payload,
+        source=source,
+        result=result or b"",
+        notes=_decoded(notes),
+        first_seen=first_seen,
+        changed=changed,
+        expires=expires,
+    )
+
+
+def _decoded(notes: dict[str, str] | None) -> dict[str, bytes]:
+    return {name: base64.b64decode(value) for name, value in notes.items()} if notes else {}

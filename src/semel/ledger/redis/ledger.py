@@ -1,0 +1,285 @@
+"""The ledger in Redis or Valkey: one Lua script for each operation, over all keys of the call.
+
+The rule here: this file only carries values to the scripts and back; what is decided, `redis_scripts` decides.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import orjson
+
+from semel.ledger.contract import (
+    KEEP,
+    MAX_RESULT,
+    Ask,
+    Claim,
+    Clock,
+    Conflict,
+    Done,
+    Entry,
+    Finish,
+    Held,
+    Ledger,
+    LedgerError,
+    Status,
+    Verdict,
+    Won,
+    check_asks,
+    check_result,
+    own_clock,
+)
+from semel.ledger.redis import scripts
+from semel.ledger.redis.client import Link
+from semel.ledger.redis.server_checks import check_server, open_schema
+
+# A script holds up the whole server while it runs: more keys than these go in several.
+_MOST_KEYS: Final = 500
+_LETTERS: Final = {Status.FREE: "F", Status.CLAIMED: "C", Status.DONE: "D", Status.REJECTED: "R"}
+_STATUSES: Final = {letter.encode(): status for status, letter in _LETTERS.items()}
+_WON, _TAKEN_OVER, _DONE, _REJECTED, _HELD, _CONFLICT, _CONFLICT_RECORDED = range(1, 8)
+
+
+class RedisLedger(Ledger):
+    """A ledger in Redis or Valkey (5.0 or newer), a single server or a cluster.
+
+    What to rely on: of all that ask for a key one wins, by the server's own clock, and a zombie's fence is refused; for
+    as long as the server keeps its data. This is not exactly-once: replication is asynchronous, so a failover may
+    lose a claim or a record that was acknowledged, and a key may then run again. `wait_replicas` makes that less
+    likely, not impossible. Give your handlers' outside calls the key as idempotency key, or use a ledger with
+    transactions (PostgreSQL, SQLite) where that will not do.
+
+    The server must not evict (maxmemory-policy noeviction) and should write an append-only file (appendonly yes).
+    prefix: what all keys of this ledger start with. timeout: seconds for one call. allow_eviction: start on a server
+    that evicts all the same, which then forgets at will. wait_replicas: claims and records count only when so many
+    replicas have them. cluster: whether this is one; None finds out. connections: at most so many to a node of a
+    cluster; a single server needs just a few. shards: over how many slots of a cluster the keys are spread; kept in
+    the schema, and without effect on a single server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "semel",
+        keep: float = KEEP,
+        clock: Clock = own_clock,
+        allow_eviction: bool = False,
+        timeout: float = 5.0,
+        connections: int = 64,
+        wait_replicas: int = 0,
+        cluster: bool | None = None,
+        shards: int | None = None,
+    ) -> None:
+        if not prefix or "{" in prefix or "}" in prefix:
+            raise LedgerError(f"the prefix {prefix!r} cannot be used: it must not be empty, nor contain a brace")
+        self.keep = keep
+        self.clock, self._prefix = clock, prefix
+        address = url.replace("valkey://", "redis://", 1) if url.startswith("valkey://") else url
+        self._link = Link(
+            address, timeout=timeout, connections=connections, wait_replicas=wait_replicas, cluster=cluster
+        )
+        try:
+            check_server(self._link, allow_eviction=allow_eviction)
+            self._tags = tuple(f"{{{prefix}:{n}}}:" for n in range(open_schema(self._link, prefix, shards)))
+        except BaseException:
+            self._link.close()
+            raise
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """redis://host:6379/0?prefix=orders&keep=3600: the options above may be part of the address."""
+        parts = urlsplit(url)
+        rest = []
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in _OPTIONS:
+                rest.append((name, value))
+            elif name not in options:
+                options[name] = _read_option(name, value)
+        return cls(urlunsplit(parts._replace(query=urlencode(rest))), **options)
+
+    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+        check_asks(asks, lease)
+        keys = [ask.key for ask in asks]
+        head = (_milliseconds(self.keep), _milliseconds(lease), claimant)
+        words = [(ask.payload, ask.source) for ask in asks]
+        verdicts: list[Verdict] = [_NONE] * len(asks)
+        for places, answer in self._run(scripts.CLAIM, keys, head, words, durable=True):
+            for place, verdict in zip(places, _verdicts([keys[n] for n in places], answer, lease), strict=True):
+                verdicts[place] = verdict
+        return verdicts
+
+    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        check_asks((), lease)
+        return self._fenced(scripts.EXTEND, claims, _milliseconds(lease))
+
+    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+        words = []
+        for finish in finishes:
+            if finish.status not in (Status.DONE, Status.REJECTED):
+                raise LedgerError(
+                    f"{finish.claim.key!r} cannot be recorded as {finish.status}: only as done or rejected"
+                )
+            check_result(finish.result, f"the result of {finish.claim.key!r}")
+            keep = self.keep if finish.keep is None else finish.keep
+            words.append((finish.claim.fence, _LETTERS[finish.status], _milliseconds(keep)))
+        keys, results = [finish.claim.key for finish in finishes], [finish.result for finish in finishes]
+        return _flags(self._run(scripts.RECORD, keys, (), words, results, durable=True), len(keys))
+
+    def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
+        return self._fenced(scripts.RELEASE, claims, 0 if tried else 1)
+
+    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+        check_result(value, f"the note {name!r} of {claim.key!r}")
+        words = (_milliseconds(self.keep), MAX_RESULT, claim.fence, name)
+        [(_, answer)] = self._run(scripts.NOTE, [claim.key], (), [words], [value])
+        if answer == b"2":
+            raise LedgerError(
+                f"the notes of {claim.key!r} have more than {MAX_RESULT} bytes together with {name!r}: "
+                "store them elsewhere and note their addresses"
+            )
+        return bool(answer == b"1")
+
+    def forget(self, keys: Sequence[str]) -> int:
+        names = list(dict.fromkeys(keys))
+        answers = self._run(scripts.FORGET, names, (_milliseconds(self.keep),), [()] * len(names))
+        return sum(answer.count(b"1") for _, answer in answers)
+
+    def purge(self, limit: int = 1_000) -> int:  # noqa: ARG002
+        """Nothing to do: the server drops what has expired by itself."""
+        return 0
+
+    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+        entries: list[Entry | None] = [None] * len(keys)
+        for places, answer in self._run(scripts.LOOK, keys, (), [()] * len(keys)):
+            for place, row in zip(places, answer, strict=True):
+                entries[place] = None if row is None else _entry(keys[place], row)
+        return entries
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _fenced(self, script: scripts.Script, claims: Sequence[Claim], option: int) -> list[bool]:
+        head, words = (_milliseconds(self.keep), option), [(claim.fence,) for claim in claims]
+        return _flags(self._run(script, [claim.key for claim in claims], head, words), len(claims))
+
+    def _run(
+        self,
+        script: scripts.Script,
+        keys: Sequence[str],
+        head: tuple[Any, ...],
+        words: Sequence[tuple[Any, ...]],
+        blobs: Sequence[bytes] = (),
+        *,
+        durable: bool = False,
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """Run a script over keys with their words, in as few calls as may be: the places in `keys`, and the answer."""
+        tags = self._tags
+        shards = [zlib.crc32(key.encode()) % len(tags) for key in keys]
+        for places in self._groups(keys, shards):
+            names = [tags[shards[n]] + keys[n] for n in places]
+            text = [round((self.clock() or 0) * 1000), *head]
+            for n in places:
+                text += words[n]
+            extra = [blobs[n] for n in places] if blobs else ()
+            yield places, self._link.run(script, names, (orjson.dumps(text), *extra), durable=durable)
+
+    def _groups(self, keys: Sequence[str], shards: Sequence[int]) -> Iterator[Sequence[int]]:
+        groups: list[Sequence[int]] = [range(len(keys))] if keys else []
+        if self._link.cluster:  # all keys of a script must be in one slot
+            by_shard: dict[int, list[int]] = {}
+            for place, shard in enumerate(shards):
+                by_shard.setdefault(shard, []).append(place)
+            groups = list(by_shard.values())
+        for group in groups:
+            # A key that comes twice is decided within one call, so that its second place knows of the first.
+            if len(group) <= _MOST_KEYS or len({keys[n] for n in group}) < len(group):
+                yield group
+            else:
+                yield from (group[start : start + _MOST_KEYS] for start in range(0, len(group), _MOST_KEYS))
+
+
+_ONE: Final = ord("1")
+_NONE: Final = Held("", 0.0)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, math.ceil(seconds * 1000))
+
+
+def _flags(answers: Iterator[tuple[Sequence[int], bytes]], size: int) -> list[bool]:
+    flags = [False] * size
+    for places, answer in answers:
+        for place, flag in zip(places, answer, strict=True):
+            flags[place] = flag == _ONE
+    return flags
+
+
+def _verdicts(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iterator[Verdict]:
+    numbers = [int(word) for word in answer[0].split()]
+    at = 1
+    for place, key in enumerate(keys):
+        what, first, attempt, noted = numbers[4 * place : 4 * place + 4]
+        if what in (_WON, _TAKEN_OVER):
+            notes = {answer[n].decode(): answer[n + 1] for n in range(at, at + 2 * noted, 2)}
+            at += 2 * noted
+            yield Won(Claim(key, first), lease, attempt, what == _TAKEN_OVER, notes)
+        elif what in (_DONE, _REJECTED):
+            yield Done(key, Status.DONE if what == _DONE else Status.REJECTED, answer[at])
+            at += 1
+        elif what == _HELD:
+            yield Held(key, first / 1000)
+        else:
+            yield Conflict(key, recorded=what == _CONFLICT_RECORDED)
+
+
+def _entry(key: str, row: Sequence[Any]) -> Entry:
+    head, claimant, payload, source, result, notes = row
+    status, fence, attempt, _, *times = head.split()
+    lease_ends, first_seen, changed, expires = (int(word) / 1000 for word in times)
+    return Entry(
+        key=key,
+        status=_STATUSES[status],
+        fence=int(fence),
+        attempt=int(attempt),
+        claimant=claimant.decode(),
+        lease_ends=lease_ends,
+        payload=payload.decode(),
+        source=source.decode(),
+        result=result or b"",
+        notes={notes[n].decode(): notes[n + 1] for n in range(0, len(notes), 2)},
+        first_seen=first_seen,
+        changed=changed,
+        expires=expires,
+    )
+
+
+def _yes(value: str) -> bool:
+    if value.lower() in ("1", "true", "yes", "on"):
+        return True
+    if value.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("write 1 or 0")
+
+
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "prefix": str,
+    "keep": float,
+    "timeout": float,
+    "connections": int,
+    "wait_replicas": int,
+    "shards": int,
+    "allow_eviction": _yes,
+    "cluster": _yes,
+}
+
+
+def _read_option(name: str, value: str) -> Any:
+    try:
+        return _OPTIONS[name](value)
+    except ValueError as error:
+        raise LedgerError(f"the ledger's address has {name}={value!r}, which cannot be read: {error}") from None

@@ -1,0 +1,196 @@
+"""The ledger in one SQLite file: the default, for one machine, with any number of threads and processes.
+
+Every answer is on the disk before it is given (`synchronous="FULL"`). Writes of threads that come at the same time
+share one transaction and one wait for the disk; each still gets its own answer, or its own error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import unquote
+
+from semel.ledger.contract import (
+    KEEP,
+    Ask,
+    Claim,
+    Clock,
+    Entry,
+    Finish,
+    Ledger,
+    LedgerError,
+    OutboxStatus,
+    Outgoing,
+    Transaction,
+    Verdict,
+    check_asks,
+    check_result,
+    own_clock,
+)
+from semel.ledger.sqlite import rows
+from semel.ledger.sqlite import transaction as outbox
+from semel.ledger.sqlite.schema import Connection, explained, identity, opened, patiently
+from semel.ledger.sqlite.transaction import SqliteTransaction
+from semel.ledger.sqlite.writer import Writer
+
+Returned = TypeVar("Returned")
+
+_MEMORY: Final = ":memory:"
+_SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
+_PURGED_AT_ONCE: Final = 500  # a write transaction of a few milliseconds
+
+
+class SqliteLedger(Ledger):
+    """A ledger in the file `path`, made if it is not there; ":memory:" lasts as long as this object.
+
+    `timeout`: seconds to wait for a file that others hold before LedgerUnavailable. `synchronous="NORMAL"` is faster
+    and survives a crash of the process, but a power cut may take the last answers back: then work can happen twice.
+    """
+
+    transactional = True
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        keep: float = KEEP,
+        clock: Clock = own_clock,
+        synchronous: str = "FULL",
+        timeout: float = 30.0,
+    ) -> None:
+        if synchronous.upper() not in _SYNCHRONOUS:
+            raise LedgerError(f"synchronous={synchronous!r} is unknown; it is one of {', '.join(_SYNCHRONOUS)}")
+        if keep <= 0:
+            raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
+        self.path = str(path)
+        self.keep = keep
+        self.clock, self._timeout = clock, timeout
+        connection = opened(self.path, synchronous.upper(), timeout)
+        self._identity = identity(connection)
+        self._writer = Writer(connection, self.path, timeout)
+        # Whoever only looks need not wait for those who write, nor for the disk.
+        self._reader: Connection | None = None
+        self._reading = threading.Lock()
+        if self.path != _MEMORY:
+            self._reader = opened(self.path, synchronous.upper(), timeout)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """sqlite:///relative.db, sqlite:////absolute/path.db, sqlite:// (in memory)."""
+        rest = url.partition("://")[2]
+        path = unquote(rest[1:]) or _MEMORY
+        if (rest and not rest.startswith("/")) or "?" in rest or "#" in rest:
+            raise LedgerError(
+                f"{url!r} is no address of a SQLite ledger: sqlite:///relative.db, sqlite:////absolute/path.db, "
+                "or sqlite:// for one in memory; options are passed by name, not in the address"
+            )
+        return cls(path, **options)
+
+    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+        check_asks(asks, lease)
+        if not claimant:
+            raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
+        if not asks:
+            return []
+        return self._writer.run(lambda db: rows.claim(db, asks, rows.asking(claimant, lease, self._now(), self.keep)))
+
+    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+        check_asks((), lease)
+        if not claims:
+            return []
+        return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.keep))
+
+    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+        check_result(value, f"the note {name!r} of the key {claim.key!r}")
+        return self._writer.run(lambda db: rows.note(db, claim, name, value, self._now(), self.keep))
+
+    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+        rows.check_finishes(finishes)
+        if not finishes:
+            return []
+        return self._writer.run(lambda db: rows.record(db, finishes, self._now(), self.keep))
+
+    def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
+        if not claims:
+            return []
+        return self._writer.run(lambda db: rows.release(db, claims, tried, self._now(), self.keep))
+
+    def forget(self, keys: Sequence[str]) -> int:
+        if not keys:
+            return 0
+        return self._writer.run(lambda db: rows.forget(db, keys, self._now(), self.keep))
+
+    def purge(self, limit: int = 1_000) -> int:
+        removed = 0
+        while removed < limit:
+            part = min(limit - removed, _PURGED_AT_ONCE)
+            gone = self._purge(part)
+            removed += gone
+            if gone < part:
+                break
+        return removed
+
+    def _purge(self, limit: int) -> int:
+        return self._writer.run(lambda db: rows.purge(db, limit, self._now()))
+
+    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+        if not keys:
+            return []
+        return self._read(lambda db: rows.entries(db, keys, self._now()))
+
+    def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
+        return self._transaction()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        transaction = SqliteTransaction(self._writer, self.path, self._now, self.keep)
+        try:
+            yield transaction
+        except BaseException:
+            transaction.rollback()
+            raise
+        transaction.commit()
+
+    def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
+        # Most of the time there is nothing to take, and to see that no write is needed.
+        if not self._read(lambda db: outbox.any_due(db, self._now())):
+            return []
+        return self._writer.run(lambda db: outbox.take_outgoing(db, self._identity, limit, lease, self._now()))
+
+    def sent_outgoing(self, ids: Sequence[str]) -> None:
+        if ids:
+            self._writer.run(lambda db: outbox.sent_outgoing(db, self._identity, ids))
+
+    def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
+        self._writer.run(lambda db: outbox.refused_outgoing(db, self._identity, ids, error, self._now() + wait))
+
+    def outbox_status(self, examples: int = 3) -> OutboxStatus:
+        return self._read(lambda db: outbox.status(db, self._identity, examples))
+
+    def count_outgoing(self) -> int:
+        return self.outbox_status(0).waiting
+
+    def close(self) -> None:
+        self._writer.close()
+        with self._reading:
+            if self._reader is not None:
+                self._reader.close()
+
+    def _now(self) -> float:
+        now = self.clock()
+        return time.time() if now is None else now
+
+    def _read(self, work: Callable[[sqlite3.Cursor], Returned]) -> Returned:
+        if self._reader is None:
+            return self._writer.run(work)
+        with self._reading:
+            self._writer.check_open()
+            try:
+                cursor = self._reader.cursor()
+                return patiently(lambda: work(cursor), self._timeout)
+            except sqlite3.Error as error:
+                raise explained(error, self.path) from error

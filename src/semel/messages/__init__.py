@@ -1,0 +1,1 @@
+"""What a message means to us: keys, JSON paths, decoding, dead-letter attributes."""

@@ -1,0 +1,369 @@
+"""The idempotency key of a message: where it is read from, how it is written, and the digest of what came with it.
+
+Rules: a key that Semel itself sent along wins over any rule; a rule that finds nothing is an error, never a guess;
+equal parts give equal keys and different parts different ones, however long they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import orjson
+
+from semel.errors import SemelError
+from semel.messages.dead_letter_attributes import CARRIED_KEY, MESSAGE_ID
+from semel.messages.json_path import MISSING, JsonPath
+from semel.sqs.limits import FORBIDDEN_CHARACTER
+
+PRODUCER_KEY: Final = "idempotency-key"  # the attribute in which any producer may name a key
+LONGEST: Final = 900  # bytes of UTF-8; with the queue's region, account and name in front it still fits in every ledger
+SHOWN: Final = 100  # bytes of a longer key that stay readable
+
+MANY_DIGITS: Final = re.compile(r"\d{16}")  # orjson reads a number of more digits than fit as a float, and rounds it
+
+KeyFunction = Callable[[Any], Any]
+KeySpec = str | KeyFunction | Sequence[Any] | None
+
+
+class Attribute(Protocol):
+    @property
+    def value(self) -> str | bytes: ...
+
+
+class Received(Protocol):
+    """What a key can be read from."""
+
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def attributes(self) -> Mapping[str, Attribute]: ...
+    @property
+    def dedup(self) -> str | None: ...
+
+
+class NoKey(SemelError):
+    """The rule found no key in a message; `reason` says why, without the message's content."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the message has no key: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`origin` says where it was read from: "carried", "message-id", "$.order.id", "attribute:order" …"""
+
+    text: str
+    origin: str
+
+
+NONE: Final = Key("", "none")  # of a message in which the rule found no key
+
+
+class Source(Protocol):
+    """One place that a key is read from. Raises NoKey."""
+
+    @property
+    def origin(self) -> str: ...
+
+    def read(self, received: Received, value: Any, body: Body) -> str: ...
+
+
+class Body:
+    """The body as JSON, parsed when first asked for and not again."""
+
+    __slots__ = ("_parsed", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._parsed: Any = MISSING
+
+    def parsed(self) -> Any:
+        if self._parsed is MISSING:
+            try:
+                self._parsed = orjson.loads(self._text)
+            except orjson.JSONDecodeError:
+                raise NoKey("its body is not JSON") from None
+        return self._parsed
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """How a handler's messages get their key; see `key_rule`."""
+
+    source: Source
+
+    @property
+    def origin(self) -> str:
+        return self.source.origin
+
+    def __str__(self) -> str:
+        """The whole rule, as the start says it and the ledger remembers it."""
+        return f"{PRODUCER_KEY}, else {self.origin}" if isinstance(self.source, _Default) else self.origin
+
+    def resolve(self, received: Received, value: Any) -> Key:
+        """The key of a message, `value` being its decoded body. Raises NoKey."""
+        attributes = received.attributes
+        if attributes:
+            carried = _attribute(attributes, CARRIED_KEY)
+            if carried:
+                return Key(_fitting(carried), "carried")
+            if isinstance(self.source, _Default):
+                named = _attribute(attributes, PRODUCER_KEY)
+                if named:
+                    return Key(_fitting(named), PRODUCER_KEY)
+        return Key(_fitting(self.source.read(received, value, Body(received.body))), self.source.origin)
+
+
+def key_rule(spec: KeySpec) -> KeyRule:
+    """The rule that `spec` stands for.
+
+    - None: the attribute `idempotency-key` if the producer set one, else the MessageId. The MessageId tells two
+      deliveries of one message from two messages, but not a producer's second sending from its first.
+    - "$.order.id": a field of the JSON body; dotted names, ['any name'], [0] and [-1].
+    - "attribute:NAME": a message attribute.
+    - "message-id", "dedup-id": as SQS has them. A message that was sent back from a dead-letter queue counts under the
+      MessageId that it had before, which it carries as `semel-message-id`. The deduplication id of a FIFO queue is
+      used only when asked for: SQS itself takes the same id for a new message after five minutes, so a producer may
+      rightly use it again, and a ledger that remembers for weeks would drop those messages.
+    - a function of the decoded body that returns a str, an int, a UUID or a tuple of these.
+    - a list of such specs: the parts joined.
+
+    An attribute `semel-key` comes before all of them: dead letters, redrives and the outbox carry a message's first
+    key in it, since SQS gives a message that is sent again a new MessageId. Who may send to the queue may set it.
+    """
+    return KeyRule(_Default() if spec is None else _source(spec))
+
+
+def scoped(queue_scope: str, key: str) -> str:
+    """The key as the ledger has it: two queues may use the same one, also two of one name in two regions or accounts.
+    `queue_scope` is a queue's `scope`, in which there is no slash."""
+    return f"{queue_scope}/{key}"
+
+
+def own_id(received: Received) -> str:
+    """The MessageId that a message had when it was first sent, as far as it says."""
+    return _fitting(_attribute(received.attributes, MESSAGE_ID) or received.message_id)
+
+
+def _source(spec: Any) -> Source:
+    match spec:
+        case "message-id":
+            return _MessageId()
+        case "dedup-id":
+            return _DedupId()
+        case str() if spec.startswith("$"):
+            return _Field(JsonPath.parse(spec))
+        case str() if spec.startswith("attribute:") and spec != "attribute:":
+            return _FromAttribute(spec.removeprefix("attribute:"))
+        case tuple() | list() if spec:
+            return _Joined(tuple(_source(part) for part in spec))
+        case _ if callable(spec) and not isinstance(spec, type) and not inspect.iscoroutinefunction(spec):
+            return _Function(spec)
+    raise SemelError(
+        f"{spec!r} is no rule for a key; possible are '$.order.id' (a field of the JSON body), 'attribute:NAME', "
+        "'message-id', 'dedup-id', a plain function of the decoded message, or a list of these"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _MessageId:
+    origin: str = "message-id"
+
+    def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
+        return own_id(received)
+
+
+@dataclass(frozen=True, slots=True)
+class _Default(_MessageId):
+    """No rule was declared. The producer's attribute is looked at by KeyRule, beside the carried one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DedupId:
+    origin: str = "dedup-id"
+
+    def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
+        if _attribute(received.attributes, MESSAGE_ID):
+            raise NoKey("SQS replaced its deduplication id when it moved it to the dead-letter queue it came back from")
+        if not received.dedup:
+            raise NoKey("it has no deduplication id; only messages of FIFO queues have one")
+        return received.dedup
+
+
+@dataclass(frozen=True, slots=True)
+class _FromAttribute:
+    name: str
+
+    @property
+    def origin(self) -> str:
+        return f"attribute:{self.name}"
+
+    def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
+        text = _attribute(received.attributes, self.name)
+        if not text:
+            raise NoKey(f"it has no attribute {self.name!r}")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    path: JsonPath
+
+    @property
+    def origin(self) -> str:
+        return self.path.text
+
+    def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
+        return _written(self.path.find(body.parsed()), self.path.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    function: KeyFunction
+
+    @property
+    def origin(self) -> str:
+        return f"function {getattr(self.function, '__qualname__', type(self.function).__qualname__)}"
+
+    def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
+        try:
+            found = self.function(value)
+        except Exception as error:
+            # What was missing may be said (its name stands in the program); other texts can quote the message.
+            about = f": {error}" if isinstance(error, (KeyError, AttributeError)) else ""
+            raise NoKey(f"the {self.origin} raised {type(error).__name__}{about}"[:200]) from error
+        return _written(found, f"the result of the {self.origin}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    parts: tuple[Source, ...]
+
+    @property
+    def origin(self) -> str:
+        return f"({', '.join(part.origin for part in self.parts)})"
+
+    def read(self, received: Received, value: Any, body: Body) -> str:
+        return _join([part.read(received, value, body) for part in self.parts])
+
+
+def _written(found: Any, what: str) -> str:
+    """A part of a key as text. 7 and "7" are the same key: producers differ in how they write an id."""
+    match found:
+        case str() if found:
+            return str(found)
+        case int() if not isinstance(found, bool):
+            return str(int(found))
+        case UUID():
+            return str(found)
+        case tuple() if found:
+            return _join([_written(part, what) for part in found])
+        case float():
+            raise NoKey(f"{what} is no whole number, or one of more than 64 bits; a key is a text or a whole number")
+    if found is MISSING or found is None or found == "":
+        raise NoKey(f"{what} is {'missing' if found is MISSING else 'empty'}")
+    raise NoKey(f"{what} is a {type(found).__name__}; a key is a text, a whole number, a UUID or a tuple of these")
+
+
+def _join(parts: Sequence[str]) -> str:
+    """Parts with a colon in between, and none that is their own: ("a:b", "c") and ("a", "b:c") stay two keys."""
+    return ":".join([part.replace("\\", "\\\\").replace(":", "\\:") for part in parts])
+
+
+def _attribute(attributes: Mapping[str, Attribute], name: str) -> str:
+    found = attributes.get(name)
+    if found is None:
+        return ""
+    return found.value.hex() if isinstance(found.value, bytes) else found.value
+
+
+def _fitting(text: str) -> str:
+    """The key itself, or, where no attribute could carry it, its beginning and a digest of all of it."""
+    if text.isascii() and text.isprintable() and len(text) <= LONGEST:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= LONGEST and not FORBIDDEN_CHARACTER.search(text):
+        return text
+    shown = FORBIDDEN_CHARACTER.sub("?", data[:SHOWN].decode("utf-8", "ignore"))
+    return f"{shown}~{hashlib.sha256(data).hexdigest()}"
+
+
+PayloadSpec = bool | str | Sequence[str] | Callable[[Any], Any]
+PayloadDigest = Callable[[Received, Any], str]
+
+
+def payload_rule(spec: PayloadSpec) -> PayloadDigest:
+    """What is compared where keys are the same, as a digest; "" says that nothing is.
+
+    True: the whole body, where spacing and the order of a JSON object's names make no difference. False: nothing.
+    A JSON path or several: those fields. A function of the decoded message: what it returns.
+    """
+    match spec:
+        case True:
+            return lambda received, _value: _digest(_canonical(received.body))
+        case False:
+            return lambda _received, _value: ""
+        case str():
+            return _of_fields([spec])
+        case tuple() | list() if spec and all(isinstance(path, str) for path in spec):
+            return _of_fields(spec)
+        case _ if callable(spec) and not isinstance(spec, type) and not inspect.iscoroutinefunction(spec):
+            return _of_function(spec)
+    raise SemelError(
+        f"{spec!r} is no rule for a payload; possible are True (the whole body), False (nothing is compared), "
+        "'$.total' or a list of such paths, or a plain function of the decoded message"
+    )
+
+
+def _of_fields(texts: Sequence[str]) -> PayloadDigest:
+    paths = [JsonPath.parse(text) for text in texts]
+
+    def digest(received: Received, _value: Any) -> str:
+        try:
+            parsed = orjson.loads(received.body)
+        except orjson.JSONDecodeError:
+            return _digest(received.body.encode("utf-8", "surrogatepass"))
+        found = [path.find(parsed) for path in paths]
+        return _digest(orjson.dumps([[] if one is MISSING else [one] for one in found], option=orjson.OPT_SORT_KEYS))
+
+    return digest
+
+
+def _of_function(function: Callable[[Any], Any]) -> PayloadDigest:
+    def digest(_received: Received, value: Any) -> str:
+        found = function(value)
+        match found:
+            case None:
+                return ""
+            case bytes():
+                return _digest(found)
+            case _:
+                try:
+                    return _digest(orjson.dumps(found, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS))
+                except TypeError as error:
+                    raise SemelError(f"the payload function returned what is neither bytes nor JSON: {error}") from None
+
+    return digest
+
+
+def _canonical(body: str) -> bytes:
+    """The body's bytes, written in one way only if it is JSON. With numbers that would be rounded it stays as it is."""
+    if not MANY_DIGITS.search(body):
+        try:
+            return orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            pass
+    return body.encode("utf-8", "surrogatepass")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

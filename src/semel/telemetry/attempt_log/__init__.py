@@ -1,0 +1,1 @@
+"""The attempt log: one event for each step of a message."""

@@ -1,0 +1,256 @@
+"""The attempt log: every step of every message as one event, in rolling files in a local or remote folder.
+
+The rule: it never slows the work down. `add` neither blocks nor raises; a thread of its own writes. What could not be
+kept is counted, and said in the log itself, in the metrics and by a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import unquote, urlsplit
+
+from semel.errors import StartError
+from semel.telemetry.attempt_log.events import SPARK_SCHEMA, Attempt, Step, dropped_line, encode
+from semel.telemetry.attempt_log.local_sink import Format, Keep, LocalSink, Names, Roll, Sink
+from semel.telemetry.attempt_log.parquet import need_pyarrow
+from semel.telemetry.attempt_log.remote_sink import RemoteSink, store_for
+from semel.telemetry.logs import safe_text
+
+__all__ = ["SPARK_SCHEMA", "Attempt", "AttemptLog", "Step"]
+
+log = logging.getLogger("semel.telemetry.attempt_log.log")
+
+CHUNK: Final = 2_000  # events turned into lines at once
+FLUSH_EVERY: Final = 1.0  # seconds: what a killed process loses at most
+WARN_EVERY: Final = 60.0
+GRACE: Final = 2.0  # seconds for the writer to count what it gives up; only a disk that hangs makes use of them
+
+
+class AttemptLog:
+    """Thread-safe. Open it in the process that uses it: a fork has no writing thread."""
+
+    def __init__(
+        self, sink: Sink, *, buffer: int = 100_000, chunk: int = CHUNK, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._sink, self._limit, self._clock = sink, buffer, clock
+        self._chunk = max(1, min(chunk, CHUNK))
+        self._worker = Names("jsonl").worker
+        self._events: deque[Attempt] = deque()
+        self._wake_at = max(1, buffer // 4)
+        self._wake = threading.Event()
+        self._lines: tuple[bytes, int] | None = None  # lines that the folder has not taken yet, and their number
+        self._state = threading.Condition()  # guards the numbers below
+        self._overflow = 0  # events that found the buffer full, or the log closed
+        self._said = 0  # drops that the log itself tells of
+        self._asked = self._answered = 0  # flushes
+        self._warned: dict[str, float] = {}
+        self._warned_of = 0
+        self._until = 0.0  # when closing gives up
+        self._closed = self._ended = False
+        self._thread = threading.Thread(target=self._run, name="semel-attempts", daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def open(
+        folder_url: str,
+        *,
+        format: Format = "jsonl",
+        roll_rows: int = 1_000_000,
+        roll_bytes: int = 32 * 1024 * 1024,
+        roll_seconds: float = 60.0,
+        buffer: int = 100_000,
+        keep_days: float | None = 28.0,
+        max_total_bytes: int | None = 10 * 1024**3,
+        pending_bytes: int = 128 * 1024 * 1024,
+        clock: Callable[[], float] = time.time,
+    ) -> AttemptLog:
+        """A log in a folder: a path, file://, s3://, gs://, …
+
+        `keep_days` and `max_total_bytes` limit a local folder, `pending_bytes` what waits for a remote one.
+        """
+        if format not in ("jsonl", "parquet"):
+            raise StartError(f"attempt log format {format!r} is not known: choose jsonl or parquet")
+        if min(roll_rows, roll_bytes, roll_seconds, buffer, pending_bytes) <= 0:
+            raise StartError(
+                "attempt log: roll_rows, roll_bytes, roll_seconds, buffer and pending_bytes must be above 0"
+            )
+        if format == "parquet":
+            need_pyarrow("Parquet files")
+        path = _local(folder_url)
+        roll = Roll(roll_rows, roll_bytes if path else min(roll_bytes, max(1, pending_bytes // 2)), roll_seconds)
+        sink: Sink
+        if path is not None:
+            sink = LocalSink(path, format, roll, Keep(keep_days, max_total_bytes))
+        else:
+            sink = RemoteSink(store_for(folder_url), format, roll, pending_bytes)
+        return AttemptLog(sink, buffer=buffer, chunk=roll_rows, clock=clock)
+
+    @property
+    def dropped(self) -> int:
+        """Events that are not, and will not be, in the folder."""
+        return self._overflow + self._sink.dropped
+
+    @property
+    def written(self) -> int:
+        """Events that are in the folder (local: perhaps still in its open file)."""
+        return self._sink.written
+
+    def add(self, event: Attempt) -> None:
+        """Never blocks, never raises."""
+        waiting = len(self._events)
+        if waiting >= self._limit or self._closed:
+            self._drop(1)
+            return
+        self._events.append(event)
+        if waiting == self._wake_at:
+            self._wake.set()
+
+    def add_all(self, events: Sequence[Attempt]) -> None:
+        """As `add`, in one go."""
+        waiting, count = len(self._events), len(events)
+        room = 0 if self._closed else max(0, self._limit - waiting)
+        if count > room:
+            self._drop(count - room)
+            events = events[:room]
+        self._events.extend(events)
+        if waiting + count > self._wake_at >= waiting:
+            self._wake.set()
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until all that was added is in the folder; False if that took longer than `timeout` seconds."""
+        until = time.monotonic() + timeout
+        with self._state:
+            self._asked += 1
+            mine = self._asked
+        self._wake.set()
+        with self._state:
+            self._state.wait_for(lambda: self._answered >= mine or self._ended, timeout)
+            answered = self._answered >= mine
+        return answered and self._sink.wait(until - time.monotonic())
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write what is left, complete the files and end; what takes longer than `timeout` is counted as dropped."""
+        until = time.monotonic() + timeout
+        with self._state:
+            if self._closed:
+                return
+            self._until = until
+            self._closed = True  # what is added from now on is dropped
+        self._wake.set()
+        self._thread.join(timeout + GRACE)
+        self._sink.close(until - time.monotonic())
+        while self._events:  # added in the very moment of closing, or left by a disk that hangs
+            self._drop(len(self._take(self._limit)))
+        if self.dropped:
+            log.warning("attempt log: %d events dropped in all, %d written", self.dropped, self.written)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _drop(self, count: int) -> None:
+        with self._state:
+            self._overflow += count
+
+    # The writing thread.
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait(FLUSH_EVERY)
+            self._wake.clear()
+            self._turn()
+        while not self._turn() and time.monotonic() < self._until:
+            self._wake.wait(min(0.1, max(0.0, self._until - time.monotonic())))
+        self._guarded(self._sink.finish)
+        if self._lines is not None:
+            self._drop(self._lines[1])
+        with self._state:
+            self._ended = True
+            self._state.notify_all()
+
+    def _turn(self) -> bool:
+        """Hand over what was added before; whether all of it went well."""
+        with self._state:
+            asked = self._asked
+            flush = asked > self._answered or self._closed
+        now = self._clock()
+        drained = self._guarded(lambda: self._drain(len(self._events), now))
+        ticked = self._guarded(lambda: self._sink.tick(now, flush=flush))
+        self._warn_of_drops()
+        if drained and ticked:
+            with self._state:
+                self._answered = asked
+                self._state.notify_all()
+        return drained and ticked
+
+    def _drain(self, count: int, now: float) -> None:
+        """Hand the oldest `count` events to the folder."""
+        while (count > 0 or self._lines is not None) and not self._sink.full:
+            if self._lines is None:
+                events = self._take(min(count, self._chunk))
+                count -= len(events)
+                lines, left_out = encode(events, self._worker)
+                if left_out:
+                    self._drop(left_out)
+                self._lines = (lines, len(events) - left_out)
+            self._sink.tick(now, flush=False)
+            self._sink.append(*self._lines, now)  # if one of these raises, the lines are tried again in the next turn
+            self._lines = None
+        if count > 0 or self._lines is not None:
+            raise OSError(f"the store does not take it in time; {len(self._events)} events wait")
+        if (untold := self.dropped - self._said) > 0:
+            self._sink.append(dropped_line(now, untold, self._worker), 0, now)
+            self._said += untold
+
+    def _take(self, count: int) -> list[Attempt]:
+        take, taken = self._events.popleft, []
+        with contextlib.suppress(IndexError):  # `close` takes the rest away from a writer that hangs
+            for _ in range(min(count, len(self._events))):
+                taken.append(take())
+        return taken
+
+    def _guarded(self, act: Callable[[], None]) -> bool:
+        """Whether it went well. A full disk, a removed folder: told, and tried again in the next turn."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  the thread must live on, whatever the disk or a library does
+            if self._may_warn("failed"):
+                why = safe_text(f"{type(error).__name__}: {error}", 500)
+                log.warning("attempt log: %s; it is tried again, and what does not fit is dropped", why)
+            return False
+        return True
+
+    def _warn_of_drops(self) -> None:
+        dropped = self.dropped
+        if dropped > self._warned_of and self._may_warn("dropped"):
+            self._warned_of = dropped
+            log.warning("attempt log: %d events dropped so far: it cannot be written as fast as it fills", dropped)
+
+    def _may_warn(self, what: str) -> bool:
+        """At most once a minute each."""
+        now = time.monotonic()
+        if now - self._warned.get(what, -WARN_EVERY) < WARN_EVERY:
+            return False
+        self._warned[what] = now
+        return True
+
+
+def _local(url: str) -> Path | None:
+    """The path, if the address is one of this machine."""
+    if "://" not in url:
+        return Path(url).expanduser()
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        return None
+    if parts.netloc not in ("", "localhost"):
+        raise StartError(f"attempt log folder {url}: file:// takes three slashes before a path, as in file:///var/log")
+    return Path(unquote(parts.path))

@@ -1,0 +1,272 @@
+"""The consumer's health over HTTP, for probes, its metrics for Prometheus, and its control for operators.
+
+The rules: 200 is good, 503 is not; asking costs little, changes nothing, and an answer shows no message. Only /control
+changes anything; it, and /workers, which tells keys, answer only those whom `control_access` lets in.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import select
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from semel.errors import SemelError, StartError
+from semel.telemetry.access import refusal
+from semel.telemetry.control import Command, Controlled, Refused
+
+log = logging.getLogger("semel.telemetry.health_server")
+
+MAX_REQUESTS: Final = 32  # at a time; more are turned away
+REQUEST_SECONDS: Final = 10.0  # for a client to say what it wants, and to take the answer
+MAX_ANSWER: Final = 1024 * 1024
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MAX_COMMAND: Final = 16 * 1024  # bytes
+PATHS: Final = "/health, /health/live, /health/ready, /metrics"
+CONTROL_PATHS: Final = ", /workers, /control"
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`live`: need not be restarted. `ready`: takes in messages, or would if it were not paused. `details`: what
+    somebody wants to know if not."""
+
+    live: bool
+    ready: bool
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class HealthServer:
+    """Serves from the moment it is made until `close`. Without `control` it can only be looked at."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        health: Callable[[], Health],
+        metrics: Callable[[], str],
+        control: Controlled | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._server = _bound(host, port, _Told(health, metrics, control, token))
+        self.host: str = host
+        self.port: int = self._server.server_address[1]
+        self._wake, self._woken = os.pipe()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="semel-health", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        os.write(self._woken, b"x")
+        self._thread.join()
+        self._server.server_close()
+        os.close(self._wake)
+        os.close(self._woken)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        # `serve_forever` would look every half second whether it is to end; this one sleeps until there is reason.
+        waiting = select.poll()
+        waiting.register(self._wake, select.POLLIN)
+        waiting.register(self._server.fileno(), select.POLLIN)
+        while not self._closed:
+            if any(descriptor == self._server.fileno() for descriptor, _ in waiting.poll()):
+                self._server.handle_request()
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Whom the server asks for what it tells."""
+
+    health: Callable[[], Health]
+    metrics: Callable[[], str]
+    control: Controlled | None
+    token: str | None
+
+
+def _bound(host: str, port: int, told: _Told) -> _Server:
+    try:
+        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return _Server(family, (host, port), told)
+    except (OSError, OverflowError) as error:
+        raise StartError(
+            f"the health endpoint cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
+            "choose another port, or 0 for any free one, or leave it out"
+        ) from None
+
+
+class _Server(ThreadingHTTPServer):
+    timeout = 0
+    request_queue_size = 64
+
+    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], told: _Told) -> None:
+        self.address_family = family
+        self.told = told
+        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+        super().__init__(address, _Answer)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks the name service, which may take long
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(0.1)  # out of file descriptors, for one: no use to try again at once
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        log.debug("a client of the health endpoint went away", exc_info=True)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = REQUEST_SECONDS
+    server_version = "semel"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path.rstrip("/")
+        if path == "/metrics":
+            self._metrics()
+        elif path in ("/health", "/health/live", "/health/ready"):
+            self._health(path)
+        elif path == "/workers" and self.server.told.control is not None:
+            self._controlled(self.server.told.control.workers)
+        else:
+            there_are = PATHS + (CONTROL_PATHS if self.server.told.control is not None else "")
+            self._send(HTTPStatus.NOT_FOUND, TEXT, f"there are: {there_are}\n".encode())
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        control = self.server.told.control
+        if control is None or urlsplit(self.path).path.rstrip("/") != "/control":
+            self._send(HTTPStatus.NOT_IMPLEMENTED, TEXT, b"nothing can be changed here\n")
+        else:
+            self._controlled(lambda: control.do(self._command()))
+
+    def _controlled(self, answer: Callable[[], dict[str, Any]]) -> None:
+        """For those who may: what was asked for, or why not."""
+        refused = refusal(self.client_address[0], self.headers, self.server.told.token)  # type: ignore[arg-type]
+        if refused is not None:
+            self._send_json(refused.status, {"error": refused.text})
+            return
+        try:
+            self._send_json(HTTPStatus.OK, answer())
+        except Refused as error:
+            self._send_json(HTTPStatus(error.status), {"error": str(error)})
+        except Exception:
+            log.exception("the control endpoint failed")
+            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "it failed; the worker's log says why"})
+
+    def _command(self) -> Command:
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get_content_type() != "application/json" or not length.isdigit():
+            raise Refused("send the command as application/json, with its length", 415)
+        if int(length) > MAX_COMMAND:
+            raise Refused(f"a command has {MAX_COMMAND:,} bytes at most", 413)
+        try:
+            return Command.read(json.loads(self.rfile.read(int(length))))
+        except (ValueError, RecursionError):
+            raise Refused("the command is no JSON") from None
+
+    def _health(self, path: str) -> None:
+        try:
+            state = self.server.told.health()
+        except Exception:  # whatever it is: it cannot say that it is well
+            log.exception("the health of the consumer cannot be told")
+            state = Health(False, False, {"error": "the health cannot be told; the log says why"})
+        body: dict[str, Any]
+        if path == "/health/live":
+            good, body = state.live, {"live": state.live}
+        elif path == "/health/ready":
+            good, body = state.ready, {"ready": state.ready}
+        else:
+            good = state.live and state.ready
+            body = {"live": state.live, "ready": state.ready, "details": state.details}
+        self._send_json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, body)
+
+    def _metrics(self) -> None:
+        try:
+            data = self.server.told.metrics().encode()
+        except Exception:  # Prometheus shows the target as down
+            log.exception("the metrics cannot be told")
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, b"the log says why\n")
+        else:
+            self._send(HTTPStatus.OK, METRICS_TYPE, data)
+
+    def _send_json(self, status: HTTPStatus, body: dict[str, Any]) -> None:
+        self._send(status, "application/json", f"{json.dumps(body, default=str, skipkeys=True)}\n".encode())
+
+    def _send(self, status: HTTPStatus, kind: str, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A probe every few seconds is not news."""
+
+
+def ask(url: str, timeout: float = 5.0) -> Health:
+    """The health that a consumer tells at an address such as http://127.0.0.1:8080 (or just 127.0.0.1:8080)."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout)
+        try:
+            connection.request("GET", "/health")
+            data = connection.getresponse().read(MAX_ANSWER)
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SemelError(
+            f"no consumer answers at {url}: {error}; is it running, and was it started with a health port?"
+        ) from None
+    try:
+        found = json.loads(data)
+        return Health(bool(found["live"]), bool(found["ready"]), dict(found.get("details", {})))
+    except (ValueError, KeyError, TypeError):
+        raise SemelError(f"what answers at {url} is no Semel consumer; check the host and the port") from None

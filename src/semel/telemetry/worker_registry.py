@@ -1,0 +1,146 @@
+"""Which workers run here: each one with a health endpoint leaves a note in the state folder while it lives.
+
+A note is a file that appears whole and is removed at the worker's end. A worker that was killed leaves its note behind:
+whoever reads cleans up. A note says where to ask, never a token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from semel.errors import SemelError
+from semel.state_folder import state_folder
+from semel.telemetry.control import Identity
+
+FOLDER: Final = "workers"
+LARGEST: Final = 64 * 1024  # bytes of a note
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A worker that says it runs. `born`: by the system's own clock, which tells a process from a later namesake."""
+
+    id: str
+    url: str
+    pid: int
+    host: str
+    started: float
+    queues: tuple[str, ...] = ()
+    app: str = ""
+    processes: int = 1
+    needs_token: bool = False
+    born: str = ""
+
+
+def register(
+    identity: Identity,
+    url: str,
+    queues: Sequence[str],
+    *,
+    processes: int = 1,
+    needs_token: bool = False,
+    folder: Path | None = None,
+) -> Path:
+    """Leave a note; returns its file, for `forget`. Raises SemelError where no note can be left."""
+    note = Registered(
+        identity.id,
+        url,
+        identity.pid,
+        identity.host,
+        identity.started,
+        tuple(queues),
+        identity.app,
+        processes,
+        needs_token,
+        born(identity.pid),
+    )
+    place = (folder or state_folder()) / FOLDER
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=place, prefix=".", suffix=".new")  # readable by this user only
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(note), file)
+        final = place / f"{identity.id}.json"
+        os.replace(name, final)
+    except OSError as error:
+        raise SemelError(
+            f"no note of this worker can be left in {place}: {error.strerror or error}; semel top and the dashboard "
+            "will not find it by themselves"
+        ) from None
+    return final
+
+
+def forget(note: Path) -> None:
+    with contextlib.suppress(OSError):
+        note.unlink()
+
+
+def workers(folder: Path | None = None) -> list[Registered]:
+    """Those that run, oldest first. Notes of processes of this machine that have ended are removed."""
+    place = (folder or state_folder()) / FOLDER
+    found = []
+    try:
+        names = sorted(name for name in os.listdir(place) if _NAME.fullmatch(name))
+    except OSError:
+        return []
+    for name in names:
+        note = _read(place / name)
+        if note is None:
+            continue
+        if note.host == socket.gethostname() and not _runs(note):
+            forget(place / name)
+            continue
+        found.append(note)
+    return sorted(found, key=lambda note: (note.started, note.id))
+
+
+def _read(path: Path) -> Registered | None:
+    """What is no note is left alone."""
+    try:
+        if path.stat().st_size > LARGEST:
+            return None
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return Registered(
+            id=str(fields["id"]),
+            url=str(fields["url"]),
+            pid=int(fields["pid"]),
+            host=str(fields["host"]),
+            started=float(fields["started"]),
+            queues=tuple(map(str, fields["queues"])),
+            app=str(fields.get("app", "")),
+            processes=int(fields.get("processes", 1)),
+            needs_token=bool(fields.get("needs_token", False)),
+            born=str(fields.get("born", "")),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _runs(note: Registered) -> bool:
+    try:
+        os.kill(note.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return False  # somebody else's process: ours has ended, and its number was given away
+    return not note.born or born(note.pid) == note.born
+
+
+def born(pid: int) -> str:
+    """When a process started, by Linux's own count; "" elsewhere."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+    return fields[19] if len(fields) > 19 else ""
