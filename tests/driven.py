@@ -18,7 +18,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
 from semel.consumer.context import Context
 from semel.consumer.lane import Lane
-from semel.ledger.contract import Ask, Entry, Ledger, LedgerUnavailable, Won
+from semel.ledger.contract import ClaimRequest, Entry, Ledger, LedgerUnavailable, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.keys import scoped
 from semel.sqs import Client, Queue
@@ -113,14 +113,14 @@ class Place:
         return driver
 
     def entry(self, key: str, queue: str = "orders") -> Entry | None:
-        (found,) = self.ledger.look([self.ledger_key(key, queue)])
+        (found,) = self.ledger.get([self.ledger_key(key, queue)])
         return found
 
     def take_over(self, key: str, queue: str = "orders") -> None:
         """Somebody else has the key from now on, for a lease."""
         name = self.ledger_key(key, queue)
         self.ledger.forget([name])
-        (verdict,) = self.ledger.claim([Ask(name)], claimant=f"somebody/{time.time_ns()}", lease=LEASE)
+        (verdict,) = self.ledger.claim([ClaimRequest(name)], claimant=f"somebody/{time.time_ns()}", lease=LEASE)
         assert isinstance(verdict, Won)
 
     def ledger_key(self, key: str, queue: str = "orders") -> str:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from ledger_bench.harness import Options, Step, drive, expect
-from semel.ledger.contract import Ask, Finish, Ledger, Won
+from semel.ledger.contract import ClaimRequest, Completion, Ledger, Won
 
 
 def main() -> None:
@@ -18,9 +18,9 @@ def main() -> None:
 
         def step_for(_number: int) -> Step:
             def step(keys: list[str], done: Callable[[int], None]) -> None:
-                asks = [Ask(key, source=key) for key in keys]
+                asks = [ClaimRequest(key, source=key) for key in keys]
                 verdicts = ledger.claim(asks, claimant=f"{process}-{next(numbers)}", lease=60.0)
-                won = [Finish(verdict.claim) for verdict in verdicts if isinstance(verdict, Won)]
+                won = [Completion(verdict.claim) for verdict in verdicts if isinstance(verdict, Won)]
                 expect(len(won) == len(keys), f"only {len(won)} of {len(keys)} new keys were won")
                 expect(all(ledger.record(won)), "a record was refused")
                 done(len(keys))

@@ -9,7 +9,7 @@ import pytest
 
 from driven import LEASE, Place, letter, new_place, take
 from semel import App, Batch, Context, Fixed, Reject, Transaction
-from semel.ledger.contract import Ask, Status
+from semel.ledger.contract import ClaimRequest, Status
 
 QUEUE = "moves.fifo"
 
@@ -335,7 +335,7 @@ def test_a_batch_does_not_begin_before_those_of_its_groups_in_the_one_before_are
         if len(batches) == 1:  # somebody else has taken a2 over: what was done here does not count
             key = place.ledger_key("a2", QUEUE)
             place.ledger.forget([key])
-            place.ledger.claim([Ask(key)], claimant="somebody", lease=LEASE)
+            place.ledger.claim([ClaimRequest(key)], claimant="somebody", lease=LEASE)
 
     send(place, "a1", "a2", "a3", "a4", "b1", "b2")
     worker = place.worker(app)

@@ -93,7 +93,7 @@ def test_a_message_stays_hidden_and_leased_for_as_long_as_its_handler_works(
             sqs_broker.clock.advance(LEASE / 2)
             driver.worker.beat()
             assert in_flight(sqs_broker) == 1
-        (entry,) = driver.ledger.look([ledger_key(driver, ctx)])
+        (entry,) = driver.ledger.get([ledger_key(driver, ctx)])
         assert entry is not None
         assert entry.lease_ends > sqs_broker.clock.now()
         assert not ctx.lost.is_set()

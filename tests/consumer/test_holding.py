@@ -11,7 +11,7 @@ import pytest
 from driven import LEASE, Calls, Place, new_place, shop, take
 from semel import App, Context, Retry
 from semel.consumer.backoff import LONGEST
-from semel.ledger.contract import Ask, Status, Won
+from semel.ledger.contract import ClaimRequest, Status, Won
 
 HOUR = 3_600
 
@@ -67,7 +67,7 @@ def test_a_claim_that_somebody_else_has_by_now_is_lost_though_the_message_is_sti
     @app.handler("orders", key="$.id")
     def encode(video: dict[str, Any], ctx: Context) -> None:
         place.ledger.forget([place.ledger_key("7")])
-        (verdict,) = place.ledger.claim([Ask(place.ledger_key("7"))], claimant="somebody", lease=LEASE)
+        (verdict,) = place.ledger.claim([ClaimRequest(place.ledger_key("7"))], claimant="somebody", lease=LEASE)
         assert isinstance(verdict, Won)
         place.clock.advance(LEASE / 3)
         worker.worker.beat()

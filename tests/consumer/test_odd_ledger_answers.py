@@ -14,7 +14,7 @@ from running_apps import client_of, running_app, send, until
 from semel import App, Fixed
 from semel.broker import running
 from semel.consumer import runtime as runtime_module
-from semel.ledger.contract import Ask, Claim, Finish, LedgerError, LedgerUnavailable, Status, Verdict
+from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, LedgerError, LedgerUnavailable, Status
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 
@@ -36,11 +36,11 @@ class Picky(SqliteLedger):
             self.calls += 1
             raise self.error
 
-    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         self._look_at("claim", [ask.key for ask in asks])
         return super().claim(asks, claimant=claimant, lease=lease)
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         self._look_at("record", [finish.claim.key for finish in finishes if finish.result or "always" in self.refused])
         return super().record(finishes)
 

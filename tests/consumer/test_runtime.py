@@ -16,7 +16,7 @@ import pytest
 from running_apps import PATIENCE, client_of, running_app, send, until
 from semel import App, Batch, Context, Fixed, Reject, Retry, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker, running
-from semel.ledger.contract import LedgerUnavailable, Verdict
+from semel.ledger.contract import ClaimResult, LedgerUnavailable
 from semel.sqs import Queue
 from semel.sqs.errors import AccessDenied, QueueNotFound
 from semel.telemetry.attempt_log.log import AttemptLog
@@ -368,7 +368,7 @@ def test_without_the_ledger_nothing_is_worked_on_and_all_goes_on_when_it_is_back
 
         monkeypatch.setattr(SqliteLedger, name, method)
 
-    for name in ("claim", "record", "extend", "release", "look"):
+    for name in ("claim", "record", "extend", "release", "get"):
         unless_away(name)
 
     @app.handler("orders")
@@ -547,4 +547,4 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 def test_verdicts_are_all_handled() -> None:
     """A new kind of verdict would have to be taught to the lane."""
-    assert {kind.__name__ for kind in Verdict.__args__} == {"Won", "Done", "Held", "Conflict"}
+    assert {kind.__name__ for kind in ClaimResult.__args__} == {"Won", "Done", "Held", "Conflict"}

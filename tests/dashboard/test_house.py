@@ -161,14 +161,14 @@ def test_a_message_that_is_gone_is_told_so(house: House, place: Shop) -> None:
 
 
 def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tmp_path: Path) -> None:
-    from semel.ledger.contract import Ask, Finish, Status, Won
+    from semel.ledger.contract import ClaimRequest, Completion, Status, Won
 
     (id,) = place.bury(1, "KeyError: 'total'")
     with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
         key = f"{place.orders.scope}/order-0"
-        (won,) = ledger.claim([Ask(key, source="orders/message-0")], claimant="w1", lease=30)
+        (won,) = ledger.claim([ClaimRequest(key, source="orders/message-0")], claimant="w1", lease=30)
         assert isinstance(won, Won)
-        ledger.record([Finish(won.claim, Status.REJECTED)])
+        ledger.record([Completion(won.claim, Status.REJECTED)])
         house = House(place.settings(), client=place.client, ledger=ledger)
         page = house.message("orders-dlq", id)
         house.close()

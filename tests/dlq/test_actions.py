@@ -31,7 +31,7 @@ from semel.dlq.selection import SelectionError
 from semel.dlq.snapshots import SnapshotError
 from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
-from semel.ledger.contract import Ask, Finish, LedgerUnavailable, Won
+from semel.ledger.contract import ClaimRequest, Completion, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
@@ -477,9 +477,9 @@ def test_an_edited_copy_goes_to_work_under_the_same_key_and_the_letter_is_gone(
 
 def done(place: Place, key: str) -> None:
     """As a worker leaves it."""
-    (won,) = place.ledger.claim([Ask(place.ledger_key(key), "digest", "orders/x")], claimant="w", lease=30)
+    (won,) = place.ledger.claim([ClaimRequest(place.ledger_key(key), "digest", "orders/x")], claimant="w", lease=30)
     assert isinstance(won, Won)
-    place.ledger.record([Finish(won.claim)])
+    place.ledger.record([Completion(won.claim)])
 
 
 def test_what_is_done_does_not_run_under_its_old_key_with_another_body(place: Place, desk: Desk) -> None:

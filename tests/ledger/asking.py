@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from semel.ledger.contract import Ask, Claim, Entry, Finish, Ledger, Status, Verdict, Won
+from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, Entry, Ledger, Status, Won
 
 LEASE = 30.0
 Returned = TypeVar("Returned")
@@ -15,9 +15,9 @@ Returned = TypeVar("Returned")
 
 def ask(
     ledger: Ledger, key: str, *, payload: str = "", source: str = "", claimant: str = "", lease: float = LEASE
-) -> Verdict:
+) -> ClaimResult:
     """One key, asked for by a caller of its own unless `claimant` says who."""
-    (verdict,) = ledger.claim([Ask(key, payload, source)], claimant=claimant or uuid.uuid4().hex, lease=lease)
+    (verdict,) = ledger.claim([ClaimRequest(key, payload, source)], claimant=claimant or uuid.uuid4().hex, lease=lease)
     return verdict
 
 
@@ -31,12 +31,12 @@ def win(
 
 
 def finish(ledger: Ledger, claim: Claim, status: Status = Status.DONE, result: bytes = b"") -> bool:
-    (recorded,) = ledger.record([Finish(claim, status, result)])
+    (recorded,) = ledger.record([Completion(claim, status, result)])
     return recorded
 
 
 def entry(ledger: Ledger, key: str) -> Entry:
-    (found,) = ledger.look([key])
+    (found,) = ledger.get([key])
     assert found is not None, f"{key} is not in the ledger"
     return found
 

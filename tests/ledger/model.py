@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from semel.ledger.contract import Ask, Claim, Conflict, Done, Finish, Held, Status, Verdict, Won
+from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, Conflict, Done, Held, Status, Won
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Model:
         ours = known is not None and known.status is Status.CLAIMED and known.fence == claim.fence
         return known if ours else None
 
-    def ask(self, ask: Ask, claimant: str, lease: float) -> Verdict:
+    def ask(self, ask: ClaimRequest, claimant: str, lease: float) -> ClaimResult:
         known = self.find(ask.key)
         if known is None:
             return self._start(ask, claimant, lease)
@@ -65,7 +65,7 @@ class Model:
         self._lease(known, lease)
         return Won(Claim(ask.key, known.fence), lease, known.attempt, taken_over, dict(known.notes))
 
-    def _start(self, ask: Ask, claimant: str, lease: float) -> Verdict:
+    def _start(self, ask: ClaimRequest, claimant: str, lease: float) -> ClaimResult:
         before = self.keys.get(ask.key)
         known = Known(before.fence + 1 if before else 1, claimant=claimant, payload=ask.payload, source=ask.source)
         self.keys[ask.key] = known
@@ -82,14 +82,14 @@ class Model:
             self._lease(known, lease)
         return known is not None
 
-    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+    def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         known = self.held(claim)
         if known is not None:
             known.notes[name] = value
             known.expires = max(self.now + self.keep, known.lease_ends)
         return known is not None
 
-    def record(self, finish: Finish) -> bool:
+    def record(self, finish: Completion) -> bool:
         known = self.held(finish.claim)
         if known is None:
             known = self.find(finish.claim.key)

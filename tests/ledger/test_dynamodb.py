@@ -19,10 +19,10 @@ import pytest
 from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import (
-    Ask,
+    ClaimRequest,
+    Completion,
     Conflict,
     Done,
-    Finish,
     Held,
     Ledger,
     LedgerError,
@@ -169,13 +169,13 @@ class TestOneKey:
     def test_what_one_call_says_of_it_is_done_in_order(self, ledger: DynamoLedger) -> None:
         for n in range(4):
             claim = win(ledger, f"key-{n}").claim
-            ledger.record([Finish(claim, result=str(place).encode()) for place in range(12)])
+            ledger.record([Completion(claim, result=str(place).encode()) for place in range(12)])
             assert ask(ledger, f"key-{n}") == Done(f"key-{n}", Status.DONE, b"0")
 
     def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, ahead: Shift) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", payload="p").claim
-        assert ledger.note(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"1")
         ahead.advance(601)
         assert win(ledger, "a", payload="q").notes == {}
         assert entry(ledger, "a").notes == {}
@@ -257,7 +257,7 @@ class TestErrors:
             ask(ledger, "a")
 
     def test_a_ledger_that_was_forked_has_threads_and_connections_of_its_own(self, ledger: DynamoLedger) -> None:
-        asks = [Ask(f"key-{n}") for n in range(4)]
+        asks = [ClaimRequest(f"key-{n}") for n in range(4)]
         ledger.claim(asks, claimant="me", lease=LEASE)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork with threads

@@ -13,9 +13,9 @@ from ledger.lossy import lossy
 from ledger.stores import Shift
 from semel.ledger.contract import (
     Claim,
+    Completion,
     Done,
     Fenced,
-    Finish,
     LedgerError,
     LedgerUnavailable,
     OutcomeUnknown,
@@ -64,7 +64,7 @@ def commit(ledger: DynamoLedger, writes: Sequence[dict[str, Any]], claim: Claim)
     with ledger.transaction() as tx:
         for write in writes:
             tx.write(write)
-        tx.record([Finish(claim)])
+        tx.record([Completion(claim)])
 
 
 def written(client: Any, table: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_writes_and_record_are_made_together(ledger: DynamoLedger, client: Any, 
     with ledger.transaction() as tx:
         tx.write(put(orders, "order-1"))
         assert tx.connection is ledger._link.client
-        assert tx.record([Finish(claim, result=b"r") for claim in claims]) == [True, True]
+        assert tx.record([Completion(claim, result=b"r") for claim in claims]) == [True, True]
         assert written(client, orders) == []
     assert written(client, orders) == ["order-1"]
     assert [ask(ledger, key) for key in ("a", "b")] == [Done(key, Status.DONE, b"r") for key in ("a", "b")]
@@ -90,7 +90,7 @@ def test_if_the_handler_raises_nothing_is_written(ledger: DynamoLedger, client: 
         with ledger.transaction() as tx:
             tx.write(put(orders, "order-1"))
             tx.send("receipts", "hello")
-            tx.record([Finish(claim)])
+            tx.record([Completion(claim)])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -142,7 +142,7 @@ def test_it_has_at_most_a_hundred_items(ledger: DynamoLedger, client: Any, order
     with ledger.transaction() as tx:
         for n in range(99):
             tx.write(put(orders, f"order-{n}"))
-        tx.record([Finish(claim)])
+        tx.record([Completion(claim)])
         with pytest.raises(LedgerError, match="at most 100 items"):
             tx.write(put(orders, "one too many"))
     assert len(written(client, orders)) == 99
@@ -167,7 +167,7 @@ def test_messages_leave_with_the_commit_and_are_handed_out_to_one_until_they_are
     with ledger.transaction() as tx:
         tx.send("receipts", {"order": 1}, key="r-1", delay=5, attributes={"kind": "receipt"})
         tx.send("audit.fifo", "text", group="g")
-        tx.record([Finish(claim)])
+        tx.record([Completion(claim)])
         assert ledger.take_outgoing() == []
     ahead.advance(1)
     taken = sorted(ledger.take_outgoing(), key=lambda it: it.queue)

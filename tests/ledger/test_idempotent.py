@@ -570,7 +570,7 @@ class TestAsync:
                 await task
 
         asyncio.run(story())
-        (found,) = ledger.look(["work:1"])
+        (found,) = ledger.get(["work:1"])
         assert found is None or found.status is Status.FREE
 
 

@@ -19,10 +19,10 @@ from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.postgres_wire import Wire, wire_to
 from ledger.stores import Shift
 from semel.ledger.contract import (
-    Ask,
     Claim,
+    ClaimRequest,
+    Completion,
     Done,
-    Finish,
     Held,
     Ledger,
     LedgerError,
@@ -138,8 +138,10 @@ class TestSchema:
     ) -> None:
         middle = time.time() // 60 * 60 + 30  # away from the end of the minute, at which it would
         with make(clock=lambda: middle) as ledger:
-            verdicts = ledger.claim([Ask(f"key-{n}", "d" * 64, "orders/1") for n in range(500)], claimant="me", lease=9)
-            assert all(ledger.record([Finish(won.claim) for won in verdicts if isinstance(won, Won)]))
+            verdicts = ledger.claim(
+                [ClaimRequest(f"key-{n}", "d" * 64, "orders/1") for n in range(500)], claimant="me", lease=9
+            )
+            assert all(ledger.record([Completion(won.claim) for won in verdicts if isinstance(won, Won)]))
         statement = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'ledger'::regclass"
         while database.execute(statement).fetchone() == (0, 0):  # counted when the connection has ended
             time.sleep(0.01)
@@ -158,8 +160,8 @@ class TestAnOpenTransaction:
         mine = win(ledger, "mine").claim
         shift.advance(LEASE + 1)
         with ledger.transaction() as tx:
-            assert tx.record([Finish(mine)]) == [True]
-            asks = [Ask("first"), Ask("mine"), Ask("other")]
+            assert tx.record([Completion(mine)]) == [True]
+            asks = [ClaimRequest("first"), ClaimRequest("mine"), ClaimRequest("other")]
             first, held, other = impatient.claim(asks, claimant="they", lease=LEASE)
             assert (type(first), type(other)) == (Won, Won)
             assert isinstance(held, Held)
@@ -170,7 +172,7 @@ class TestAnOpenTransaction:
         impatient = make(lock_timeout=0.05)
         mine, other = win(ledger, "mine").claim, win(ledger, "other").claim
         with ledger.transaction() as tx:
-            tx.record([Finish(mine)])
+            tx.record([Completion(mine)])
 
             def extend(claim: Claim) -> bool | str:
                 try:
@@ -187,7 +189,7 @@ class TestAnOpenTransaction:
         later = make(clock=shift, keep=60)
         claims = [win(ledger, f"key-{n}").claim for n in range(5)]
         with ledger.transaction() as tx:
-            tx.record([Finish(claims[2], keep=10)])
+            tx.record([Completion(claims[2], keep=10)])
             shift.advance(29 * 86_400)
             assert later.purge() == 4
             assert later.purge() == 0
@@ -212,7 +214,7 @@ class TestAnOpenTransaction:
             with ledger.transaction() as tx:
                 tx.execute(f"INSERT INTO {effects} VALUES ('key', 1)")
                 assert tx.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
-                assert tx.record([Finish(claim)]) == [True]
+                assert tx.record([Completion(claim)]) == [True]
                 take_over()  # here this process is stopped
 
         with pytest.raises(LedgerUnavailable):
@@ -284,7 +286,7 @@ class TestTheUsersOwnErrors:
 
         def work() -> None:
             with ledger.transaction() as tx:
-                tx.record([Finish(claim)])
+                tx.record([Completion(claim)])
                 tx.execute(f"INSERT INTO {effects} VALUES ('a', 1), ('a', 2)")
 
         with pytest.raises(errors.UniqueViolation):
@@ -298,7 +300,7 @@ class TestTheUsersOwnErrors:
 
         def work() -> None:
             with ledger.transaction() as tx:
-                tx.record([Finish(claim)])
+                tx.record([Completion(claim)])
                 tx.execute("SET CONSTRAINTS ALL DEFERRED")
                 tx.execute(f"INSERT INTO {effects} VALUES ('a', 1), ('a', 2)")
 
@@ -314,7 +316,7 @@ class TestTheUsersOwnErrors:
 
         def work() -> None:
             with ledger.transaction() as tx:
-                assert tx.record([Finish(claim)]) == [True]
+                assert tx.record([Completion(claim)]) == [True]
                 with pytest.raises(errors.UndefinedTable):
                     tx.execute("SELECT * FROM not_there")
 
@@ -343,7 +345,7 @@ class TestTheUsersOwnErrors:
         with ledger.transaction() as tx:
             tx.connection.row_factory = dict_row
             assert tx.execute("SELECT 1 AS one").fetchone() == {"one": 1}
-            assert tx.record([Finish(claim)]) == [True]
+            assert tx.record([Completion(claim)]) == [True]
         with ledger.transaction() as tx:
             assert tx.execute("SELECT '100%'").fetchone() == ("100%",)
 
@@ -387,7 +389,7 @@ class TestALostConnection:
         def work() -> None:
             with remote.transaction() as tx:
                 tx.execute(f"INSERT INTO {effects} VALUES ('key', 1)")
-                tx.record([Finish(claim)])
+                tx.record([Completion(claim)])
                 wire.cut_before(b"SELECT 'cut'")
                 try:
                     tx.execute("SELECT 'cut'")
@@ -429,7 +431,7 @@ class TestALostConnection:
         def work() -> None:
             with remote.transaction() as tx:
                 tx.execute(f"INSERT INTO {effects} VALUES ('key', 1)")
-                tx.record([Finish(claim)])
+                tx.record([Completion(claim)])
                 wire.cut_before(b"COMMIT")
 
         with pytest.raises(OutcomeUnknown, match="look its keys up"):
@@ -443,7 +445,7 @@ class TestALostConnection:
         wire.freeze()
         ledger._carriers._timeout = 0.1
         with pytest.raises(LedgerUnavailable, match=r"no answer within 0\.1 seconds"):
-            ledger.record([Finish(claim)])
+            ledger.record([Completion(claim)])
         ledger._carriers._timeout = 20.0
         assert finish(ledger, claim)
         ledger.close()
@@ -536,7 +538,7 @@ class TestDurability:
 
     def test_an_endless_keep_is_a_time_that_can_be_stored(self, make: Make) -> None:
         ledger = make(keep=float("inf"))
-        assert ledger.record([Finish(win(ledger, "key").claim, keep=float("inf"))]) == [True]
+        assert ledger.record([Completion(win(ledger, "key").claim, keep=float("inf"))]) == [True]
         assert ask(ledger, "key") == Done("key", Status.DONE)
 
 
@@ -545,7 +547,7 @@ def test_a_forked_child_has_connections_of_its_own(ledger: Ledger) -> None:
     def work(name: str) -> None:
         claim = win(ledger, name).claim
         with ledger.transaction() as tx:
-            assert tx.record([Finish(claim)]) == [True]
+            assert tx.record([Completion(claim)]) == [True]
 
     work("before")
     child = os.fork()

@@ -16,7 +16,17 @@ import redis
 
 from ledger.asking import ask, at_once, entry, finish, win
 from ledger.stores import Shift
-from semel.ledger.contract import Ask, Done, Finish, Held, Ledger, LedgerError, LedgerUnavailable, Status, Won
+from semel.ledger.contract import (
+    ClaimRequest,
+    Completion,
+    Done,
+    Held,
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    Status,
+    Won,
+)
 from semel.ledger.redis.lanes import LANES
 from semel.ledger.redis.ledger import RedisLedger
 from servers.redis import Server, running, running_cluster
@@ -171,14 +181,14 @@ class TestReplicas:
             with redis.Redis.from_url(replica.url) as client, redis.Redis.from_url(primary.url) as first:
                 with RedisLedger(primary.url, wait_replicas=1, timeout=1) as ledger:
                     with pytest.raises(LedgerUnavailable, match="0 of 1 replicas"):
-                        ledger.claim([Ask("a")], claimant="me", lease=30)
+                        ledger.claim([ClaimRequest("a")], claimant="me", lease=30)
                 client.execute_command("REPLICAOF", "127.0.0.1", primary.port)
                 while first.info("replication").get("slave0", {}).get("state") != "online":
                     pass
                 with RedisLedger(primary.url, wait_replicas=1, timeout=30) as ledger:
-                    (won,) = ledger.claim([Ask("a")], claimant="me", lease=30)
+                    (won,) = ledger.claim([ClaimRequest("a")], claimant="me", lease=30)
                     assert isinstance(won, Won)
-                    assert ledger.record([Finish(won.claim)]) == [True]
+                    assert ledger.record([Completion(won.claim)]) == [True]
                 assert client.hgetall(names(client, "semel")[0])[b"h"].startswith(b"D 1 1")
 
 
@@ -209,7 +219,7 @@ class TestTheData:
         self, redis_server: Server, prefix: str, ahead: Shift
     ) -> None:
         with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=ahead) as ledger:
-            assert ledger.note(win(ledger, "a", payload="p").claim, "step", b"1")
+            assert ledger.save_step(win(ledger, "a", payload="p").claim, "step", b"1")
             ahead.advance(601)
             assert win(ledger, "a", payload="q").notes == {}
             assert entry(ledger, "a").notes == {}
@@ -243,7 +253,7 @@ class TestTheData:
         assert all(at_once([lambda key=key: work(key) for key in keys]))  # type: ignore[misc]
 
     def test_more_keys_than_one_script_may_take_are_answered_in_their_order(self, ledger: RedisLedger) -> None:
-        asks = [Ask(f"key-{n}") for n in range(1_234)]
+        asks = [ClaimRequest(f"key-{n}") for n in range(1_234)]
         won = ledger.claim(asks, claimant="me", lease=30)
         assert [verdict.claim.key for verdict in won if isinstance(verdict, Won)] == [it.key for it in asks]
         twice = ledger.claim([*asks, *asks], claimant="me", lease=30)
@@ -257,7 +267,7 @@ class TestThreads:
 
             def work(thread: int) -> int:
                 claims = [win(ledger, f"{thread}-{n}").claim for n in range(50)]
-                return sum(ledger.record([Finish(claim) for claim in claims]))
+                return sum(ledger.record([Completion(claim) for claim in claims]))
 
             assert at_once([lambda n=n: work(n) for n in range(16)]) == [50] * 16  # type: ignore[misc]
             assert client.info("clients")["connected_clients"] <= before + 2
@@ -330,7 +340,7 @@ class TestThreads:
 def test_a_cluster_keeps_a_ledger_whose_keys_are_on_all_its_nodes() -> None:
     shift = Shift()
     with running_cluster() as nodes, RedisLedger(nodes[1].url, clock=shift) as ledger:
-        asks = [Ask(f"key-{n}", payload="p", source="s") for n in range(64)]
+        asks = [ClaimRequest(f"key-{n}", payload="p", source="s") for n in range(64)]
         won = [it for it in ledger.claim([*asks, asks[0]], claimant="me", lease=30) if isinstance(it, Won)]
         assert [it.claim.key for it in won] == [it.key for it in asks]
         sizes = []
@@ -339,15 +349,15 @@ def test_a_cluster_keeps_a_ledger_whose_keys_are_on_all_its_nodes() -> None:
                 sizes.append(client.dbsize())
                 client.script_flush()
         assert all(size > 5 for size in sizes), sizes
-        assert ledger.note(won[0].claim, "step", b"1")
+        assert ledger.save_step(won[0].claim, "step", b"1")
         assert ledger.extend([it.claim for it in won], 60) == [True] * 64
-        assert ledger.record([Finish(it.claim, result=it.claim.key.encode()) for it in won[:32]]) == [True] * 32
+        assert ledger.record([Completion(it.claim, result=it.claim.key.encode()) for it in won[:32]]) == [True] * 32
         assert ledger.release([it.claim for it in won[32:48]]) == [True] * 16
         shift.advance(61)
         answers = ledger.claim(asks, claimant="another", lease=30)
         assert answers[:32] == [Done(it.key, Status.DONE, it.key.encode()) for it in asks[:32]]
         assert all(isinstance(it, Won) and it.taken_over is (n >= 16) for n, it in enumerate(answers[32:]))
         assert ledger.forget([it.key for it in asks]) == 64
-        assert [entry.status for entry in ledger.look([it.key for it in asks]) if entry] == [Status.FREE] * 64
+        assert [entry.status for entry in ledger.get([it.key for it in asks]) if entry] == [Status.FREE] * 64
         with pytest.raises(LedgerError, match="wait_replicas"):
             RedisLedger(nodes[0].url, wait_replicas=1)

@@ -21,10 +21,10 @@ from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import (
     MAX_RESULT,
-    Ask,
     Claim,
+    ClaimRequest,
+    Completion,
     Done,
-    Finish,
     Held,
     Ledger,
     LedgerError,
@@ -95,15 +95,15 @@ class TestSharedCommits:
         with commits(ledger) as made:
             assert len(self.held_up(ledger, works)) == 12
         assert len(made) == 2  # that of the transaction, and one for all
-        assert all(ledger.look([f"order-{n}" for n in range(12)]))
+        assert all(ledger.get([f"order-{n}" for n in range(12)]))
 
     def test_a_call_that_fails_does_not_fail_its_neighbours(self, ledger: SqliteLedger) -> None:
         first = win(ledger, "first").claim
-        assert ledger.note(first, "half", bytes(MAX_RESULT))
+        assert ledger.save_step(first, "half", bytes(MAX_RESULT))
 
         def too_much() -> str:
             with pytest.raises(LedgerError, match="notes"):
-                ledger.note(first, "more", b"!")
+                ledger.save_step(first, "more", b"!")
             return "refused"
 
         works: list[Callable[[], Any]] = [lambda n=n: win(ledger, f"order-{n}").claim.fence for n in range(6)]  # type: ignore[misc]
@@ -113,7 +113,9 @@ class TestSharedCommits:
     def test_in_memory_threads_share_one_ledger(self) -> None:
         with SqliteLedger(":memory:") as ledger:
             works = [
-                lambda: ledger.claim([Ask(str(n)) for n in range(50)], claimant=os.urandom(4).hex(), lease=LEASE)
+                lambda: ledger.claim(
+                    [ClaimRequest(str(n)) for n in range(50)], claimant=os.urandom(4).hex(), lease=LEASE
+                )
             ] * 8
             verdicts = [verdict for part in at_once(works) for verdict in part]
             won = Counter(verdict.claim.key for verdict in verdicts if isinstance(verdict, Won))
@@ -123,7 +125,7 @@ class TestSharedCommits:
 
 WORKER = """
 import sys, threading
-from semel.ledger.contract import Ask, Done, Finish, Won
+from semel.ledger.contract import ClaimRequest, Done, Completion, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 path, me = sys.argv[1:]
@@ -135,12 +137,12 @@ with SqliteLedger(path, timeout=240) as ledger:
     def work(thread):
         # Its own keys, and those that everybody wants.
         for start in range(0, 200, 10):
-            asks = [Ask(f"{me}/{thread}/{n}") for n in range(start, start + 10)] + [
-                Ask(f"common/{n}") for n in range(start, start + 10)
+            asks = [ClaimRequest(f"{me}/{thread}/{n}") for n in range(start, start + 10)] + [
+                ClaimRequest(f"common/{n}") for n in range(start, start + 10)
             ]
             verdicts = ledger.claim(asks, claimant=f"{me}/{thread}/{start}", lease=3600)
             mine = [verdict.claim for verdict in verdicts if isinstance(verdict, Won)]
-            assert all(ledger.record([Finish(claim, result=me.encode()) for claim in mine]))
+            assert all(ledger.record([Completion(claim, result=me.encode()) for claim in mine]))
             won.extend(claim.key for claim in mine)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
@@ -170,7 +172,7 @@ class TestSeveralProcesses:
         own = [f"{me}/{thread}/{n}" for me in range(4) for thread in range(3) for n in range(200)]
         assert won == Counter(own + [f"common/{n}" for n in range(200)])
         with SqliteLedger(path) as ledger:
-            assert all(found is not None and found.status is Status.DONE for found in ledger.look(list(won)))
+            assert all(found is not None and found.status is Status.DONE for found in ledger.get(list(won)))
 
     def test_what_was_answered_survives_a_kill(self, path: str) -> None:
         program = (
@@ -178,8 +180,8 @@ class TestSeveralProcesses:
             "from semel.ledger.contract import *\n"
             "from semel.ledger.sqlite.ledger import SqliteLedger\n"
             "ledger = SqliteLedger(sys.argv[1])\n"
-            "done, held = ledger.claim([Ask('done'), Ask('held')], claimant='me', lease=3600)\n"
-            "ledger.record([Finish(done.claim, result=b'yes')])\n"
+            "done, held = ledger.claim([ClaimRequest('done'), ClaimRequest('held')], claimant='me', lease=3600)\n"
+            "ledger.record([Completion(done.claim, result=b'yes')])\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
         )
         assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == -9
@@ -210,7 +212,7 @@ class TestTroubleWithTheFile:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerUnavailable, match=r"ledger\.db.*another program"):
                 win(ledger, "a")
-            assert ledger.look(["a"]) == [None]  # who only looks is not in the way
+            assert ledger.get(["a"]) == [None]  # who only looks is not in the way
             other.rollback()
             win(ledger, "a")
 
@@ -321,9 +323,9 @@ class TestTransactions:
     ) -> None:
         claim = win(ledger, "a").claim
         with ledger.transaction() as tx:
-            assert tx.record([Finish(claim)]) == [True]
+            assert tx.record([Completion(claim)]) == [True]
             with pytest.raises(LedgerError, match="use the transaction's own methods"):
-                ledger.claim([Ask("b")], claimant="me", lease=LEASE)
+                ledger.claim([ClaimRequest("b")], claimant="me", lease=LEASE)
             with pytest.raises(LedgerError, match="closed inside"):
                 ledger.close()
             assert entry(ledger, "a").status is Status.CLAIMED  # looking is possible, and sees what is committed
@@ -351,7 +353,7 @@ class TestTransactions:
             tx.connection.row_factory = lambda cursor, row: {"first": row[0]}
             tx.connection.text_factory = bytes
             assert tx.execute("SELECT 'x'").fetchone() == {"first": b"x"}
-            assert tx.record([Finish(claim), Finish(Claim("unknown", 1))]) == [True, False]
+            assert tx.record([Completion(claim), Completion(Claim("unknown", 1))]) == [True, False]
         assert isinstance(ask(ledger, "a"), Done)
         assert ledger.purge() == 0
 
@@ -378,7 +380,7 @@ class TestTransactions:
         def orphan() -> None:
             with ledger.transaction() as tx:
                 tx.execute("INSERT INTO child VALUES (7)")
-                assert tx.record([Finish(claim)]) == [True]
+                assert tx.record([Completion(claim)]) == [True]
 
         with pytest.raises(sqlite3.IntegrityError):
             orphan()
@@ -392,7 +394,7 @@ class TestTransactions:
 
         def commit_to_nowhere() -> None:
             with ledger.transaction() as tx:
-                assert tx.record([Finish(claim, result=b"x" * 100_000)]) == [True]
+                assert tx.record([Completion(claim, result=b"x" * 100_000)]) == [True]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(f"{path}-wal"), before[1]))
 
         try:
@@ -430,7 +432,7 @@ class TestPurge:
     def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(self, path: str, ahead: Shift) -> None:
         with SqliteLedger(path, keep=60, clock=ahead) as ledger:
             for start in range(0, 1_200, 400):
-                ledger.claim([Ask(str(start + n)) for n in range(400)], claimant="me", lease=LEASE)
+                ledger.claim([ClaimRequest(str(start + n)) for n in range(400)], claimant="me", lease=LEASE)
             ahead.advance(61)
             with commits(ledger) as made:
                 assert ledger.purge(10_000) == 1_200
@@ -477,7 +479,7 @@ class TestClose:
         ledger = SqliteLedger(path)
         ledger.close()
         ledger.close()
-        for use in (lambda: win(ledger, "a"), lambda: ledger.look(["a"]), lambda: ledger.take_outgoing()):
+        for use in (lambda: win(ledger, "a"), lambda: ledger.get(["a"]), lambda: ledger.take_outgoing()):
             with pytest.raises(LedgerError, match="is closed"):
                 use()
 

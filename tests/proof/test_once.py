@@ -141,7 +141,7 @@ def is_empty(queue: Queue) -> bool:
 
 
 def all_recorded(ledger: Ledger) -> bool:
-    entries = ledger.look([f"us-east-1:000000000000:{once_worker.QUEUE}/{n}" for n in range(MESSAGES)])
+    entries = ledger.get([f"us-east-1:000000000000:{once_worker.QUEUE}/{n}" for n in range(MESSAGES)])
     return all(entry is not None and entry.status is Status.DONE for entry in entries)
 
 
@@ -200,7 +200,7 @@ def test_with_leases_no_key_has_two_holders_at_once_and_none_is_lost(
     with Ledger.connect(url) as ledger:
 
         def done() -> int:
-            entries = ledger.look([f"us-east-1:000000000000:{once_worker.QUEUE}/{n}" for n in range(MESSAGES)])
+            entries = ledger.get([f"us-east-1:000000000000:{once_worker.QUEUE}/{n}" for n in range(MESSAGES)])
             return sum(entry is not None and entry.status is Status.DONE for entry in entries)
 
         workers = run("lease", url, tmp_path, done)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from semel.ledger.contract import Ask, Finish, Ledger, LedgerError, Won
+from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.log import BatchIsOver, LogError, Over, Place
 from semel.spark.receiving import Assignment
@@ -278,14 +278,16 @@ def test_a_ledger_keeps_out_what_a_handler_has_done(tmp_path: Path) -> None:
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
         with Ledger.connect(address) as ledger:
-            won, held = ledger.claim([Ask(ORDERS + "1"), Ask(ORDERS + "2")], claimant="handler", lease=600)
+            won, held = ledger.claim(
+                [ClaimRequest(ORDERS + "1"), ClaimRequest(ORDERS + "2")], claimant="handler", lease=600
+            )
             assert isinstance(won, Won)
             assert isinstance(held, Won)
-            ledger.record([Finish(won.claim)])
+            ledger.record([Completion(won.claim)])
             place.send('{"id": 1}', '{"id": 2}', '{"id": 3}', '{"id": 3, "again": true}')
             assert [body[:8] for body in place.run(GIVEN)] == ['{"id": 3']
             assert place.waiting() == (0, 1)  # the one that the handler holds comes back when its lease ends
-            assert [entry.status if entry else None for entry in ledger.look([ORDERS + "3"])] == ["done"]
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "3"])] == ["done"]
 
 
 def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_had(tmp_path: Path) -> None:
@@ -293,14 +295,14 @@ def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_ha
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address)
         with Ledger.connect(address) as ledger:
-            (won,) = ledger.claim([Ask(ORDERS + "its-first-id")], claimant="handler", lease=600)
+            (won,) = ledger.claim([ClaimRequest(ORDERS + "its-first-id")], claimant="handler", lease=600)
             assert isinstance(won, Won)
-            ledger.record([Finish(won.claim)])
+            ledger.record([Completion(won.claim)])
             place.queue.send("sent back", attributes={letters.MESSAGE_ID: "its-first-id"})
             place.queue.send("never seen", attributes={letters.MESSAGE_ID: "another-id"})
             assert place.run(GIVEN) == ["never seen"]
             assert place.waiting() == (0, 0)
-            assert [entry.status if entry else None for entry in ledger.look([ORDERS + "another-id"])] == ["done"]
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "another-id"])] == ["done"]
 
 
 def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns(tmp_path: Path) -> None:
@@ -314,7 +316,7 @@ def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns
             list(task.tables())
         assert sorted(place.run(GIVEN)) == ['{"id": 1}', '{"id": 2}']
         with Ledger.connect(address) as ledger:
-            assert [entry.status if entry else None for entry in ledger.look([ORDERS + "1", ORDERS + "None"])] == [
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "1", ORDERS + "None"])] == [
                 "done",
                 None,
             ]

@@ -15,7 +15,7 @@ import pytest
 
 from semel import App, Batch, Context, Fixed, Ledger, PostgresLedger, Reject, SemelError, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker
-from semel.ledger.contract import Ask, Held, Won
+from semel.ledger.contract import ClaimRequest, Held, Won
 from semel.testing import CRASH_POINTS, Driver, driver, driving
 from servers import dynamodb, postgres, redis
 
@@ -203,7 +203,7 @@ def test_whoever_dies_wherever_each_effect_is_there_as_promised(
         calls = len(shop.calls)
         shop.app.drain()  # at once: nobody waits for a lease that is not over, and nobody takes it
         assert len(shop.calls) == calls
-        (verdict,) = driver.ledger.claim([Ask(GOOD)], claimant="somebody else", lease=1)
+        (verdict,) = driver.ledger.claim([ClaimRequest(GOOD)], claimant="somebody else", lease=1)
         assert isinstance(verdict, Won) == (point == "after_receive")
         wait_and_drain(shop.app, sqs_broker)
         effects = store.effects(driver.ledger) if kind in TRANSACTIONAL else {}
@@ -339,11 +339,11 @@ def test_a_ledger_that_is_passed_stays_open_and_follows_the_brokers_clock_inside
             assert app.drain() == 3
         with with_queues(sqs_broker), driving(app, sqs_broker, ledger=ledger):
             assert app.drain() == 0  # it remembers
-        (entry,) = ledger.look([GOOD])
+        (entry,) = ledger.get([GOOD])
         assert entry is not None
         assert entry.changed == pytest.approx(sqs_broker.clock.now())
-        ledger.claim([Ask("today")], claimant="somebody", lease=1)
-        (today,) = ledger.look(["today"])
+        ledger.claim([ClaimRequest("today")], claimant="somebody", lease=1)
+        (today,) = ledger.get(["today"])
         assert today is not None
         assert today.changed < entry.changed - 80_000
 
@@ -354,7 +354,7 @@ def test_a_lease_ends_when_the_clock_says_so_and_not_a_moment_earlier(
     with driving(app_with(None, takes_tx=False), sqs_broker, ledger=postgres_server.url) as driver:
 
         def ask(claimant: str) -> Any:
-            (verdict,) = driver.ledger.claim([Ask("key")], claimant=claimant, lease=LEASE)
+            (verdict,) = driver.ledger.claim([ClaimRequest("key")], claimant=claimant, lease=LEASE)
             return verdict
 
         assert isinstance(ask("first"), Won)

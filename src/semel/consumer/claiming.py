@@ -9,7 +9,7 @@ from semel.consumer.failures import described, is_failure
 from semel.consumer.lane import Lane
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event, State
-from semel.ledger.contract import Ask, Conflict, Done, Held, LedgerError, LedgerUnavailable, Verdict, Won
+from semel.ledger.contract import ClaimRequest, ClaimResult, Conflict, Done, Held, LedgerError, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.messages.decoding import Undecodable
 from semel.messages.keys import NONE, Key, NoKey, own_id, scoped
@@ -93,16 +93,16 @@ def _read_message(lane: Lane, delivery: Delivery) -> None:
     delivery.ledger_key = scoped(lane.scope, key.text or own_id(received))
 
 
-def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[Verdict | LedgerError] | None:
+def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> list[ClaimResult | LedgerError] | None:
     """What the ledger says of each, or why it refuses this one; None: it does not answer."""
     asks = [
-        Ask(key, delivery.payload, f"{lane.name}/{delivery.received.message_id}")
+        ClaimRequest(key, delivery.payload, f"{lane.name}/{delivery.received.message_id}")
         for delivery, key in zip(deliveries, keys, strict=True)
     ]
     before = lane.tools.monotonic()
     claimant, asked = lane.tools.claimant(), set[str]()
 
-    def claim(some: Sequence[Ask]) -> list[Verdict]:
+    def claim(some: Sequence[ClaimRequest]) -> list[ClaimResult]:
         """A repeated call wins what it may have won already; but a key that comes twice is still won once only."""
         name = claimant if len(some) > 1 or some[0].key not in asked else lane.tools.claimant()
         if len(some) == 1:
@@ -123,12 +123,12 @@ def _ask(lane: Lane, deliveries: Sequence[Delivery], keys: Sequence[str]) -> lis
 
 
 def _by_key_alone(
-    lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict | LedgerError]
-) -> list[Verdict | LedgerError | None]:
+    lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[ClaimResult | LedgerError]
+) -> list[ClaimResult | LedgerError | None]:
     """Unless the handler rejects conflicts, the key decides: a message under a known key is what the key stands for,
     also if its body differs. That it differs is counted and logged. What cannot be read is no second sending of
     anything: its conflict stays one. None: the ledger was asked again and did not answer."""
-    answers: list[Verdict | LedgerError | None] = list(verdicts)
+    answers: list[ClaimResult | LedgerError | None] = list(verdicts)
     if lane.handler.rejects_conflicts:
         return answers
     places = [
@@ -154,7 +154,7 @@ def _by_key_alone(
     return answers
 
 
-def _heard(delivery: Delivery, verdict: Verdict | LedgerError) -> Event:
+def _heard(delivery: Delivery, verdict: ClaimResult | LedgerError) -> Event:
     match verdict:
         case LedgerError():
             # If it is the key that the ledger cannot take, the message is rejected under one that it can.
@@ -174,7 +174,7 @@ def _heard(delivery: Delivery, verdict: Verdict | LedgerError) -> Event:
             return Event.CONFLICT
 
 
-def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict | LedgerError | None]) -> None:
+def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[ClaimResult | LedgerError | None]) -> None:
     """Count and log what the ledger said."""
     metrics = lane.metrics
     won = [d for d, verdict in zip(deliveries, verdicts, strict=True) if type(verdict) is Won]

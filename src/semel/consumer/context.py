@@ -135,7 +135,7 @@ class Context:
     def _note(self, name: str, value: bytes) -> None:
         delivery = self._delivery
         assert delivery.claim is not None
-        if not delivery.lane.ledger.note(delivery.claim, name, value):
+        if not delivery.lane.ledger.save_step(delivery.claim, name, value):
             raise Lost(f"the claim on {self.key!r} was gone when its step {name!r} was to be noted")
         delivery.notes = {**delivery.notes, name: value}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from semel.ledger.contract import DAY, Ask, Finish, Ledger, Won
+from semel.ledger.contract import DAY, ClaimRequest, Completion, Ledger, Won
 
 PREFIX: Final = "semel:key-rule/"  # no region is called so, so no message has such a key
 _KEEP: Final = 3_650 * DAY
@@ -20,15 +20,15 @@ def replaced(rules: Mapping[str, str], ledger: Ledger, claimant: str) -> dict[st
     """The former rules of those queues that have another one now. `rules`, by queue (its scope), are remembered from
     now on."""
     keys = {queue: f"{PREFIX}{queue}" for queue in rules}
-    entries = ledger.look(list(keys.values()))
+    entries = ledger.get(list(keys.values()))
     former = {queue: entry.result.decode() for queue, entry in zip(keys, entries, strict=True) if entry is not None}
     news = {queue: rule for queue, rule in rules.items() if former.get(queue) != rule}
     if news:
         ledger.forget([keys[queue] for queue in news])
-        verdicts = ledger.claim([Ask(keys[queue]) for queue in news], claimant=claimant, lease=_LEASE)
+        verdicts = ledger.claim([ClaimRequest(keys[queue]) for queue in news], claimant=claimant, lease=_LEASE)
         ledger.record(
             [
-                Finish(verdict.claim, result=rule.encode(), keep=_KEEP)
+                Completion(verdict.claim, result=rule.encode(), keep=_KEEP)
                 for rule, verdict in zip(news.values(), verdicts, strict=True)
                 if isinstance(verdict, Won)  # if not, another worker is writing it down
             ]

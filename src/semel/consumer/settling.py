@@ -9,7 +9,7 @@ from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane, Settlement
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event
-from semel.ledger.contract import Finish, LedgerError, LedgerUnavailable, Status
+from semel.ledger.contract import Completion, LedgerError, LedgerUnavailable, Status
 from semel.telemetry.attempt_log.log import Step
 
 
@@ -27,7 +27,7 @@ def settle(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
 def _record(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
     keep = lane.settings.keep
     finishes = [
-        Finish(
+        Completion(
             lane.claim_of(delivery),
             Status.DONE if action is Action.RECORD else Status.REJECTED,
             delivery.result,

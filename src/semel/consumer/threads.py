@@ -149,7 +149,7 @@ class LaneThreads:
             return True
         if self.runtime.guard.is_open:
             try:
-                self.lane.ledger.look(["semel/probe"])
+                self.lane.ledger.get(["semel/probe"])
             except LedgerError:
                 self.runtime.guard.heard(False)
                 return True

@@ -23,8 +23,8 @@ from semel.consumer.outcomes import Lost, Reject, Retry, Skip
 from semel.errors import SemelError
 from semel.ledger import callables
 from semel.ledger.contract import (
+    Completion,
     Fenced,
-    Finish,
     LedgerError,
     LedgerUnavailable,
     OutcomeUnknown,
@@ -269,7 +269,7 @@ def _in_transaction(
             elif any(item.is_set_aside for item in batch):
                 raise _SetAside
             keep = lane.settings.keep
-            finishes = [Finish(lane.claim_of(d), Status.DONE, d.result, keep) for d in deliveries]
+            finishes = [Completion(lane.claim_of(d), Status.DONE, d.result, keep) for d in deliveries]
             lane.tools.crash("before_commit")
             if not all(tx.record(finishes)):
                 raise Fenced("a newer claim exists: this transaction is undone")
@@ -290,7 +290,7 @@ def _look_up(lane: Lane, deliveries: Sequence[Delivery]) -> Event:
         if lane.tools.monotonic() > min(delivery.deadline for delivery in deliveries) - MARGIN:
             break
         try:
-            (entry,) = lane.ledger.look([deliveries[0].ledger_key])
+            (entry,) = lane.ledger.get([deliveries[0].ledger_key])
         except LedgerError as error:
             lane.ledger_failed("look", error)
             continue

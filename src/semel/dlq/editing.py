@@ -181,7 +181,7 @@ def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: W
         return unsure
     keys = _keys(letter, copy)
     try:
-        entries = ledger.look([scoped(target.scope, key) for key in keys])
+        entries = ledger.get([scoped(target.scope, key) for key in keys])
     except LedgerError as error:
         raise LedgerUnavailable(
             f"message {letter.id}: nothing was sent, as the ledger cannot say whether it was done before: {error}. Try "

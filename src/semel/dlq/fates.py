@@ -205,7 +205,7 @@ class Fates:
             return queue
 
     def _look(self, keys: Sequence[str]) -> Sequence[Entry | None]:
-        return self._ledger.look(keys) if self._ledger is not None and keys else [None] * len(keys)
+        return self._ledger.get(keys) if self._ledger is not None and keys else [None] * len(keys)
 
     def _has_grown(self) -> int:
         """By how many, if two looks in a row say so: the numbers are approximate."""

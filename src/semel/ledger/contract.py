@@ -51,7 +51,7 @@ class Status(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ClaimRequest:
     """One key that somebody wants to work on.
 
     `payload` is a digest of what came with the key: the same key with another digest is a conflict; "" fits anything.
@@ -112,11 +112,11 @@ class Conflict:
     recorded: bool = False
 
 
-Verdict = Won | Done | Held | Conflict
+ClaimResult = Won | Done | Held | Conflict
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Completion:
     """What became of a claim. `keep`: seconds to remember it for; None is the ledger's own `keep`."""
 
     claim: Claim
@@ -204,7 +204,7 @@ class Transaction(ABC):
         """A part that can fail alone: an exception undoes what was written inside, and goes on to the caller."""
 
     @abstractmethod
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         """As `Ledger.record`, inside this transaction. The caller raises if one is refused, so that all is undone."""
 
 
@@ -235,8 +235,8 @@ class Ledger(ABC):
         return connect(url, **options)
 
     @abstractmethod
-    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
-        """Ask for keys. `claimant` names this very call (new for each, the same when a call is repeated).
+    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        """ClaimRequest for keys. `claimant` names this very call (new for each, the same when a call is repeated).
 
         A key that comes twice in one call is decided once; its second place is Held (or Done, or Conflict).
         """
@@ -247,11 +247,11 @@ class Ledger(ABC):
         still be extended as long as nobody else has claimed the key."""
 
     @abstractmethod
-    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+    def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         """Keep a named value with the key until it is recorded; the next attempt gets it with its claim."""
 
     @abstractmethod
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         """Write down what became of claims, durably. True also if just this was recorded before (same fence)."""
 
     @abstractmethod
@@ -267,7 +267,7 @@ class Ledger(ABC):
         """Remove up to `limit` entries that have expired; returns how many. 0: nothing is left to remove."""
 
     @abstractmethod
-    def look(self, keys: Sequence[str]) -> list[Entry | None]: ...
+    def get(self, keys: Sequence[str]) -> list[Entry | None]: ...
 
     @abstractmethod
     def close(self) -> None: ...
@@ -304,7 +304,7 @@ class Ledger(ABC):
         self.close()
 
 
-def check_asks(asks: Sequence[Ask], lease: float) -> None:
+def check_asks(asks: Sequence[ClaimRequest], lease: float) -> None:
     """Refuse what no store could keep, before any of them sees it."""
     if not 0 < lease <= 12 * 3_600:
         raise LedgerError(f"a lease of {lease} seconds is not possible: it must be above 0 and at most 12 hours")

@@ -142,7 +142,7 @@ class HandlerTask:
 
     def _ledger_answers(self) -> bool:
         try:
-            self._loaded.ledger.look([PROBE])
+            self._loaded.ledger.get([PROBE])
         except LedgerError:
             return False
         return True

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from semel.ledger.contract import Ask, Claim, Finish, Ledger, LedgerError, Status, Won
+from semel.ledger.contract import Claim, ClaimRequest, Completion, Ledger, LedgerError, Status, Won
 from semel.ledger.contract import Done as KnownDone
 from semel.messages.keys import scoped
 from semel.spark.building import Taken
@@ -86,7 +86,7 @@ class LedgerGuard:
         ours: set[str | None] = set()
         for start in range(0, len(keyed), AT_ONCE):
             page = keyed[start : start + AT_ONCE]
-            asks = [Ask(self._scoped(t), source=f"{self._queue}/{t.message.message_id}") for t in page]
+            asks = [ClaimRequest(self._scoped(t), source=f"{self._queue}/{t.message.message_id}") for t in page]
             for t, verdict in zip(page, self._ledger.claim(asks, claimant=uuid4().hex, lease=self._lease), strict=True):
                 match verdict:
                     case Won(claim=claim):
@@ -124,7 +124,7 @@ class LedgerGuard:
         refused: set[str] = set()
         for start in range(0, len(claims), AT_ONCE):
             page = claims[start : start + AT_ONCE]
-            made = self._ledger.record([Finish(claim, Status.DONE) for _, claim in page])
+            made = self._ledger.record([Completion(claim, Status.DONE) for _, claim in page])
             refused.update(id_ for (id_, _), ours in zip(page, made, strict=True) if not ours)
         return frozenset(refused)
 

@@ -9,7 +9,18 @@ import pytest
 from ledger.asking import LEASE, ask, entry, finish, win
 from ledger.conftest import Opener
 from ledger.stores import FENCES_OUTLIVE_PURGE, PURGED, Shift, on
-from semel.ledger.contract import MAX_RESULT, Ask, Claim, Done, Finish, Held, Ledger, LedgerError, Status, Won
+from semel.ledger.contract import (
+    MAX_RESULT,
+    Claim,
+    ClaimRequest,
+    Completion,
+    Done,
+    Held,
+    Ledger,
+    LedgerError,
+    Status,
+    Won,
+)
 
 ALL_BYTES = bytes(range(256))
 
@@ -75,14 +86,14 @@ class TestRecord:
         one, two, three = (win(ledger, key).claim for key in ("a", "b", "c"))
         assert ledger.release([two]) == [True]
         finishes = [
-            Finish(two, result=b"2"),
-            Finish(three, Status.REJECTED, b"3"),
-            Finish(Claim("unknown", 1)),
-            Finish(one, result=b"1"),
-            Finish(Claim("a", one.fence + 1)),
+            Completion(two, result=b"2"),
+            Completion(three, Status.REJECTED, b"3"),
+            Completion(Claim("unknown", 1)),
+            Completion(one, result=b"1"),
+            Completion(Claim("a", one.fence + 1)),
         ]
         assert ledger.record(finishes) == [False, True, False, True, False]
-        assert [found.status if found else None for found in ledger.look(["a", "b", "c", "unknown"])] == [
+        assert [found.status if found else None for found in ledger.get(["a", "b", "c", "unknown"])] == [
             Status.DONE,
             Status.FREE,
             Status.REJECTED,
@@ -92,7 +103,7 @@ class TestRecord:
     def test_one_claim_recorded_twice_in_one_call_keeps_the_first(self, ledger: Ledger) -> None:
         claim = win(ledger, "a").claim
         answers = ledger.record(
-            [Finish(claim, result=b"1"), Finish(claim, result=b"2"), Finish(claim, Status.REJECTED)]
+            [Completion(claim, result=b"1"), Completion(claim, result=b"2"), Completion(claim, Status.REJECTED)]
         )
         assert answers == [True, True, False]
         assert ask(ledger, "a") == Done("a", Status.DONE, b"1")
@@ -100,7 +111,7 @@ class TestRecord:
     def test_a_record_is_kept_for_as_long_as_it_asks(self, ledger: Ledger, ahead: Shift) -> None:
         short, long, usual = (win(ledger, key).claim for key in ("short", "long", "usual"))
         keep = ledger.keep
-        finishes = [Finish(short, keep=60), Finish(long, keep=2 * keep), Finish(usual)]
+        finishes = [Completion(short, keep=60), Completion(long, keep=2 * keep), Completion(usual)]
         assert ledger.record(finishes) == [True, True, True]
         ahead.advance(61)
         assert [type(ask(ledger, key)) for key in ("short", "long", "usual")] == [Won, Done, Done]
@@ -111,7 +122,7 @@ class TestRecord:
     def test_only_done_and_rejected_can_be_recorded(self, ledger: Ledger, status: Status) -> None:
         claim = win(ledger, "a").claim
         with pytest.raises(LedgerError, match="'a'"):
-            ledger.record([Finish(claim, status)])
+            ledger.record([Completion(claim, status)])
         assert finish(ledger, claim)
 
     @pytest.mark.parametrize(
@@ -126,7 +137,7 @@ class TestRecord:
         full = (ALL_BYTES * (MAX_RESULT // 256 + 1))[:MAX_RESULT]
         claim = win(ledger, "a").claim
         with pytest.raises(LedgerError, match=str(MAX_RESULT)):
-            ledger.record([Finish(claim, result=full + b"!")])
+            ledger.record([Completion(claim, result=full + b"!")])
         assert finish(ledger, claim, result=full)
         assert ask(ledger, "a") == Done("a", Status.DONE, full)
 
@@ -134,12 +145,12 @@ class TestRecord:
 class TestNotes:
     def test_the_next_attempt_gets_what_earlier_ones_noted(self, ledger: Ledger, ahead: Shift) -> None:
         first = win(ledger, "a").claim
-        assert ledger.note(first, "download", ALL_BYTES)
-        assert ledger.note(first, "leer", b"")
+        assert ledger.save_step(first, "download", ALL_BYTES)
+        assert ledger.save_step(first, "leer", b"")
         assert ledger.release([first]) == [True]
         second = win(ledger, "a")
         assert second.notes == {"download": ALL_BYTES, "leer": b""}
-        assert ledger.note(second.claim, "schließen: §1.2", b"x")
+        assert ledger.save_step(second.claim, "schließen: §1.2", b"x")
         ahead.advance(LEASE + 1)
         third = win(ledger, "a")
         assert third.taken_over
@@ -148,42 +159,42 @@ class TestNotes:
 
     def test_a_repeated_claim_gets_the_notes_too(self, ledger: Ledger) -> None:
         claim = win(ledger, "a", claimant="me").claim
-        assert ledger.note(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"1")
         assert win(ledger, "a", claimant="me").notes == {"step": b"1"}
 
     def test_a_note_of_the_same_name_takes_the_place_of_the_older(self, ledger: Ledger) -> None:
         claim = win(ledger, "a").claim
-        assert ledger.note(claim, "step", b"1")
-        assert ledger.note(claim, "step", b"2")
+        assert ledger.save_step(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"2")
         assert entry(ledger, "a").notes == {"step": b"2"}
 
     @pytest.mark.parametrize("status", [Status.DONE, Status.REJECTED])
     def test_notes_are_dropped_when_the_key_is_recorded(self, ledger: Ledger, status: Status) -> None:
         claim = win(ledger, "a").claim
-        assert ledger.note(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"1")
         assert finish(ledger, claim, status)
         assert entry(ledger, "a").notes == {}
-        assert not ledger.note(claim, "late", b"2")
+        assert not ledger.save_step(claim, "late", b"2")
 
     def test_notes_are_limited_together(self, ledger: Ledger) -> None:
         claim = win(ledger, "a").claim
         with pytest.raises(LedgerError, match=str(MAX_RESULT)):
-            ledger.note(claim, "too much", bytes(MAX_RESULT + 1))
-        assert ledger.note(claim, "half", bytes(MAX_RESULT // 2))
-        assert ledger.note(claim, "other half", bytes(MAX_RESULT // 2))
+            ledger.save_step(claim, "too much", bytes(MAX_RESULT + 1))
+        assert ledger.save_step(claim, "half", bytes(MAX_RESULT // 2))
+        assert ledger.save_step(claim, "other half", bytes(MAX_RESULT // 2))
         with pytest.raises(LedgerError, match=str(MAX_RESULT)):
-            ledger.note(claim, "one byte more", b"!")
-        assert ledger.note(claim, "half", b"now there is room")
-        assert ledger.note(claim, "one byte more", b"!")
+            ledger.save_step(claim, "one byte more", b"!")
+        assert ledger.save_step(claim, "half", b"now there is room")
+        assert ledger.save_step(claim, "one byte more", b"!")
         assert set(entry(ledger, "a").notes) == {"half", "other half", "one byte more"}
 
     def test_a_note_on_what_is_not_held_is_refused(self, ledger: Ledger) -> None:
-        assert not ledger.note(Claim("unknown", 1), "step", b"1")
+        assert not ledger.save_step(Claim("unknown", 1), "step", b"1")
         claim = win(ledger, "a").claim
-        assert not ledger.note(Claim("a", claim.fence + 1), "step", b"1")
+        assert not ledger.save_step(Claim("a", claim.fence + 1), "step", b"1")
         assert ledger.release([claim]) == [True]
-        assert not ledger.note(claim, "step", b"1")
-        assert ledger.look(["unknown"]) == [None]
+        assert not ledger.save_step(claim, "step", b"1")
+        assert ledger.get(["unknown"]) == [None]
 
 
 class TestRelease:
@@ -201,12 +212,12 @@ class TestRelease:
 
 
 ZOMBIES: dict[str, Callable[[Ledger, Claim], bool]] = {
-    "records": lambda ledger, claim: ledger.record([Finish(claim, result=b"zombie")])[0],
-    "rejects": lambda ledger, claim: ledger.record([Finish(claim, Status.REJECTED, b"zombie")])[0],
+    "records": lambda ledger, claim: ledger.record([Completion(claim, result=b"zombie")])[0],
+    "rejects": lambda ledger, claim: ledger.record([Completion(claim, Status.REJECTED, b"zombie")])[0],
     "fails": lambda ledger, claim: ledger.release([claim])[0],
     "gives back untried": lambda ledger, claim: ledger.release([claim], tried=False)[0],
     "extends": lambda ledger, claim: ledger.extend([claim], 3600)[0],
-    "notes": lambda ledger, claim: ledger.note(claim, "step", b"zombie"),
+    "notes": lambda ledger, claim: ledger.save_step(claim, "step", b"zombie"),
 }
 
 
@@ -311,7 +322,7 @@ class TestForget:
     @pytest.mark.parametrize("state", ["claimed", "free", "done", "rejected"])
     def test_a_forgotten_key_is_as_good_as_new(self, ledger: Ledger, state: str) -> None:
         claim = win(ledger, "a", payload="old", source="s").claim
-        assert ledger.note(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"1")
         if state == "free":
             assert ledger.release([claim]) == [True]
         elif state != "claimed":
@@ -324,7 +335,7 @@ class TestForget:
         win(ledger, "a")
         win(ledger, "b")
         assert ledger.forget(["a", "unknown", "b"]) == 2
-        assert ledger.look(["unknown"]) == [None]
+        assert ledger.get(["unknown"]) == [None]
 
 
 class TestExpiry:
@@ -336,14 +347,14 @@ class TestExpiry:
         assert ledger.purge() == 0
         assert ledger.extend([claim], 3600) == [True]
         ahead.advance(1900)
-        assert ledger.note(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"1")
         ahead.advance(1600)
         assert ledger.purge() == 0
         assert finish(ledger, claim)
 
     def test_a_new_life_after_a_key_has_expired_knows_no_notes(self, make_ledger: Opener, ahead: Shift) -> None:
         ledger = make_ledger(keep=100)
-        assert ledger.note(win(ledger, "a", lease=10).claim, "step", b"1")
+        assert ledger.save_step(win(ledger, "a", lease=10).claim, "step", b"1")
         ahead.advance(101)
         again = win(ledger, "a", payload="another")
         assert (again.attempt, again.notes) == (1, {})
@@ -353,7 +364,7 @@ class TestExpiry:
         ledger = make_ledger(keep=600)
         assert finish(ledger, win(ledger, "a").claim, result=b"old")
         ahead.advance(601)
-        assert ledger.look(["a"]) == [None]
+        assert ledger.get(["a"]) == [None]
         assert ledger.forget(["a"]) == 0
 
     def test_every_write_keeps_the_key_for_longer(self, make_ledger: Opener, ahead: Shift) -> None:
@@ -361,7 +372,7 @@ class TestExpiry:
         claim = win(ledger, "a").claim
         writes: list[Callable[[], bool]] = [
             lambda: ledger.extend([claim], LEASE) == [True],
-            lambda: ledger.note(claim, "step", b"1"),
+            lambda: ledger.save_step(claim, "step", b"1"),
             lambda: ledger.release([claim]) == [True],
         ]
         for write in writes:
@@ -375,14 +386,15 @@ class TestExpiry:
         self, make_ledger: Opener, ahead: Shift
     ) -> None:
         ledger = make_ledger(keep=600)
-        asks = [Ask(f"old-{n}") for n in range(25)]
+        asks = [ClaimRequest(f"old-{n}") for n in range(25)]
         won = [verdict for verdict in ledger.claim(asks, claimant="me", lease=LEASE) if isinstance(verdict, Won)]
-        assert all(ledger.record([Finish(it.claim) for it in won[:20]]))
+        assert all(ledger.record([Completion(it.claim) for it in won[:20]]))
         assert all(ledger.release([it.claim for it in won[20:]]))
         ahead.advance(500)
-        keeps = [verdict.claim for verdict in ledger.claim([Ask("a"), Ask("b")], claimant="me", lease=LEASE)
-                 if isinstance(verdict, Won)]  # fmt: skip
-        assert ledger.record([Finish(claim) for claim in keeps]) == [True, True]
+        requests = [ClaimRequest("a"), ClaimRequest("b")]
+        results = ledger.claim(requests, claimant="me", lease=LEASE)
+        keeps = [result.claim for result in results if isinstance(result, Won)]
+        assert ledger.record([Completion(claim) for claim in keeps]) == [True, True]
         assert ledger.purge() == 0
         ahead.advance(101)
         assert ledger.purge(limit=10) == 10
@@ -396,9 +408,9 @@ class TestLook:
     def test_looking_changes_nothing_and_answers_in_order(self, ledger: Ledger) -> None:
         for key in ("a", "b"):
             win(ledger, key)
-        first = ledger.look(["b", "unknown", "a", "b"])
+        first = ledger.get(["b", "unknown", "a", "b"])
         assert [found.key if found else None for found in first] == ["b", None, "a", "b"]
-        assert ledger.look(["b", "unknown", "a", "b"]) == first
+        assert ledger.get(["b", "unknown", "a", "b"]) == first
 
     def test_first_seen_stays_and_changed_moves(self, ledger: Ledger, ahead: Shift) -> None:
         claim = win(ledger, "a").claim
@@ -411,4 +423,4 @@ class TestLook:
 
     def test_another_process_sees_the_same(self, ledger: Ledger, make_ledger: Opener) -> None:
         win(ledger, "a", payload="p")
-        assert make_ledger().look(["a"]) == ledger.look(["a"])
+        assert make_ledger().get(["a"]) == ledger.get(["a"])

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.asking import LEASE, ask, entry, finish, win
 from ledger.stores import Shift
-from semel.ledger.contract import Ask, Claim, Conflict, Done, Held, Ledger, LedgerError, Status, Won
+from semel.ledger.contract import Claim, ClaimRequest, Conflict, Done, Held, Ledger, LedgerError, Status, Won
 
 
 def test_a_new_key_is_won_with_its_first_fence_and_first_attempt(ledger: Ledger) -> None:
@@ -40,7 +40,7 @@ def test_the_answers_come_in_the_order_of_the_questions(ledger: Ledger) -> None:
     done = win(ledger, "order-9").claim
     assert finish(ledger, done, result=b"9")
     win(ledger, "order-1")
-    verdicts = ledger.claim([Ask(key) for key in keys], claimant="me", lease=LEASE)
+    verdicts = ledger.claim([ClaimRequest(key) for key in keys], claimant="me", lease=LEASE)
     assert [type(verdict) for verdict in verdicts] == [Won, Won, Done, Held, Won]
     assert [verdict.claim.key if isinstance(verdict, Won) else verdict.key for verdict in verdicts] == keys
 
@@ -50,7 +50,7 @@ def test_nothing_asked_is_nothing_answered(ledger: Ledger) -> None:
     assert ledger.extend([], LEASE) == []
     assert ledger.record([]) == []
     assert ledger.release([]) == []
-    assert ledger.look([]) == []
+    assert ledger.get([]) == []
     assert ledger.forget([]) == 0
 
 
@@ -147,7 +147,7 @@ class TestRejected:
         self, ledger: Ledger, rejected: str, comes_back_as: str
     ) -> None:
         first = win(ledger, "order-1", payload="a", source=rejected)
-        assert ledger.note(first.claim, "step", b"1")
+        assert ledger.save_step(first.claim, "step", b"1")
         assert finish(ledger, first.claim, Status.REJECTED, b"why")
         assert ask(ledger, "order-1", payload="b", source=comes_back_as) == Won(Claim("order-1", 2), LEASE)
         seen = entry(ledger, "order-1")
@@ -189,7 +189,7 @@ class TestRepeatedClaims:
         assert isinstance(ask(ledger, "order-1", claimant="call-1"), Held)
 
     def test_a_repeated_claim_of_many_keys_gets_the_same_answers(self, ledger: Ledger) -> None:
-        asks = [Ask(f"order-{n}") for n in range(20)]
+        asks = [ClaimRequest(f"order-{n}") for n in range(20)]
         win(ledger, "order-7")
         assert finish(ledger, win(ledger, "order-8").claim)
         first, again = (ledger.claim(asks, claimant="call-1", lease=LEASE) for _ in range(2))
@@ -201,7 +201,7 @@ class TestRepeatedClaims:
 
 class TestOneKeyTwiceInOneCall:
     def test_its_second_place_is_held(self, ledger: Ledger) -> None:
-        asks = [Ask("a"), Ask("b"), Ask("a"), Ask("a")]
+        asks = [ClaimRequest("a"), ClaimRequest("b"), ClaimRequest("a"), ClaimRequest("a")]
         first, other, second, third = ledger.claim(asks, claimant="me", lease=LEASE)
         assert first == Won(Claim("a", 1), LEASE)
         assert other == Won(Claim("b", 1), LEASE)
@@ -211,22 +211,25 @@ class TestOneKeyTwiceInOneCall:
 
     def test_a_repetition_of_that_call_is_answered_alike(self, ledger: Ledger) -> None:
         for _ in range(2):
-            first, second = ledger.claim([Ask("a"), Ask("a")], claimant="me", lease=LEASE)
+            first, second = ledger.claim([ClaimRequest("a"), ClaimRequest("a")], claimant="me", lease=LEASE)
             assert first == Won(Claim("a", 1), LEASE)
             assert isinstance(second, Held)
 
     def test_with_another_payload_its_second_place_is_a_conflict(self, ledger: Ledger) -> None:
-        first, second = ledger.claim([Ask("a", "one"), Ask("a", "two")], claimant="me", lease=LEASE)
+        first, second = ledger.claim([ClaimRequest("a", "one"), ClaimRequest("a", "two")], claimant="me", lease=LEASE)
         assert isinstance(first, Won)
         assert second == Conflict("a", recorded=False)
 
     def test_both_places_of_a_recorded_key_are_done(self, ledger: Ledger) -> None:
         assert finish(ledger, win(ledger, "a").claim, result=b"r")
-        assert ledger.claim([Ask("a"), Ask("a")], claimant="me", lease=LEASE) == [Done("a", Status.DONE, b"r")] * 2
+        assert (
+            ledger.claim([ClaimRequest("a"), ClaimRequest("a")], claimant="me", lease=LEASE)
+            == [Done("a", Status.DONE, b"r")] * 2
+        )
 
     def test_both_places_of_a_held_key_are_held(self, ledger: Ledger) -> None:
         win(ledger, "a")
-        verdicts = ledger.claim([Ask("a"), Ask("a")], claimant="me", lease=LEASE)
+        verdicts = ledger.claim([ClaimRequest("a"), ClaimRequest("a")], claimant="me", lease=LEASE)
         assert [type(verdict) for verdict in verdicts] == [Held, Held]
 
 
@@ -245,8 +248,8 @@ class TestRefusedBeforeTheStore:
 
     def test_one_bad_key_in_a_call_claims_nothing(self, ledger: Ledger) -> None:
         with pytest.raises(LedgerError):
-            ledger.claim([Ask("good"), Ask("")], claimant=uuid.uuid4().hex, lease=LEASE)
-        assert ledger.look(["good"]) == [None]
+            ledger.claim([ClaimRequest("good"), ClaimRequest("")], claimant=uuid.uuid4().hex, lease=LEASE)
+        assert ledger.get(["good"]) == [None]
 
     @pytest.mark.parametrize(
         "key", ["k" * 1024, "é" * 512, "a b\tc\nd", "'; DROP TABLE semel_ledger; --", "\x00", "{x}:y", "%s", "🐘" * 256]
@@ -258,5 +261,5 @@ class TestRefusedBeforeTheStore:
 
     def test_keys_that_look_alike_are_different_keys(self, ledger: Ledger) -> None:
         alike = ["key", "KEY", "key ", " key", "k\u00e9y", "ke\u0301y", "key\x00", "1", "01", "1.0"]
-        verdicts = ledger.claim([Ask(key) for key in alike], claimant="me", lease=LEASE)
+        verdicts = ledger.claim([ClaimRequest(key) for key in alike], claimant="me", lease=LEASE)
         assert [type(verdict) for verdict in verdicts] == [Won] * len(alike)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import suite
 from ledger.model import Model
 from ledger.stores import FENCES_OUTLIVE_PURGE, PURGED, Shift, StoreUnderTest
-from semel.ledger.contract import Ask, Claim, Finish, Held, Status, Verdict, Won
+from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, Held, Status, Won
 
 # Far apart, so that the time that the test itself takes changes nothing.
 LEASE: Final = 3_000.0
@@ -21,7 +21,7 @@ EXAMPLES: Final = {"sqlite": 300, "redis": 40, "postgres": 25, "dynamodb": 4}
 
 KEYS = st.sampled_from("abc")
 ASKS = st.lists(
-    st.builds(Ask, KEYS, st.sampled_from(["", "one", "two"]), st.sampled_from(["s1", "s2"])),
+    st.builds(ClaimRequest, KEYS, st.sampled_from(["", "one", "two"]), st.sampled_from(["s1", "s2"])),
     min_size=1,
     max_size=4,
     unique_by=lambda ask: ask.key,
@@ -30,7 +30,7 @@ NUMBERS = st.lists(st.integers(0, 20), min_size=1, max_size=3)
 BYTES = st.binary(max_size=6)
 
 
-def alike(verdict: Verdict) -> Any:
+def alike(verdict: ClaimResult) -> Any:
     """What must be the same; how long a key is still held depends on the clock."""
     if isinstance(verdict, Held):
         return Held, verdict.key
@@ -52,7 +52,7 @@ class Machine(RuleBasedStateMachine):
         )  # nothing here survives anyway
         self.ledger = self.store.open(self.ahead, keep=KEEP, **unsynced)
         self.claims: list[Claim] = []
-        self.calls: list[tuple[list[Ask], float]] = []
+        self.calls: list[tuple[list[ClaimRequest], float]] = []
         self.fences: dict[str, int] = {}
         self.purged = False
 
@@ -65,7 +65,7 @@ class Machine(RuleBasedStateMachine):
         return list(dict.fromkeys(self.claims[number % len(self.claims)] for number in numbers if self.claims))
 
     @rule(asks=ASKS, lease=st.sampled_from([LEASE, 2 * LEASE]))
-    def claim(self, asks: list[Ask], lease: float) -> None:
+    def claim(self, asks: list[ClaimRequest], lease: float) -> None:
         self.calls.append((asks, lease))
         self.call(len(self.calls) - 1)
 
@@ -102,9 +102,9 @@ class Machine(RuleBasedStateMachine):
         assert self.ledger.extend(claims, LEASE) == [self.model.extend(claim, LEASE) for claim in claims]
 
     @rule(numbers=NUMBERS, name=st.sampled_from(["x", "y"]), value=BYTES)
-    def note(self, numbers: list[int], name: str, value: bytes) -> None:
+    def save_step(self, numbers: list[int], name: str, value: bytes) -> None:
         for claim in self.chosen(numbers[:1]):
-            assert self.ledger.note(claim, name, value) == self.model.note(claim, name, value)
+            assert self.ledger.save_step(claim, name, value) == self.model.save_step(claim, name, value)
 
     @rule(
         numbers=NUMBERS,
@@ -113,7 +113,7 @@ class Machine(RuleBasedStateMachine):
         keep=st.sampled_from([None, 10_000.0]),
     )
     def record(self, numbers: list[int], status: Status, result: bytes, keep: float | None) -> None:
-        finishes = [Finish(claim, status, result, keep) for claim in self.chosen(numbers)]
+        finishes = [Completion(claim, status, result, keep) for claim in self.chosen(numbers)]
         assert self.ledger.record(finishes) == [self.model.record(finish) for finish in finishes]
 
     @rule(numbers=NUMBERS, tried=st.booleans())
@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def they_look_alike(self) -> None:
-        for key, found in zip("abc", self.ledger.look(list("abc")), strict=True):
+        for key, found in zip("abc", self.ledger.get(list("abc")), strict=True):
             known = self.model.find(key)
             assert (found is None) == (known is None)
             if found is not None and known is not None:

@@ -10,7 +10,18 @@ from ledger.asking import LEASE, ask, entry, finish, win
 from ledger.conftest import Opener
 from ledger.lossy import Lossy, lossy
 from ledger.stores import REMOTE, StoreUnderTest, on
-from semel.ledger.contract import Ask, Claim, Done, Finish, Held, Ledger, LedgerUnavailable, OutcomeUnknown, Status, Won
+from semel.ledger.contract import (
+    Claim,
+    ClaimRequest,
+    Completion,
+    Done,
+    Held,
+    Ledger,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    Status,
+    Won,
+)
 
 
 def test_while_the_store_is_away_every_write_says_so_and_later_all_goes_on(
@@ -21,11 +32,11 @@ def test_while_the_store_is_away_every_write_says_so_and_later_all_goes_on(
     assert finish(ledger, done, result=b"before")
     with store.outage():
         for write in (
-            lambda: ledger.claim([Ask("new")], claimant="me", lease=LEASE),
+            lambda: ledger.claim([ClaimRequest("new")], claimant="me", lease=LEASE),
             lambda: ledger.extend([mine], LEASE),
-            lambda: ledger.record([Finish(mine)]),
+            lambda: ledger.record([Completion(mine)]),
             lambda: ledger.release([mine]),
-            lambda: ledger.note(mine, "step", b"1"),
+            lambda: ledger.save_step(mine, "step", b"1"),
             lambda: ledger.forget(["done"]),
         ):
             with pytest.raises(LedgerUnavailable) as raised:
@@ -36,7 +47,7 @@ def test_while_the_store_is_away_every_write_says_so_and_later_all_goes_on(
     assert isinstance(ask(ledger, "mine"), Held)
     assert win(ledger, "mine", claimant="me").claim == mine
     assert win(ledger, "new").claim == Claim("new", 1)
-    assert ledger.note(mine, "step", b"1")
+    assert ledger.save_step(mine, "step", b"1")
     assert finish(ledger, mine)
 
 
@@ -72,7 +83,7 @@ class TestALostAnswer:
 
     def test_to_a_claim_of_many_wins_them_all(self, ledger: Ledger, wire: Lossy) -> None:
         wire.lose(b"order-03")
-        asks = [Ask(f"order-{n:02}") for n in range(10)]
+        asks = [ClaimRequest(f"order-{n:02}") for n in range(10)]
         verdicts = ledger.claim(asks, claimant="me", lease=LEASE)
         assert wire.lost == 1
         assert verdicts == [Won(Claim(it.key, 1), LEASE) for it in asks]
@@ -89,7 +100,7 @@ class TestALostAnswer:
         wire.lose(b"order-lost")
         assert ledger.extend([claim], LEASE) == [True]
         wire.lose(b"order-lost")
-        assert ledger.note(claim, "step", b"1")
+        assert ledger.save_step(claim, "step", b"1")
         assert wire.lost == 2
         assert entry(ledger, "order-lost").notes == {"step": b"1"}
 
@@ -102,7 +113,7 @@ class TestALostAnswer:
         def ship() -> None:
             with ledger.transaction() as tx:
                 tx.execute(f"CREATE TABLE {store.effects} (id integer)")
-                assert tx.record([Finish(claim, result=b"shipped")]) == [True]
+                assert tx.record([Completion(claim, result=b"shipped")]) == [True]
                 wire.lose(b"COMMIT")
 
         with pytest.raises(OutcomeUnknown):

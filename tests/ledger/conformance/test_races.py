@@ -11,12 +11,12 @@ from functools import partial
 from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.conftest import Opener
 from ledger.stores import PURGED, Shift, StoreUnderTest, on
-from semel.ledger.contract import Ask, Claim, Done, Finish, Held, Ledger, Status, Verdict, Won
+from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, Done, Held, Ledger, Status, Won
 
 THREADS = 16
 
 
-def claims_of(verdicts: list[Verdict]) -> list[Claim]:
+def claims_of(verdicts: list[ClaimResult]) -> list[Claim]:
     return [verdict.claim for verdict in verdicts if isinstance(verdict, Won)]
 
 
@@ -32,7 +32,7 @@ def test_of_sixteen_threads_over_the_same_keys_one_wins_each(
             start = number * share % len(keys)
             mine, won = random.Random(number).sample(keys[start : start + share], share), list[Claim]()
             for start in range(0, len(mine), 250):
-                asks = [Ask(key) for key in mine[start : start + 250]]
+                asks = [ClaimRequest(key) for key in mine[start : start + 250]]
                 won += claims_of(ledgers[number % 2].claim(asks, claimant=f"{number}/{start}", lease=3600))
             return won
 
@@ -54,7 +54,7 @@ def test_overlapping_batches_in_opposite_orders_do_not_block_each_other(
             order = keys if number % 2 else keys[::-1]
             total = 0
             for turn in range(1 if store.slow else 10):
-                asks = [Ask(key) for key in order]
+                asks = [ClaimRequest(key) for key in order]
                 won = claims_of(ledgers[number % 2].claim(asks, claimant=f"{number}/{turn}", lease=LEASE))
                 total += sum(ledgers[number % 2].extend(won, LEASE))
                 assert all(ledgers[number % 2].release(won))
@@ -64,7 +64,7 @@ def test_overlapping_batches_in_opposite_orders_do_not_block_each_other(
 
     total = sum(at_once([worker(n) for n in range(8)]))
     assert total > 0
-    fences = [found.fence for found in ledger.look(keys) if found]
+    fences = [found.fence for found in ledger.get(keys) if found]
     assert sum(fences) == total  # every win raised one fence by one
 
 
@@ -72,12 +72,12 @@ def test_a_lease_that_ends_is_taken_over_by_one_of_many(
     ledger: Ledger, make_ledger: Opener, ahead: Shift, store: StoreUnderTest
 ) -> None:
     keys = [f"order-{n}" for n in range(15 if store.slow else 50)]
-    old = claims_of(ledger.claim([Ask(key) for key in keys], claimant="old", lease=30))
+    old = claims_of(ledger.claim([ClaimRequest(key) for key in keys], claimant="old", lease=30))
     ahead.advance(31)
     ledgers = [ledger, make_ledger()]
 
-    def worker(number: int) -> Callable[[], list[Verdict]]:
-        asks = [Ask(key) for key in (keys if number % 2 else keys[::-1])]
+    def worker(number: int) -> Callable[[], list[ClaimResult]]:
+        asks = [ClaimRequest(key) for key in (keys if number % 2 else keys[::-1])]
         return lambda: ledgers[number % 2].claim(asks, claimant=str(number), lease=30)
 
     verdicts = [verdict for part in at_once([worker(n) for n in range(8)]) for verdict in part]
@@ -85,7 +85,7 @@ def test_a_lease_that_ends_is_taken_over_by_one_of_many(
     assert Counter(it.claim.key for it in won) == Counter(keys)
     assert all(it.taken_over and it.claim.fence == 2 and it.attempt == 2 for it in won)
     assert all(isinstance(verdict, Won | Held) for verdict in verdicts)
-    assert not any(ledger.record([Finish(claim) for claim in old]))
+    assert not any(ledger.record([Completion(claim) for claim in old]))
 
 
 def test_of_a_zombie_and_its_successor_one_records(
@@ -126,13 +126,13 @@ def test_work_that_fails_at_random_is_done_once_each(
             while left:
                 turn += 1
                 batch = chance.sample(sorted(left), min(10, len(left)))
-                verdicts = mine.claim([Ask(key) for key in batch], claimant=f"{number}/{turn}", lease=3600)
+                verdicts = mine.claim([ClaimRequest(key) for key in batch], claimant=f"{number}/{turn}", lease=3600)
                 left -= {verdict.key for verdict in verdicts if isinstance(verdict, Done)}
                 won = claims_of(verdicts)
                 failed = {claim for claim in won if chance.random() < 0.3}
                 assert all(mine.release(list(failed)))
                 finished = [claim for claim in won if claim not in failed]
-                assert all(mine.record([Finish(claim, result=str(number).encode()) for claim in finished]))
+                assert all(mine.record([Completion(claim, result=str(number).encode()) for claim in finished]))
                 with counting:
                     recorded.update(claim.key for claim in finished)
 
@@ -140,16 +140,16 @@ def test_work_that_fails_at_random_is_done_once_each(
 
     at_once([worker(n) for n in range(8)])
     assert recorded == Counter(keys)
-    assert all(found is not None and found.status is Status.DONE for found in ledger.look(keys))
+    assert all(found is not None and found.status is Status.DONE for found in ledger.get(keys))
 
 
 def test_a_thousand_keys_in_one_call(ledger: Ledger, store: StoreUnderTest) -> None:
     size = 60 if store.slow else 1_000
-    asks = [Ask(f"order-{n}", payload="p" * 32, source=f"orders/{n}") for n in range(size)]
+    asks = [ClaimRequest(f"order-{n}", payload="p" * 32, source=f"orders/{n}") for n in range(size)]
     won = claims_of(ledger.claim(asks, claimant="me", lease=LEASE))
     assert len(won) == size
     assert ledger.extend(won, LEASE) == [True] * size
-    assert ledger.record([Finish(claim, result=claim.key.encode()) for claim in won]) == [True] * size
+    assert ledger.record([Completion(claim, result=claim.key.encode()) for claim in won]) == [True] * size
     verdicts = ledger.claim(asks, claimant="another", lease=LEASE)
     assert verdicts == [Done(it.key, Status.DONE, it.key.encode()) for it in asks]
 
@@ -157,8 +157,8 @@ def test_a_thousand_keys_in_one_call(ledger: Ledger, store: StoreUnderTest) -> N
 @on(PURGED)
 def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener, ahead: Shift) -> None:
     ledger = make_ledger(keep=600)
-    old = [Ask(f"old-{n}") for n in range(200)]
-    assert all(ledger.record([Finish(claim) for claim in claims_of(ledger.claim(old, claimant="me", lease=LEASE))]))
+    old = [ClaimRequest(f"old-{n}") for n in range(200)]
+    assert all(ledger.record([Completion(claim) for claim in claims_of(ledger.claim(old, claimant="me", lease=LEASE))]))
     ahead.advance(601)
     over = threading.Event()
 
@@ -172,7 +172,7 @@ def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener,
             won = list[Claim]()
             for start in range(0, 200, 20):
                 claims = claims_of(ledger.claim(old[start : start + 20], claimant=f"again/{start}", lease=LEASE))
-                assert all(ledger.record([Finish(claim, result=b"new") for claim in claims]))
+                assert all(ledger.record([Completion(claim, result=b"new") for claim in claims]))
                 won += claims
             return won
         finally:
@@ -180,4 +180,4 @@ def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener,
 
     _, won = at_once([purge, work])
     assert len(won) == 200
-    assert all(found is not None and found.result == b"new" for found in ledger.look([it.key for it in old]))
+    assert all(found is not None and found.result == b"new" for found in ledger.get([it.key for it in old]))

@@ -11,7 +11,18 @@ import pytest
 from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.conftest import Opener
 from ledger.stores import TRANSACTIONAL, Shift, StoreUnderTest, on
-from semel.ledger.contract import Ask, Claim, Done, Fenced, Finish, Ledger, Outgoing, Status, Transaction, Won
+from semel.ledger.contract import (
+    Claim,
+    ClaimRequest,
+    Completion,
+    Done,
+    Fenced,
+    Ledger,
+    Outgoing,
+    Status,
+    Transaction,
+    Won,
+)
 
 pytestmark = on(TRANSACTIONAL)
 
@@ -60,7 +71,7 @@ def test_the_record_and_the_effect_are_committed_together(
     claim, other = win(ledger, "a").claim, make_ledger()
     with ledger.transaction() as tx:
         effects.add(tx, "a")
-        assert tx.record([Finish(claim, result=b"booked")]) == [True]
+        assert tx.record([Completion(claim, result=b"booked")]) == [True]
         assert entry(other, "a").status is Status.CLAIMED  # nobody sees it before the commit
     assert ask(other, "a") == Done("a", Status.DONE, b"booked")
     assert effects.all() == [("a", "")]
@@ -73,7 +84,7 @@ def test_an_exception_undoes_everything(ledger: Ledger, effects: Effects) -> Non
         with ledger.transaction() as tx:
             effects.add(tx, "a")
             tx.send("receipts", "a")
-            assert tx.record([Finish(claim)]) == [True]
+            assert tx.record([Completion(claim)]) == [True]
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -94,14 +105,14 @@ def test_a_zombie_is_refused_inside_its_transaction_and_undoes_its_effect(
     def go_on_as_if_nothing_had_happened() -> None:
         with ledger.transaction() as tx:
             effects.add(tx, "a", "zombie")
-            if tx.record([Finish(zombie)]) != [True]:
+            if tx.record([Completion(zombie)]) != [True]:
                 raise Fenced("a newer claim on a")
 
     with pytest.raises(Fenced):
         go_on_as_if_nothing_had_happened()
     with ledger.transaction() as tx:
         effects.add(tx, "a", "successor")
-        assert tx.record([Finish(successor)]) == [True]
+        assert tx.record([Completion(successor)]) == [True]
     assert effects.all() == [("a", "successor")]
 
 
@@ -112,7 +123,7 @@ def test_of_many_holders_in_turn_one_transaction_commits(
     ledgers, keys = [ledger, make_ledger()], [f"order-{n}" for n in range(5)]
     holders: list[list[Claim]] = []
     for turn in range(4):
-        verdicts = ledger.claim([Ask(key) for key in keys], claimant=str(turn), lease=LEASE)
+        verdicts = ledger.claim([ClaimRequest(key) for key in keys], claimant=str(turn), lease=LEASE)
         holders.append([verdict.claim for verdict in verdicts if isinstance(verdict, Won)])
         ahead.advance(LEASE + 1)
 
@@ -123,7 +134,7 @@ def test_of_many_holders_in_turn_one_transaction_commits(
                 try:
                     with ledgers[number % 2].transaction() as tx:
                         effects.add(tx, claim.key, str(number))
-                        if tx.record([Finish(claim)]) != [True]:
+                        if tx.record([Completion(claim)]) != [True]:
                             raise Fenced(claim.key)
                 except Fenced:
                     continue
@@ -138,14 +149,14 @@ def test_of_many_holders_in_turn_one_transaction_commits(
 
 def test_a_transaction_may_record_many_and_write_much(ledger: Ledger, effects: Effects) -> None:
     keys = [f"order-{n:03}" for n in range(200)]
-    verdicts = ledger.claim([Ask(key) for key in keys], claimant="me", lease=LEASE)
+    verdicts = ledger.claim([ClaimRequest(key) for key in keys], claimant="me", lease=LEASE)
     claims = [verdict.claim for verdict in verdicts if isinstance(verdict, Won)]
     with ledger.transaction() as tx:
         effects.add_many(tx, keys)
-        finishes = [Finish(claim, result=claim.key.encode()) for claim in claims]
-        assert tx.record([*finishes, Finish(Claim("unknown", 1))]) == [True] * 200 + [False]
+        finishes = [Completion(claim, result=claim.key.encode()) for claim in claims]
+        assert tx.record([*finishes, Completion(Claim("unknown", 1))]) == [True] * 200 + [False]
     assert [key for key, _ in effects.all()] == keys
-    assert all(found is not None and found.result == found.key.encode() for found in ledger.look(keys))
+    assert all(found is not None and found.result == found.key.encode() for found in ledger.get(keys))
 
 
 def test_a_transaction_that_does_nothing_is_fine(ledger: Ledger) -> None:
@@ -177,7 +188,7 @@ class TestSavepoints:
                     with tx.savepoint():
                         effects.add(tx, claim.key)
                         tx.send("receipts", claim.key)
-                        assert tx.record([Finish(claim)]) == [True]
+                        assert tx.record([Completion(claim)]) == [True]
                         if claim == bad:
                             raise ValueError("a poisonous one")
                 except ValueError:

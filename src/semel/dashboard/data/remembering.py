@@ -64,7 +64,7 @@ class Memory:
             ledger = self.ledger
             if ledger is None:
                 return None, _NO_LEDGER
-            found = next((entry for entry in ledger.look(list(keys)) if entry is not None), None)
+            found = next((entry for entry in ledger.get(list(keys)) if entry is not None), None)
         except SemelError as error:
             return None, f"The ledger cannot be asked: {error}"
         if found is None:

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from semel.ledger.contract import (
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
+    Completion,
     Conflict,
     Done,
     Entry,
-    Finish,
     Held,
     LedgerError,
     Status,
-    Verdict,
     Won,
     check_result,
 )
@@ -100,7 +100,7 @@ class Moment:
     margin: int
     claimant: str
 
-    def values(self, ask: Ask) -> dict[str, Any]:
+    def values(self, ask: ClaimRequest) -> dict[str, Any]:
         lasting = _lasting(self.now, max(self.keep, self.lease))
         return {
             **lasting,
@@ -138,7 +138,7 @@ _KEPT_PAYLOAD: Final = ", #payload = if_not_exists(#payload, :payload)"
 _FITTING_PAYLOAD: Final = " AND (attribute_not_exists(#payload) OR #payload = :payload)"
 
 
-def first_claim(ask: Ask, moment: Moment) -> Update:
+def first_claim(ask: ClaimRequest, moment: Moment) -> Update:
     """Wins a key that is new, free, or whose lease is over; all but the rare cases are decided by this one."""
     change = _GO_ON.format(payload=_KEPT_PAYLOAD if ask.payload else "")
     condition = _CAN_GO_ON.format(payload=_FITTING_PAYLOAD if ask.payload else "")
@@ -154,7 +154,7 @@ class Move(enum.Enum):
     GO_ON = "go on"  # it has become free in the meantime
 
 
-def decide(item: Item, ask: Ask, moment: Moment) -> Verdict | Move:
+def decide(item: Item, ask: ClaimRequest, moment: Moment) -> ClaimResult | Move:
     """What an item means for somebody who asks for its key."""
     entry = entry_of(ask.key, item)
     if not is_live(item, moment.now):
@@ -174,11 +174,11 @@ def decide(item: Item, ask: Ask, moment: Moment) -> Verdict | Move:
     return Move.GO_ON
 
 
-def differs(ask: Ask, payload: str) -> bool:
+def differs(ask: ClaimRequest, payload: str) -> bool:
     return bool(ask.payload and payload and ask.payload != payload)
 
 
-def next_claim(move: Move, item: Item, ask: Ask, moment: Moment) -> Update:
+def next_claim(move: Move, item: Item, ask: ClaimRequest, moment: Moment) -> Update:
     """The update of a move: it holds only if the item is still as it was seen."""
     if move is Move.GO_ON:
         return first_claim(ask, moment)
@@ -218,7 +218,7 @@ def extension(claim: Claim, now: int, lease: int, keep: int) -> Update:
     )
 
 
-def record(finish: Finish, now: int, keep: int, *, commit: str = "") -> Update:
+def record(finish: Completion, now: int, keep: int, *, commit: str = "") -> Update:
     """`commit` names the transaction that this is part of, so that its outcome can be told when the answer is lost."""
     change = f"SET #status = :status, #result = :result, {_TOUCH}"
     if commit:
@@ -228,13 +228,13 @@ def record(finish: Finish, now: int, keep: int, *, commit: str = "") -> Update:
     return Update(finish.claim.key, change + " REMOVE #notes, #noted", _HELD, values)
 
 
-def check_finish(finish: Finish) -> None:
+def check_finish(finish: Completion) -> None:
     if finish.status not in (Status.DONE, Status.REJECTED):
         raise LedgerError(f"{finish.claim.key!r} cannot be recorded as {finish.status}: only as done or rejected")
     check_result(finish.result, f"the result of {finish.claim.key!r}")
 
 
-def is_recorded(item: Item, finish: Finish, now: int) -> bool:
+def is_recorded(item: Item, finish: Completion, now: int) -> bool:
     return is_live(item, now) and _number(item, "fence") == finish.claim.fence and item["status"]["S"] == finish.status
 
 

@@ -14,19 +14,19 @@ from urllib.parse import parse_qsl, urlsplit
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
     Clock,
+    Completion,
     Conflict,
     Entry,
-    Finish,
     Held,
     Ledger,
     LedgerError,
     LedgerUnavailable,
     OutboxStatus,
     Outgoing,
-    Verdict,
     Won,
     check_asks,
     check_result,
@@ -111,21 +111,21 @@ class DynamoLedger(Ledger):
                 raise LedgerError(f"{url!r}: the value of {name} cannot be read") from None
         return cls(parts.netloc, **options)
 
-    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_asks(asks, lease)
         places = _places([ask.key for ask in asks])
         answers = self._link.side_by_side(
             lambda key: self._claim_key([asks[place] for place in places[key]], claimant, lease), list(places)
         )
-        verdicts: list[Verdict] = [Held("", 0.0)] * len(asks)
+        verdicts: list[ClaimResult] = [Held("", 0.0)] * len(asks)
         for its_places, its_verdicts in zip(places.values(), answers, strict=True):
             for place, verdict in zip(its_places, its_verdicts, strict=True):
                 verdicts[place] = verdict
         return verdicts
 
-    def _claim_key(self, asks: Sequence[Ask], claimant: str, lease: float) -> list[Verdict]:
+    def _claim_key(self, asks: Sequence[ClaimRequest], claimant: str, lease: float) -> list[ClaimResult]:
         """All asks of one call for the same key: once it is won, the others find it held."""
-        verdicts: list[Verdict] = []
+        verdicts: list[ClaimResult] = []
         payload: str | None = None
         for ask in asks:
             if payload is not None:
@@ -138,7 +138,7 @@ class DynamoLedger(Ledger):
                 payload = items.entry_of(ask.key, item).payload
         return verdicts
 
-    def _decide(self, ask: Ask, claimant: str, lease: float) -> tuple[Verdict, Item]:
+    def _decide(self, ask: ClaimRequest, claimant: str, lease: float) -> tuple[ClaimResult, Item]:
         moment = self._moment(claimant, lease)
         update, move = items.first_claim(ask, moment), items.Move.GO_ON
         for _ in range(_TRIES):
@@ -160,12 +160,12 @@ class DynamoLedger(Ledger):
         now, length, keep = self._now(), milliseconds(lease), milliseconds(self.keep)
         return self._updates([items.extension(claim, now, length, keep) for claim in claims])
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         for finish in finishes:
             items.check_finish(finish)
         now = self._now()
 
-        def write(finish: Finish) -> bool:
+        def write(finish: Completion) -> bool:
             made, item = self._link.update(items.record(finish, now, self._kept(finish)).parameters())
             return made or (bool(item) and items.is_recorded(item, finish, now))
 
@@ -175,7 +175,7 @@ class DynamoLedger(Ledger):
         now, keep = self._now(), milliseconds(self.keep)
         return self._updates([items.release(claim, now, keep, tried=tried) for claim in claims])
 
-    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+    def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of {claim.key!r}")
         now = self._now()
         update = items.note(claim, name, value, now, milliseconds(self.keep), MAX_RESULT)
@@ -199,7 +199,7 @@ class DynamoLedger(Ledger):
         """Nothing to do: the table drops what has expired by itself, by its time to live."""
         return 0
 
-    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+    def get(self, keys: Sequence[str]) -> list[Entry | None]:
         unique = list(dict.fromkeys(keys))
         groups = [unique[start : start + _MOST_LOOKED_UP] for start in range(0, len(unique), _MOST_LOOKED_UP)]
         found = {item["pk"]["S"]: item for group in self._link.side_by_side(self._get, groups) for item in group}
@@ -251,7 +251,7 @@ class DynamoLedger(Ledger):
     def _moment(self, claimant: str, lease: float) -> Moment:
         return Moment(self._now(), milliseconds(lease), milliseconds(self.keep), self._margin, claimant)
 
-    def _kept(self, finish: Finish) -> int:
+    def _kept(self, finish: Completion) -> int:
         return milliseconds(self.keep if finish.keep is None else finish.keep)
 
     def _updates(self, updates: Sequence[Update]) -> list[bool]:

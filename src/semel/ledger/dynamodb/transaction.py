@@ -15,8 +15,8 @@ import botocore.exceptions as driver
 
 from semel.ledger import outgoing
 from semel.ledger.contract import (
+    Completion,
     Fenced,
-    Finish,
     LedgerError,
     LedgerUnavailable,
     OutcomeUnknown,
@@ -42,9 +42,9 @@ class DynamoTransaction(Transaction):
     ends with Fenced. Nothing written here can be read before the block has ended.
     """
 
-    def __init__(self, link: Link, outbox: Outbox, now: Callable[[], int], kept: Callable[[Finish], int]) -> None:
+    def __init__(self, link: Link, outbox: Outbox, now: Callable[[], int], kept: Callable[[Completion], int]) -> None:
         self._link, self._outbox, self._now, self._kept = link, outbox, now, kept
-        self._finishes: list[Finish] = []
+        self._finishes: list[Completion] = []
         self._writes: list[Mapping[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
         self._token = uuid.uuid4().hex
@@ -82,7 +82,7 @@ class DynamoTransaction(Transaction):
             )
         self._messages.append(self._outbox.put(message, len(self._messages)))
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         """Takes part in the commit. Whether a newer claim exists shows only there, as Fenced."""
         for finish in finishes:
             items.check_finish(finish)

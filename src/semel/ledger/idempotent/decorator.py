@@ -21,17 +21,17 @@ import orjson
 from semel.ledger import callables
 from semel.ledger.contract import (
     MAX_RESULT,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
+    Completion,
     Conflict,
     Done,
     Fenced,
-    Finish,
     Held,
     Ledger,
     LedgerError,
     Status,
-    Verdict,
     Won,
 )
 from semel.ledger.idempotent.arguments import Key, KeyOf, Payload, PayloadOf
@@ -201,7 +201,7 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))  # a partial has no name of its own
 
 
-async def _claimed(one: _Call) -> Verdict:
+async def _claimed(one: _Call) -> ClaimResult:
     """A claim in another thread. If this task is cancelled meanwhile, what was won is given back."""
     asking = asyncio.ensure_future(asyncio.to_thread(one.claim))
     try:
@@ -241,23 +241,23 @@ class _Calls:
         return self.given if isinstance(self.given, Ledger) else self.given()
 
     def one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        asks = Ask(self.key_of(*args, **kwargs), self.payload_of(*args, **kwargs))
+        asks = ClaimRequest(self.key_of(*args, **kwargs), self.payload_of(*args, **kwargs))
         return _Call(self, self.ledger(), asks, uuid.uuid4().hex)
 
 
 class _Call:
     """One call: from its first claim to its record."""
 
-    def __init__(self, calls: _Calls, ledger: Ledger, asks: Ask, claimant: str) -> None:
+    def __init__(self, calls: _Calls, ledger: Ledger, asks: ClaimRequest, claimant: str) -> None:
         self._calls, self._ledger, self._ask, self._claimant = calls, ledger, asks, claimant
         self._asked_at = 0.0
 
-    def claim(self) -> Verdict:
+    def claim(self) -> ClaimResult:
         self._asked_at = time.monotonic()
         (verdict,) = self._ledger.claim([self._ask], claimant=self._claimant, lease=self._calls.lease)
         return verdict
 
-    def judge(self, verdict: Verdict) -> _Known | _Running | Held:
+    def judge(self, verdict: ClaimResult) -> _Known | _Running | Held:
         match verdict:
             case Won(claim=claim):
                 lease = self._calls.lease
@@ -296,7 +296,7 @@ class _Call:
         """The function has returned `result`: it counts once it is recorded."""
         status, kept, trouble = self._encoded(result)
         try:
-            (recorded,) = self._ledger.record([Finish(running.claim, status, kept, self._calls.keep)])
+            (recorded,) = self._ledger.record([Completion(running.claim, status, kept, self._calls.keep)])
         finally:
             self._stop(running)
         if not recorded:

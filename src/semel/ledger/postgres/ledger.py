@@ -23,18 +23,18 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from semel.ledger.contract import (
     KEEP,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
     Clock,
+    Completion,
     Entry,
-    Finish,
     Ledger,
     LedgerError,
     LedgerUnavailable,
     OutboxStatus,
     Outgoing,
     Transaction,
-    Verdict,
     check_asks,
     check_result,
     own_clock,
@@ -138,7 +138,7 @@ class PostgresLedger(Ledger):
         theirs = urlencode([pair for pair in query if pair[0] not in ours], quote_via=quote)
         return cls(urlunsplit(parts._replace(query=theirs)), **{**ours, **options})
 
-    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_asks(asks, lease)
         if not claimant:
             raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
@@ -150,13 +150,13 @@ class PostgresLedger(Ledger):
         check_asks((), lease)
         return self._carriers.carry(self._rounds.extend, [(claim, lease) for claim in claims])
 
-    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+    def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of the key {claim.key!r}")
         _check_text(name)
-        (noted,) = self._carriers.carry(self._rounds.note, [(claim, name, value)])
+        (noted,) = self._carriers.carry(self._rounds.save_step, [(claim, name, value)])
         return cast(bool, noted)
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         check_finishes(finishes)
         return self._carriers.carry(self._rounds.record, finishes)
 
@@ -175,8 +175,8 @@ class PostgresLedger(Ledger):
                 break
         return removed
 
-    def look(self, keys: Sequence[str]) -> list[Entry | None]:
-        return self._carriers.carry(self._rounds.look, keys)
+    def get(self, keys: Sequence[str]) -> list[Entry | None]:
+        return self._carriers.carry(self._rounds.get, keys)
 
     def close(self) -> None:
         with self._opening:

@@ -19,18 +19,18 @@ from psycopg.rows import tuple_row
 from semel.ledger.contract import (
     DAY,
     MAX_RESULT,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
     Clock,
+    Completion,
     Conflict,
     Done,
     Entry,
-    Finish,
     Held,
     OutboxStatus,
     Outgoing,
     Status,
-    Verdict,
     Won,
     check_result,
 )
@@ -48,12 +48,12 @@ LONGEST: Final = 365_000 * DAY  # an endless `keep` still is a time that a colum
 class Asking(NamedTuple):
     """One key of one caller's claim."""
 
-    ask: Ask
+    ask: ClaimRequest
     claimant: str
     lease: float
 
 
-Verdicts = list[Verdict | None]  # None: not decided yet
+Verdicts = list[ClaimResult | None]  # None: not decided yet
 Extra = TypeVar("Extra")
 
 
@@ -71,7 +71,7 @@ class Rounds:
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters).fetchall()
 
-    def claim(self, connection: Connection, items: list[Asking]) -> list[Verdict]:
+    def claim(self, connection: Connection, items: list[Asking]) -> list[ClaimResult]:
         """The first place of each key is decided by a claim; later ones look at what it has led to."""
         keys = [ask.key.encode() for ask, _, _ in items]
         firsts: dict[bytes, int] = {}
@@ -132,10 +132,10 @@ class Rounds:
             if key not in available:
                 verdicts[places[key]] = Held(items[places[key]].ask.key, LOCKED)
 
-    def record(self, connection: Connection, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, connection: Connection, finishes: Sequence[Completion]) -> list[bool]:
         return self._by_layers(connection, [(finish.claim, finish) for finish in finishes], self._record_layer)
 
-    def _record_layer(self, connection: Connection, items: list[tuple[Claim, Finish]]) -> set[bytes]:
+    def _record_layer(self, connection: Connection, items: list[tuple[Claim, Completion]]) -> set[bytes]:
         finishes = [finish for _, finish in items]
         recorded = self._written(
             connection,
@@ -196,7 +196,7 @@ class Rounds:
             left = [place for place in left if layer[items[place][0].key] != place] if len(layer) < len(left) else []
         return answers
 
-    def note(self, connection: Connection, items: list[tuple[Claim, str, bytes]]) -> list[bool]:
+    def save_step(self, connection: Connection, items: list[tuple[Claim, str, bytes]]) -> list[bool]:
         answers = []
         for claim, name, value in items:
             parameters = {"key": claim.key.encode(), "fence": claim.fence, "name": name, "value": value}
@@ -215,7 +215,7 @@ class Rounds:
     def purge(self, connection: Connection, limits: list[int]) -> list[int]:
         return [self._rows(connection, self.sql.purge, {"limit": limit})[0][0] for limit in limits]
 
-    def look(self, connection: Connection, keys: list[str]) -> list[Entry | None]:
+    def get(self, connection: Connection, keys: list[str]) -> list[Entry | None]:
         packed = ByteStrings.pack(list({key.encode() for key in keys}))
         rows = self._rows(connection, self.sql.look, {"keys": packed})
         entries = {row[0]: row for row in rows}
@@ -260,8 +260,8 @@ class Rounds:
 
 
 def _refusal(
-    ask: Ask, status: int, remaining: float, payload: str, source: str, result: bytes | None
-) -> Verdict | None:
+    ask: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
+) -> ClaimResult | None:
     """Why a key could not be won, by its row. None: by now it could."""
     if status == REJECTED:
         return Done(ask.key, Status.REJECTED, result or b"") if source == ask.source else None

@@ -16,7 +16,7 @@ from psycopg import pq, sql
 from psycopg.types.json import Jsonb
 
 from semel.ledger import outgoing
-from semel.ledger.contract import Finish, LedgerError, LedgerUnavailable, OutcomeUnknown, Transaction, check_result
+from semel.ledger.contract import Completion, LedgerError, LedgerUnavailable, OutcomeUnknown, Transaction, check_result
 from semel.ledger.postgres.carriers import translated
 from semel.ledger.postgres.queries import Rounds
 from semel.ledger.postgres.statements import CODE
@@ -101,7 +101,7 @@ class PostgresTransaction(Transaction):
         with self._connected() as connection, connection.transaction():
             yield
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         check_finishes(finishes)
         if not finishes:
             return []
@@ -120,7 +120,7 @@ class PostgresTransaction(Transaction):
             raise
 
 
-def check_finishes(finishes: Sequence[Finish]) -> None:
+def check_finishes(finishes: Sequence[Completion]) -> None:
     for finish in finishes:
         check_result(finish.result, f"the result of the key {finish.claim.key!r}")
         if finish.status not in CODE:

@@ -16,18 +16,18 @@ import orjson
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
     Clock,
+    Completion,
     Conflict,
     Done,
     Entry,
-    Finish,
     Held,
     Ledger,
     LedgerError,
     Status,
-    Verdict,
     Won,
     check_asks,
     check_result,
@@ -102,12 +102,12 @@ class RedisLedger(Ledger):
                 options[name] = _read_option(name, value)
         return cls(urlunsplit(parts._replace(query=urlencode(rest))), **options)
 
-    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_asks(asks, lease)
         keys = [ask.key for ask in asks]
         head = (_milliseconds(self.keep), _milliseconds(lease), claimant)
         words = [(ask.payload, ask.source) for ask in asks]
-        verdicts: list[Verdict] = [_NONE] * len(asks)
+        verdicts: list[ClaimResult] = [_NONE] * len(asks)
         for places, answer in self._run(scripts.CLAIM, keys, head, words, durable=True):
             for place, verdict in zip(places, _verdicts([keys[n] for n in places], answer, lease), strict=True):
                 verdicts[place] = verdict
@@ -117,7 +117,7 @@ class RedisLedger(Ledger):
         check_asks((), lease)
         return self._fenced(scripts.EXTEND, claims, _milliseconds(lease))
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         words = []
         for finish in finishes:
             if finish.status not in (Status.DONE, Status.REJECTED):
@@ -133,7 +133,7 @@ class RedisLedger(Ledger):
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         return self._fenced(scripts.RELEASE, claims, 0 if tried else 1)
 
-    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+    def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of {claim.key!r}")
         words = (_milliseconds(self.keep), MAX_RESULT, claim.fence, name)
         [(_, answer)] = self._run(scripts.NOTE, [claim.key], (), [words], [value])
@@ -153,7 +153,7 @@ class RedisLedger(Ledger):
         """Nothing to do: the server drops what has expired by itself."""
         return 0
 
-    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+    def get(self, keys: Sequence[str]) -> list[Entry | None]:
         entries: list[Entry | None] = [None] * len(keys)
         for places, answer in self._run(scripts.LOOK, keys, (), [()] * len(keys)):
             for place, row in zip(places, answer, strict=True):
@@ -219,7 +219,7 @@ def _flags(answers: Iterator[tuple[Sequence[int], bytes]], size: int) -> list[bo
     return flags
 
 
-def _verdicts(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iterator[Verdict]:
+def _verdicts(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iterator[ClaimResult]:
     numbers = [int(word) for word in answer[0].split()]
     at = 1
     for place, key in enumerate(keys):

@@ -16,17 +16,17 @@ from urllib.parse import unquote
 
 from semel.ledger.contract import (
     KEEP,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
     Clock,
+    Completion,
     Entry,
-    Finish,
     Ledger,
     LedgerError,
     OutboxStatus,
     Outgoing,
     Transaction,
-    Verdict,
     check_asks,
     check_result,
     own_clock,
@@ -90,7 +90,7 @@ class SqliteLedger(Ledger):
             )
         return cls(path, **options)
 
-    def claim(self, asks: Sequence[Ask], *, claimant: str, lease: float) -> list[Verdict]:
+    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_asks(asks, lease)
         if not claimant:
             raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
@@ -104,11 +104,11 @@ class SqliteLedger(Ledger):
             return []
         return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.keep))
 
-    def note(self, claim: Claim, name: str, value: bytes) -> bool:
+    def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of the key {claim.key!r}")
         return self._writer.run(lambda db: rows.note(db, claim, name, value, self._now(), self.keep))
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         rows.check_finishes(finishes)
         if not finishes:
             return []
@@ -137,7 +137,7 @@ class SqliteLedger(Ledger):
     def _purge(self, limit: int) -> int:
         return self._writer.run(lambda db: rows.purge(db, limit, self._now()))
 
-    def look(self, keys: Sequence[str]) -> list[Entry | None]:
+    def get(self, keys: Sequence[str]) -> list[Entry | None]:
         if not keys:
             return []
         return self._read(lambda db: rows.entries(db, keys, self._now()))

@@ -16,16 +16,16 @@ import orjson
 
 from semel.ledger.contract import (
     MAX_RESULT,
-    Ask,
     Claim,
+    ClaimRequest,
+    ClaimResult,
+    Completion,
     Conflict,
     Done,
     Entry,
-    Finish,
     Held,
     LedgerError,
     Status,
-    Verdict,
     Won,
     check_result,
 )
@@ -104,7 +104,7 @@ def asking(claimant: str, lease: float, now: float, keep: float) -> Asking:
     return Asking(claimant, lease, now, now + max(keep, lease))
 
 
-def decide(row: Row | None, ask: Ask, asking: Asking) -> tuple[Verdict, Row | None]:
+def decide(row: Row | None, ask: ClaimRequest, asking: Asking) -> tuple[ClaimResult, Row | None]:
     """The verdict on one ask, and the row to write if it won. An expired row is no row, but its fence goes on."""
     if row is None or row.expires <= asking.now:
         return _fresh(ask, asking, row.fence if row else asking.floor)
@@ -132,14 +132,14 @@ def decide(row: Row | None, ask: Ask, asking: Asking) -> tuple[Verdict, Row | No
     return _won(again, asking, taken_over=row.status == Status.CLAIMED)
 
 
-def _fresh(ask: Ask, asking: Asking, last_fence: int) -> tuple[Verdict, Row]:
+def _fresh(ask: ClaimRequest, asking: Asking, last_fence: int) -> tuple[ClaimResult, Row]:
     key, now, lease, fence = ask.key, asking.now, asking.lease, last_fence + 1
     claimant, expires = asking.claimant, asking.expires
     row = Row(key, _CLAIMED, fence, 1, claimant, now + lease, ask.payload, ask.source, b"", None, now, now, expires)
     return Won(Claim(key, fence), lease), row
 
 
-def _won(row: Row, asking: Asking, *, taken_over: bool = False) -> tuple[Verdict, Row]:
+def _won(row: Row, asking: Asking, *, taken_over: bool = False) -> tuple[ClaimResult, Row]:
     row = row._replace(
         status=_CLAIMED,
         claimant=asking.claimant,
@@ -151,7 +151,7 @@ def _won(row: Row, asking: Asking, *, taken_over: bool = False) -> tuple[Verdict
     return Won(Claim(row.key, row.fence), asking.lease, row.attempt, taken_over, notes), row
 
 
-def check_finishes(finishes: Sequence[Finish]) -> None:
+def check_finishes(finishes: Sequence[Completion]) -> None:
     for finish in finishes:
         if finish.status not in (Status.DONE, Status.REJECTED):
             raise LedgerError(
@@ -161,7 +161,7 @@ def check_finishes(finishes: Sequence[Finish]) -> None:
         check_result(finish.result, f"the result of the key {finish.claim.key!r}")
 
 
-def claim(db: sqlite3.Cursor, asks: Sequence[Ask], asking: Asking) -> list[Verdict]:
+def claim(db: sqlite3.Cursor, asks: Sequence[ClaimRequest], asking: Asking) -> list[ClaimResult]:
     ((floor,),) = db.execute(_FLOOR).fetchall()
     asking = replace(asking, floor=floor)
     # Most keys are new: put them all in as such, and only if some were there already look at which.
@@ -172,12 +172,12 @@ def claim(db: sqlite3.Cursor, asks: Sequence[Ask], asking: Asking) -> list[Verdi
     return _claim_known(db, asks, asking)
 
 
-def _claim_known(db: sqlite3.Cursor, asks: Sequence[Ask], asking: Asking) -> list[Verdict]:
+def _claim_known(db: sqlite3.Cursor, asks: Sequence[ClaimRequest], asking: Asking) -> list[ClaimResult]:
     """Those that are new have just been put in by this very claimant, so they are won again as they are."""
     rows = find(db, [ask.key for ask in asks])
     # To its own second place in the call, a key that was just won is held by somebody else.
     others = replace(asking, claimant="")
-    verdicts: list[Verdict] = []
+    verdicts: list[ClaimResult] = []
     written: dict[str, Row] = {}
     for ask in asks:
         again = written.get(ask.key)
@@ -201,7 +201,7 @@ def extend(db: sqlite3.Cursor, claims: Sequence[Claim], lease: float, now: float
     return [_holds(rows.get(claim.key), claim, Status.CLAIMED, now) for claim in claims]
 
 
-def record(db: sqlite3.Cursor, finishes: Sequence[Finish], now: float, keep: float) -> list[bool]:
+def record(db: sqlite3.Cursor, finishes: Sequence[Completion], now: float, keep: float) -> list[bool]:
     db.executemany(
         _RECORD,
         [

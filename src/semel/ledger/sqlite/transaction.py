@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from semel.ledger import outgoing
-from semel.ledger.contract import Finish, LedgerError, OutboxStatus, OutcomeUnknown, Outgoing, Transaction
+from semel.ledger.contract import Completion, LedgerError, OutboxStatus, OutcomeUnknown, Outgoing, Transaction
 from semel.ledger.sqlite import rows
 from semel.ledger.sqlite.schema import code_of, explained
 from semel.ledger.sqlite.writer import Writer
@@ -97,7 +97,7 @@ class SqliteTransaction(Transaction):
             raise
         cursor.execute(f"RELEASE {name}")
 
-    def record(self, finishes: Sequence[Finish]) -> list[bool]:
+    def record(self, finishes: Sequence[Completion]) -> list[bool]:
         if not finishes:
             return []
         rows.check_finishes(finishes)
