@@ -17,7 +17,7 @@ from ledger.stores import Shift
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.app import App
 from semel.consumer.context import Context
-from semel.consumer.lane import Lane
+from semel.consumer.queue_consumer import QueueConsumer
 from semel.ledger.contract import ClaimRequest, Entry, Ledger, LedgerUnavailable, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.keys import scoped
@@ -132,11 +132,11 @@ class Place:
         return found
 
 
-def take(driver: Driver, queue: str = "orders") -> Lane:
+def take(driver: Driver, queue: str = "orders") -> QueueConsumer:
     """The worker receives and claims, and has not begun to work yet."""
-    lane = driver.lane(queue)
-    driver.worker.receive(lane)
-    return lane
+    consumer = driver.consumer(queue)
+    driver.worker.receive(consumer)
+    return consumer
 
 
 def ledger_away(monkeypatch: pytest.MonkeyPatch, *calls: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 from semel import App, Client
 from semel.broker import EmbeddedBroker
-from semel.consumer.lane import Lane
-from semel.consumer.runtime import Report, Runtime
+from semel.consumer.queue_consumer import QueueConsumer
+from semel.consumer.report import Report
+from semel.consumer.runtime import Runtime
 from semel.sqs import Entry, Queue
 
 PATIENCE = 60.0
@@ -45,12 +46,12 @@ class Running:
         self.runtime = runtime
         self._report: Report | None = None
 
-    def lane(self, place: int = 0) -> Lane:
-        return self.runtime.lanes[place].lane
+    def consumer(self, place: int = 0) -> QueueConsumer:
+        return self.runtime.consumers[place]
 
     @property
     def deleted(self) -> int:
-        return sum(threads.lane.metrics.deleted.count for threads in self.runtime.lanes)
+        return sum(consumer.metrics.deleted.count for consumer in self.runtime.consumers)
 
     def stop(self) -> Report:
         if self._report is None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from semel.consumer.backoff import Exponential as Exponential
     from semel.consumer.backoff import Fixed as Fixed
     from semel.consumer.backoff import Schedule as Schedule
-    from semel.consumer.batches import Batch as Batch
-    from semel.consumer.batches import Item as Item
+    from semel.consumer.batch import Batch as Batch
+    from semel.consumer.batch import Item as Item
     from semel.consumer.context import Context as Context
     from semel.consumer.context import Message as Message
     from semel.consumer.outcomes import Lost as Lost
@@ -35,26 +35,26 @@ __version__ = "0.1.0.dev0"
 
 _WHERE: Final = {
     "App": "consumer.app",
-    "Batch": "consumer.batches",
+    "Batch": "consumer.batch",
     "Client": "sqs.client",
     "Context": "consumer.context",
-    "DynamoLedger": "ledger.dynamodb",
+    "DynamoLedger": "ledger.dynamodb.ledger",
     "Exponential": "consumer.backoff",
     "Fixed": "consumer.backoff",
-    "Item": "consumer.batches",
+    "Item": "consumer.batch",
     "Ledger": "ledger.contract",
     "Lost": "consumer.outcomes",
     "Message": "consumer.context",
-    "PostgresLedger": "ledger.postgres",
-    "RedisLedger": "ledger.redis",
+    "PostgresLedger": "ledger.postgres.ledger",
+    "RedisLedger": "ledger.redis.ledger",
     "Reject": "consumer.outcomes",
     "Retry": "consumer.outcomes",
     "Schedule": "consumer.backoff",
     "SemelError": "errors",
     "Skip": "consumer.outcomes",
-    "SqliteLedger": "ledger.sqlite",
+    "SqliteLedger": "ledger.sqlite.ledger",
     "Transaction": "ledger.contract",
-    "idempotent": "ledger.idempotent",
+    "idempotent": "ledger.idempotent.decorator",
 }
 _EXTRAS: Final = {"DynamoLedger": "dynamodb", "PostgresLedger": "postgres", "RedisLedger": "redis"}
 _PACKAGES: Final = frozenset({"broker", "consumer", "dlq", "doctor", "errors", "ledger", "spark", "sqs", "testing"})

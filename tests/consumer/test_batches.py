@@ -55,7 +55,7 @@ class TestOutcomes:
         assert worker.drain() == 10
         assert [sorted(call) for call in calls] == [list(range(10))]
         assert place.is_empty("clicks")
-        assert worker.lane("clicks").slots.taken == 0
+        assert worker.consumer("clicks").in_flight.admission.taken == 0
 
     def test_a_call_gets_no_more_than_its_size(self, place: Place) -> None:
         app, sizes = App(), list[int]()
@@ -289,7 +289,7 @@ class TestTransactions:
             worker.drain()
         assert table.all() == [1, 3, 5]
         assert calls == [[1, 2, 3, 4, 5], [1, 3, 5]], "undone, and called again without them"
-        metrics = worker.lane("clicks").metrics
+        metrics = worker.consumer("clicks").metrics
         assert (metrics.completed.count, metrics.rejected.count) == (3, 2)
         events = [json.loads(line) for file in tmp_path.glob("**/*.jsonl") for line in file.read_text().splitlines()]
         assert sorted(event["key"] for event in events if event["step"] == "recorded") == ["1", "3", "5"]
@@ -318,7 +318,7 @@ class TestTransactions:
         place.clock.advance(5)
         worker.drain()
         assert table.all() == [1, 2, 3]
-        assert worker.lane("clicks").metrics.retried.count == 1
+        assert worker.consumer("clicks").metrics.retried.count == 1
 
     def test_skipped_items_are_counted(self, place: Place, table: Table) -> None:
         app = App()
@@ -330,7 +330,7 @@ class TestTransactions:
         send(place, 1, 2)
         worker = place.worker(app)
         assert worker.drain() == 2
-        assert worker.lane("clicks").metrics.skipped.count == 1
+        assert worker.consumer("clicks").metrics.skipped.count == 1
 
     @pytest.mark.parametrize("dlq", ["dead.fifo", None])
     def test_what_is_behind_a_rejected_item_of_its_fifo_group_is_done_after_it(
@@ -454,7 +454,7 @@ class TestTransactions:
         send(place, 1, 2, 3)
         worker = place.worker(app)
         lane = take(worker, "clicks")
-        second = next(delivery for delivery in lane.in_hand.values() if delivery.key == "2")
+        second = next(delivery for delivery in lane.in_flight.deliveries.values() if delivery.key == "2")
         place.ledger.forget([second.ledger_key])
         place.client.queue("clicks").change_visibility([(second.receipt, 0)])
         place.worker(other).drain()

@@ -61,7 +61,7 @@ def test_a_full_consumer_waits_without_polling(app: App, monkeypatch: pytest.Mon
 
     send(app.client().queue("orders"), ["x"] * 10)
     with running_app(app) as run:
-        until(lambda: run.lane().slots.free == 0 and len(run.lane().in_hand) == 2)
+        until(lambda: run.consumer().in_flight.admission.free == 0 and len(run.consumer().in_flight.deliveries) == 2)
         before = polls
         assert not go_on.wait(1.5)  # longer than any poll or pause
         assert polls == before
@@ -80,14 +80,14 @@ def test_a_message_that_arrives_after_the_stop_is_shown_again_at_once(sqs_broker
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="late")
     with driving(app, sqs_broker) as driver:
-        lane = driver.lane("orders")
-        lane.stopping = True  # the signal came while the receive was under way
+        lane = driver.consumer("orders")
+        lane.in_flight.stopping = True  # the signal came while the receive was under way
         assert driver.worker.receive(lane) == 1
         driver.worker.work(lane)
-        driver.worker.settle(lane)
+        driver.worker.finish(lane)
         assert seen == []
         assert len(sqs_broker.peek("orders", state="visible")) == 1
-        assert lane.slots.taken == 0
+        assert lane.in_flight.admission.taken == 0
 
 
 def test_what_is_done_is_deleted_before_the_process_ends(app: App, broker: EmbeddedBroker) -> None:
@@ -159,5 +159,5 @@ def test_the_lease_is_always_set_and_can_be_chosen_for_each_handler(sqs_broker: 
     sqs.create_queue(QueueName="queues-own", Attributes={"VisibilityTimeout": "120"})
     sqs.create_queue(QueueName="careless", Attributes={"VisibilityTimeout": "0"})
     with driving(app, sqs_broker) as driver:
-        leases = {lane.name: lane.settings.lease for lane in driver.worker.lanes}
+        leases = {lane.name: lane.setup.settings.lease for lane in driver.worker.consumers}
     assert leases == {"short": 15, "queues-own": 120, "careless": 30}

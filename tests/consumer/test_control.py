@@ -69,8 +69,8 @@ def receivers(name: str = "orders") -> int:
 
 def set_back(runtime: Runtime, seconds: float) -> None:
     """As if the last poll had been so long ago."""
-    for threads in runtime.lanes:
-        threads.last_poll -= seconds
+    for consumer in runtime.consumers:
+        consumer.receiver.last_poll -= seconds
 
 
 # Pausing.
@@ -128,13 +128,13 @@ def test_a_pause_is_not_taken_for_a_hanging_poll_and_the_worker_stays_well(app: 
         assert (health.live, health.ready) == (True, True)
         assert health.details["lanes"]["orders"]["paused"]
         time.sleep(0.6)  # two rounds of the watchdog, which would have restarted it by now
-        assert run.lane().metrics.watchdog_restarts.count == 0
+        assert run.consumer().metrics.watchdog_restarts.count == 0
         assert receivers() == 0
         carry_out(run.runtime, RESUME)
         assert run.runtime.health().live
         until(receivers)
         time.sleep(0.3)
-        assert run.lane().metrics.watchdog_restarts.count == 0
+        assert run.consumer().metrics.watchdog_restarts.count == 0
 
 
 def test_one_queue_is_paused_and_the_other_works_on(app: App, broker: EmbeddedBroker) -> None:
@@ -201,7 +201,7 @@ def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing
             for _ in range(50):
                 command = mine.choice([PAUSE, RESUME, concurrency(mine.randint(1, 20))])
                 if mine.random() < 0.1:
-                    run.runtime.lanes[0].restart_receivers()  # as the watchdog does
+                    run.runtime.consumers[0].receiver.restart()  # as the watchdog does
                 carry_out(run.runtime, command)
 
         with ThreadPoolExecutor(4) as pool:
@@ -212,7 +212,7 @@ def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing
         carry_out(run.runtime, concurrency(10))
         carry_out(run.runtime, RESUME)
         # One that the broker hands out twice, as the poll that it was for has ended, is deleted twice.
-        until(lambda: run.deleted >= 200 and not run.lane().in_hand)
+        until(lambda: run.deleted >= 200 and not run.consumer().in_flight.deliveries)
         with ThreadPoolExecutor(4) as pool:
             racing = [pool.submit(_until_stopping, run.runtime, command) for command in (PAUSE, RESUME) * 2]
             report = run.stop()
@@ -238,8 +238,8 @@ def test_a_stop_that_comes_during_a_pause_leaves_no_poll_behind(app: App) -> Non
     app.handler("orders")(nothing)
     for _ in range(10):
         with running_app(app) as run:
-            threads = run.runtime.lanes[0]
-            racing = [threading.Thread(target=do) for do in (threads.pause, threads.resume, threads.restart_receivers)]
+            receiver = run.runtime.consumers[0].receiver
+            racing = [threading.Thread(target=do) for do in (receiver.pause, receiver.resume, receiver.restart)]
             for one in racing:
                 one.start()
             assert run.stop().clean
@@ -292,7 +292,7 @@ def test_fewer_are_worked_on_at_a_time_once_those_in_hand_are_done(app: App) -> 
     with running_app(app) as run:
         until(lambda: state(run)["in_hand"] == 8 and all(m["state"] == "working" for m in state(run)["messages"]))
         carry_out(run.runtime, concurrency(2))
-        assert run.lane().slots.free == 0
+        assert run.consumer().in_flight.admission.free == 0
         send(queue, [str(number) for number in range(40)])
         go.set()
         until(lambda: run.deleted == 48)

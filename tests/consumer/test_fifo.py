@@ -97,8 +97,8 @@ def test_a_failure_hides_the_head_for_its_back_off_and_shows_the_rest_at_once(pl
     assert book.tried == [("a1", 1), ("a1", 2), ("a2", 1), ("a3", 1)]
     assert book.done == ["a1", "a2", "a3"]
     assert place.is_empty(QUEUE)
-    assert worker.lane(QUEUE).slots.taken == 0
-    assert len(worker.lane(QUEUE).groups) == 0
+    assert worker.consumer(QUEUE).in_flight.admission.taken == 0
+    assert worker.consumer(QUEUE).scheduler.groups == 0
 
 
 def test_a_failure_in_the_middle_keeps_what_was_done_before_it(place: Place) -> None:
@@ -146,9 +146,9 @@ def test_a_rejected_message_is_buried_with_its_group_and_what_follows_it_waits_f
 def test_a_second_copy_of_a_dead_letter_is_taken_for_the_first_by_its_fifo_queue(place: Place) -> None:
     book = Book(a1=[Reject("no"), Reject("no")])
     send(place, "a1")
-    worker = place.worker(app_for(book), crash_at="after_bury")
+    worker = place.worker(app_for(book), crash_at="after_dead_letter")
     worker.drain()
-    assert worker.crashed_at == "after_bury"
+    assert worker.crashed_at == "after_dead_letter"
     place.clock.advance(LEASE + 1)
     worker.drain()
     assert len(place.messages("dead.fifo")) == 1
@@ -195,7 +195,7 @@ def test_a_conflict_goes_aside_and_its_group_goes_on(place: Place) -> None:
     assert book.done == ["a1", "a2", "a3"]
     assert [letter(dead)["reason"] for dead in place.messages("dead.fifo")] == ["conflict"]
     assert place.is_empty(QUEUE)
-    assert len(worker.lane(QUEUE).groups) == 0
+    assert worker.consumer(QUEUE).scheduler.groups == 0
 
 
 def test_a_predecessor_that_is_delivered_again_is_skipped_and_the_order_of_effects_holds(place: Place) -> None:
@@ -219,7 +219,7 @@ def test_a_second_sending_that_comes_in_the_same_receive_does_not_hold_up_the_fi
     worker = place.worker(app_for(book))
     assert worker.drain() == 1
     assert book.tried == [("a1", 1)]
-    assert worker.lane(QUEUE).metrics.received.count == 3  # the first one was not given back and received again
+    assert worker.consumer(QUEUE).metrics.received.count == 3  # the first one was not given back and received again
     place.clock.advance(LEASE + 2)
     worker.drain()
     assert book.tried == [("a1", 1), ("a2", 1)]
@@ -230,9 +230,10 @@ def test_nothing_overtakes_a_head_that_somebody_else_is_still_at(place: Place) -
     slow, quick = Book(), Book()
     send(place, "a1", "a2", "b1")
     first = place.worker(app_for(slow))
-    lane = first.lane(QUEUE)
-    lane.receive(lane.slots.take(1, 0), wait=0)  # a1 alone
-    (held,) = lane.in_hand.values()
+    lane = first.consumer(QUEUE)
+    lane.receiver.run_once(1)  # a1 alone
+    lane.claimer.run_once()
+    (held,) = lane.in_flight.deliveries.values()
     # SQS shows a1 again long before its lease is over.
     place.client.queue(QUEUE).change_visibility([(held.receipt, 0)])
     second = place.worker(app_for(quick))
@@ -404,7 +405,7 @@ def test_a_second_sending_does_not_hold_up_what_stands_before_it(place: Place, m
     worker = place.worker(make(book))
     assert worker.drain() == 2
     assert book.tried == [("a1", 1), ("a2", 1)]
-    assert worker.lane(QUEUE).metrics.received.count == 4  # nothing was given back and received again
+    assert worker.consumer(QUEUE).metrics.received.count == 4  # nothing was given back and received again
     place.clock.advance(LEASE + 2)
     worker.drain()
     assert book.tried == [("a1", 1), ("a2", 1), ("a3", 1)]
@@ -424,12 +425,12 @@ def test_a_message_that_is_lost_while_it_waits_takes_those_behind_it_along(
     place.clock.advance(LEASE / 3)
     worker.worker.beat()
     if settled:
-        worker.worker.settle(lane)
+        worker.worker.finish(lane)
     worker.worker.work(lane)
     assert sorted(book.done) == ["a1", "b1"]  # not a3, which would overtake a2
     place.clock.advance(LEASE + 2)
     worker.drain()
     assert book.of("a") == ["a1", "a2", "a3"]
     assert place.is_empty(QUEUE)
-    assert lane.slots.taken == 0
-    assert len(lane.groups) == 0
+    assert lane.in_flight.admission.taken == 0
+    assert lane.scheduler.groups == 0

@@ -1,4 +1,4 @@
-"""Slots and inboxes: what the threads of a lane wait for. Nothing is lost, nobody sleeps beside work."""
+"""Admission and inboxes: what the threads of a queue wait for. Nothing is lost, nobody sleeps beside work."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
-from semel.consumer.inbox import Inbox
-from semel.consumer.slots import Slots
+from semel.consumer.admission import Admission
+from semel.consumer.stage import Inbox
 
 
 def test_no_more_slots_are_taken_than_there_are() -> None:
-    slots = Slots(12, 1 << 20)
+    slots = Admission(12, 1 << 20)
     assert slots.take(10, 0) == 10
     assert slots.take(10, 0) == 2
     assert slots.take(10, 0) == 0
@@ -23,7 +23,7 @@ def test_no_more_slots_are_taken_than_there_are() -> None:
 
 
 def test_no_slot_is_given_out_while_too_many_bytes_are_in_hand() -> None:
-    slots = Slots(12, 100)
+    slots = Admission(12, 100)
     assert slots.take(1, 0) == 1
     slots.add_bytes(100)
     assert slots.take(1, 0) == 0
@@ -32,13 +32,13 @@ def test_no_slot_is_given_out_while_too_many_bytes_are_in_hand() -> None:
 
 
 def test_a_single_free_slot_is_not_kept_waiting_for_company() -> None:
-    slots = Slots(10, 1 << 20)
+    slots = Admission(10, 1 << 20)
     assert slots.take(9, 0) == 9
     assert slots.take(10, 60) == 1
 
 
 def test_whoever_waits_for_a_slot_is_woken_when_one_comes_free() -> None:
-    slots, got = Slots(1, 1 << 20), list[int]()
+    slots, got = Admission(1, 1 << 20), list[int]()
     assert slots.take(1, 0) == 1
     waiting = threading.Thread(target=lambda: got.append(slots.take(1, 60)))
     waiting.start()
@@ -48,20 +48,20 @@ def test_whoever_waits_for_a_slot_is_woken_when_one_comes_free() -> None:
 
 
 def test_slots_can_become_more_and_fewer_while_they_are_taken() -> None:
-    slots = Slots(4, 1 << 20)
+    slots = Admission(4, 1 << 20)
     assert slots.take(10, 0) == 4
-    slots.resize(2)
+    slots.resize(2, 0)
     assert (slots.free, slots.taken, slots.take(10, 0)) == (0, 4, 0)
     slots.give(2)
     assert (slots.free, slots.take(10, 0)) == (0, 0)
-    slots.resize(5)
+    slots.resize(4, 1)
     assert slots.take(10, 0) == 3
     slots.give(5)
     assert (slots.free, slots.taken) == (5, 0)
 
 
 def test_whoever_waits_for_company_takes_nothing_if_there_are_too_few_meanwhile() -> None:
-    class Shrinking(Slots):
+    class Shrinking(Admission):
         def _await(self, least: int, timeout: float) -> None:
             if least > 1:  # it waits for company, and lets others in meanwhile
                 self._free, self.count = self._free - 8, self.count - 8

@@ -13,7 +13,7 @@ import pytest
 from driven import ledger_away
 from semel import App, Context, Lost
 from semel.broker import EmbeddedBroker
-from semel.consumer.life import State
+from semel.consumer.lifecycle import State
 from semel.ledger.contract import Claim, LedgerUnavailable
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.keys import scoped
@@ -67,7 +67,7 @@ def send(broker: EmbeddedBroker, queue: str, body: str = "x") -> str:
 
 def watch_changes(driver: Driver, watch: Callable[[Any], None]) -> None:
     """Sees every change of visibility on its way to SQS."""
-    queue = driver.lane("jobs").queue
+    queue = driver.consumer("jobs").setup.queue
     change = queue.change_visibility
 
     def watched(pairs: Any, **options: Any) -> Any:
@@ -255,11 +255,11 @@ def test_work_that_is_done_outlasts_any_outage_of_the_ledger_hidden_and_is_recor
     with at_work(sqs_broker, during) as driver:
         send(sqs_broker, queue)
         assert driver.drain() == 0
-        worker, lane = driver.worker, driver.lane("jobs")
+        worker, lane = driver.worker, driver.consumer("jobs")
         for _ in range(20):  # five leases
             sqs_broker.clock.advance(LEASE / 4)
             worker.beat()
-            worker.settle(lane)
+            worker.finish(lane)
             assert in_flight(sqs_broker) == 1
         monkeypatch.undo()
         assert driver.drain() == 1
@@ -272,13 +272,13 @@ def test_a_heartbeat_gives_sqs_one_attempt_and_a_sixth_of_the_lease(sqs_broker: 
     calls: list[int] = []
 
     def during(driver: Driver, ctx: Context) -> None:
-        change = driver.lane("jobs").queue.change_visibility
+        change = driver.consumer("jobs").setup.queue.change_visibility
 
         def watched(pairs: Any, *, timeout: float) -> Any:
             given.append(timeout)
             return change(pairs, timeout=timeout)
 
-        driver.lane("jobs").queue.change_visibility = watched  # type: ignore[assignment, method-assign]
+        driver.consumer("jobs").setup.queue.change_visibility = watched  # type: ignore[assignment, method-assign]
         sqs_broker.faults.set("server-error", 1.0)
         sqs_broker.clock.advance(LEASE / 3)
         before = sqs_broker.faults.counts().get("server-error", 0)
@@ -288,8 +288,8 @@ def test_a_heartbeat_gives_sqs_one_attempt_and_a_sixth_of_the_lease(sqs_broker: 
 
     with at_work(sqs_broker, during) as driver:
         send(sqs_broker, queue)
-        driver.worker.receive(driver.lane("jobs"))
-        driver.worker.work(driver.lane("jobs"))
+        driver.worker.receive(driver.consumer("jobs"))
+        driver.worker.work(driver.consumer("jobs"))
         assert given == [LEASE / 6]
         assert calls == [1]
 
@@ -318,20 +318,20 @@ def test_beats_that_go_on_failing_lose_what_is_not_begun_before_its_visibility_e
     runs: list[str] = []
     with at_work(sqs_broker, lambda _driver, ctx: runs.append(ctx.key)) as driver:
         send(sqs_broker, queue)
-        lane = driver.lane("jobs")
+        lane = driver.consumer("jobs")
         driver.worker.receive(lane)
-        (delivery,) = lane.in_hand.values()
+        (delivery,) = lane.in_flight.deliveries.values()
         sqs_broker.faults.set("throttle", 1.0)
-        while lane.in_hand:
+        while lane.in_flight.deliveries:
             sqs_broker.clock.advance(0.25)
             driver.worker.beat()
-            driver.worker.settle(lane)
+            driver.worker.finish(lane)
             assert sqs_broker.clock.now() < delivery.visible_at
         sqs_broker.faults.clear()
         driver.worker.work(lane)
         assert runs == []
         assert in_flight(sqs_broker) == 1  # nothing of it was touched: it comes back by itself
-        assert lane.slots.taken == 0
+        assert lane.in_flight.admission.taken == 0
 
 
 def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: EmbeddedBroker, queue: str) -> None:
@@ -381,10 +381,10 @@ def test_a_message_of_which_a_new_copy_comes_goes_on_with_the_new_handle(
     def during(driver: Driver, ctx: Context) -> None:
         if not runs:
             runs.append(ctx.fence)
-            handle = driver.lane("jobs").in_hand[ctx.message.message_id].receipt
+            handle = driver.consumer("jobs").in_flight.deliveries[ctx.message.message_id].receipt
             sqs_broker.client().change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
-            assert driver.worker.receive(driver.lane("jobs")) == 1
-            assert driver.lane("jobs").in_hand[ctx.message.message_id].receipt != handle
+            assert driver.worker.receive(driver.consumer("jobs")) == 1
+            assert driver.consumer("jobs").in_flight.deliveries[ctx.message.message_id].receipt != handle
         else:
             runs.append(ctx.fence)
 
@@ -394,7 +394,7 @@ def test_a_message_of_which_a_new_copy_comes_goes_on_with_the_new_handle(
         assert driver.drain() == 1
         assert runs == [1]
         assert sqs_broker.peek("jobs") == []
-        assert driver.lane("jobs").slots.free == driver.lane("jobs").slots.count
+        assert driver.consumer("jobs").in_flight.admission.free == driver.consumer("jobs").in_flight.admission.count
 
 
 def test_a_handler_past_its_max_runtime_is_given_up_on(sqs_broker: EmbeddedBroker, queue: str) -> None:
@@ -429,10 +429,10 @@ def test_twelve_hours_after_the_receipt_the_message_is_lost_and_no_beat_asks_for
         assert max(asked) <= 1_800
 
     with at_work(sqs_broker, during) as driver:
-        driver.lane("jobs")
+        driver.consumer("jobs")
         send(sqs_broker, queue)
-        for lane in driver.worker.lanes:
-            object.__setattr__(lane.settings, "lease", 1_800.0)
+        for lane in driver.worker.consumers:
+            object.__setattr__(lane.setup.settings, "lease", 1_800.0)
         driver.drain()
 
 
@@ -443,8 +443,8 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
     reached, go_on = threading.Event(), threading.Event()
 
     def during(driver: Driver, ctx: Context) -> None:
-        lane = driver.lane("jobs")
-        change = lane.queue.change_visibility
+        lane = driver.consumer("jobs")
+        change = lane.setup.queue.change_visibility
 
         def slow(pairs: Any, **options: Any) -> Any:
             name = "beat" if not order else "back-off"
@@ -455,7 +455,7 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
             order.append(name)
             return answer
 
-        lane.queue.change_visibility = slow  # type: ignore[method-assign]
+        lane.setup.queue.change_visibility = slow  # type: ignore[method-assign]
         sqs_broker.clock.advance(LEASE / 2)
         beats.append(threading.Thread(target=driver.worker.beat, daemon=True))
         beats[0].start()
@@ -464,19 +464,19 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
 
     with at_work(sqs_broker, during) as driver:
         send(sqs_broker, queue)
-        lane = driver.lane("jobs")
+        lane = driver.consumer("jobs")
         driver.worker.receive(lane)
         driver.worker.work(lane)
-        driver.worker.settle(lane)
+        driver.worker.finish(lane)
         assert order == []  # neither: the back-off must not go first
-        (delivery,) = lane.in_hand.values()
+        (delivery,) = lane.in_flight.deliveries.values()
         go_on.set()
         ends = time.monotonic() + 30
         while delivery.after_beat or delivery.beating:
             assert time.monotonic() < ends
             time.sleep(0.001)
-        while lane.in_hand:
-            driver.worker.settle(lane)
+        while lane.in_flight.deliveries:
+            driver.worker.finish(lane)
             assert time.monotonic() < ends
         assert order == ["beat", "back-off"]
         beats[0].join(30)

@@ -37,7 +37,7 @@ def test_a_long_job_keeps_its_message_hidden_and_its_claim_alive(place: Place) -
     place.send({"id": 7})
     worker = place.worker(app)
     take(worker)
-    worker.worker.work(worker.lane("orders"))
+    worker.worker.work(worker.consumer("orders"))
     assert others.seen == []
     assert place.known("7").fence == 1
     assert place.is_empty()
@@ -54,7 +54,7 @@ def test_messages_that_wait_for_their_turn_are_kept_too(place: Place) -> None:
         worker.worker.beat()
     place.worker(shop(others)).drain()
     worker.worker.work(lane)
-    worker.worker.settle(lane)
+    worker.worker.finish(lane)
     assert others.seen == []
     assert len(calls.seen) == 10
     assert place.is_empty()
@@ -88,7 +88,7 @@ def test_an_async_handler_that_has_lost_its_message_is_cancelled(place: Place) -
 
     @app.handler("orders", key="$.id")
     async def encode(video: dict[str, Any], ctx: Context) -> None:
-        worker.lane("orders").lose(ctx._delivery, "test")
+        worker.consumer("orders").in_flight.lose(ctx._delivery, "test")
         try:
             await asyncio.sleep(60)
             ends.append("came to its end")
@@ -103,18 +103,18 @@ def test_an_async_handler_that_has_lost_its_message_is_cancelled(place: Place) -
     assert ends == ["cancelled"]
     assert place.known("7").status is Status.FREE  # given back: the next one need not wait for the lease
     assert len(place.messages()) == 1
-    assert lane.slots.taken == 0
+    assert lane.in_flight.admission.taken == 0
 
 
 def test_nothing_is_kept_hidden_that_is_over(place: Place) -> None:
     place.send({"id": 7})
     worker = place.worker(shop(Calls()))
     worker.drain()
-    ok = worker.lane("orders").metrics.heartbeat_ok.count
+    ok = worker.consumer("orders").metrics.heartbeat_ok.count
     place.clock.advance(LEASE)
     worker.worker.beat()
-    assert worker.lane("orders").metrics.heartbeat_ok.count == ok
-    assert worker.lane("orders").in_hand == {}
+    assert worker.consumer("orders").metrics.heartbeat_ok.count == ok
+    assert worker.consumer("orders").in_flight.deliveries == {}
 
 
 def test_a_beat_that_comes_late_does_not_overwrite_the_back_off(place: Place) -> None:
@@ -145,7 +145,7 @@ def test_the_heartbeat_holds_a_message_up_to_the_twelve_hours_and_then_tells_its
     assert 11.5 * HOUR < lost[0] <= LONGEST + HOUR / 6
     assert lane.metrics.heartbeat_failed.count == 0  # SQS was never asked for more than it gives
     assert place.known("7").status is Status.DONE  # nobody else began meanwhile: its work counts
-    assert lane.slots.taken == 0
+    assert lane.in_flight.admission.taken == 0
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
@@ -182,23 +182,23 @@ def test_a_claim_that_is_won_after_its_message_was_let_go_is_given_back_and_noth
 
     def claim_slowly(asks: Any, *, claimant: str, lease: float) -> Any:
         verdicts = real(asks, claimant=claimant, lease=lease)
-        for delivery in list(lane.in_hand.values()):
+        for delivery in list(lane.in_flight.deliveries.values()):
             if end == "lost":
-                lane.visibility_lost(delivery, "test")
+                lane.in_flight.visibility_lost(delivery, "test")
             else:
-                lane.give_up([delivery])
+                lane.in_flight.give_up([delivery])
         return verdicts
 
     place.send({"id": 7})
     worker = place.worker(shop(calls))
-    lane = worker.lane("orders")
+    lane = worker.consumer("orders")
     monkeypatch.setattr(place.ledger, "claim", claim_slowly)
     worker.worker.receive(lane)
     worker.worker.work(lane)
     monkeypatch.undo()
     assert calls.seen == []
     assert (place.known("7").status, place.known("7").attempt) == (Status.FREE, 0)
-    assert lane.slots.taken == 0
+    assert lane.in_flight.admission.taken == 0
     place.clock.advance(LEASE + 1)
     worker.drain()
     assert calls.seen == [("7", 1)]

@@ -495,7 +495,7 @@ class TestResult:
         assert place.known("3").status is Status.DONE
         assert place.known("3").result == b""
         assert place.known("4").result == b'"small"'
-        assert worker.lane("orders").metrics.results_dropped.count == 1
+        assert worker.consumer("orders").metrics.results_dropped.count == 1
         assert "the message is done without it" in caplog.text
 
     def test_an_odd_result_that_nobody_keeps_is_a_result(self, place: Place) -> None:
@@ -522,18 +522,18 @@ def test_a_stage_without_a_thread_is_not_live(app: App, monkeypatch: pytest.Monk
     @app.handler("orders")
     def handle(body: str) -> None: ...
 
-    monkeypatch.setattr("semel.consumer.deadletters.bury", die)
+    monkeypatch.setattr("semel.consumer.dead_letter_sender.DeadLetterSender.process", die)
     with running_app(app) as run:
-        threads = run.runtime.lanes[0]
+        consumer = run.runtime.consumers[0]
         assert run.runtime.health().live
         monkeypatch.setattr(run.runtime, "fail", lambda _error: None)  # as if nobody had noticed
-        run.lane().burying.put([object()])  # type: ignore[list-item]
+        run.consumer().dead_letter_sender.inbox.put([object()])  # type: ignore[list-item]
         gone.set()
-        until(lambda: threads.missing())
+        until(lambda: consumer.dead_stages())
         health = run.runtime.health()
         assert not health.live
         assert not health.ready
-        assert health.details["dead"] == {"orders": ["bury"]}
+        assert health.details["dead"] == {"orders": ["dead-letter"]}
 
 
 def test_whatever_ends_a_thread_of_the_app_stops_it_and_is_said(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +543,7 @@ def test_whatever_ends_a_thread_of_the_app_stops_it_and_is_said(app: App, monkey
     @app.handler("orders")
     def handle(body: str) -> None: ...
 
-    monkeypatch.setattr("semel.consumer.settling.settle", die)
+    monkeypatch.setattr("semel.consumer.recorder.Recorder._process", die)
     app.drain_limit = 0.1  # nothing is settled any more
     send(app.client().queue("orders"), ["a"])
     with running_app(app) as run:

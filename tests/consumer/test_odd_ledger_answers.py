@@ -113,7 +113,7 @@ def test_a_message_whose_result_the_ledger_refuses_is_done_without_it_and_holds_
     assert place.known("bad").status is Status.DONE
     assert place.known("bad").result == b""
     assert place.known("b").result
-    assert worker.lane("orders").metrics.results_dropped.count == 1
+    assert worker.consumer("orders").metrics.results_dropped.count == 1
     assert sorted(calls.keys) == ["a", "b", "bad"]
     assert place.is_empty()
 
@@ -182,7 +182,7 @@ def test_the_heartbeat_does_not_spin_over_an_outcome_that_cannot_be_recorded(pla
     worker.worker.work(lane)
     place.clock.advance(LEASE + 1)  # past its deadline: this process was held up
     rounds = 0
-    while worker.worker.heart.round(0):
+    while worker.worker.heartbeat.run_once():
         rounds += 1
         assert rounds < 100
 

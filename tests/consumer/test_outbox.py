@@ -132,7 +132,7 @@ def test_health_metrics_and_explain_show_what_is_stuck_in_the_outbox(
     with ExitStack() as stack:
         runtime = prepared(wanted).start(stack, burst=True)
         assert runtime.stopping.wait(60)
-        runtime.look_at_outbox()
+        runtime.outbox.read_status()
         shown = runtime.health().details["outbox"]
         page = runtime.tools.metrics.text()
         report = runtime.finish()

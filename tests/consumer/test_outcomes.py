@@ -39,7 +39,7 @@ class TestDone:
         assert calls.seen == [("7", 1)]
         assert place.known("7").status is Status.DONE
         assert place.is_empty()
-        assert worker.lane("orders").slots.taken == 0
+        assert worker.consumer("orders").in_flight.admission.taken == 0
 
     def test_its_result_is_kept_where_that_was_asked_for(self, place: Place) -> None:
         place.send({"id": 7})
@@ -74,7 +74,7 @@ class TestDone:
         place.broker.faults.clear()
         worker.drain()
         assert calls.seen == [("7", 1)]
-        assert worker.lane("orders").metrics.healed.count == 1
+        assert worker.consumer("orders").metrics.healed.count == 1
         assert place.is_empty()
 
     def test_a_message_that_is_delivered_again_to_its_own_worker_keeps_running_under_its_newest_handle(
@@ -87,13 +87,13 @@ class TestDone:
         take(worker)
         place.broker.faults.clear()
         lane = take(worker)
-        (running,) = lane.in_hand.values()
+        (running,) = lane.in_flight.deliveries.values()
         newest = running.receipt
         worker.worker.work(lane)
         assert calls.seen == [("7", 1)]
         assert running.received.receipt != newest
         assert place.is_empty()  # the newest handle deleted it
-        assert lane.slots.taken == 0
+        assert lane.in_flight.admission.taken == 0
 
     def test_the_current_context_is_that_of_the_running_handler(self, place: Place) -> None:
         app, keys = App(), list[str]()
@@ -119,7 +119,7 @@ class TestRetry:
         assert message["MessageId"] == sent
         assert place.hidden_for() == 20
         assert place.known("7").status is Status.FREE  # given back: nobody has to wait for the lease
-        assert worker.lane("orders").slots.taken == 0
+        assert worker.consumer("orders").in_flight.admission.taken == 0
         place.clock.advance(20)
         worker.drain()
         assert calls.seen == [("7", 1), ("7", 2)]
@@ -180,7 +180,7 @@ class TestRetry:
         place.send({"id": 7})
         worker = place.worker(app)
         take(worker)
-        worker.worker.work(worker.lane("orders"))
+        worker.worker.work(worker.consumer("orders"))
         assert 2_000 < place.hidden_for() <= LONGEST - 41_000
 
     def test_bounced_deliveries_do_not_count_as_attempts(self, place: Place) -> None:
@@ -192,11 +192,11 @@ class TestRetry:
         dead.kill()
         other = place.worker(shop(calls))
         for _ in range(3):
-            take(other).hiding.take(10, 0)  # the bounce does not reach SQS, which goes on showing the message
+            take(other).returner.inbox.take(10, 0)  # the bounce does not reach SQS, which goes on showing the message
         place.broker.faults.clear()
         place.clock.advance(LEASE + 1)
         other.drain()
-        assert other.lane("orders").metrics.bounced.count == 3
+        assert other.consumer("orders").metrics.bounced.count == 3
         assert calls.seen == [("7", 2)]  # the dead worker's attempt and this one
 
 
@@ -219,7 +219,7 @@ class TestDeadLetters:
         assert about["tenant"] == "acme"
         assert "photo" in dead["MessageAttributes"]
         assert place.known("7").status is Status.REJECTED
-        assert worker.lane("orders").slots.taken == 0
+        assert worker.consumer("orders").in_flight.admission.taken == 0
 
     def test_a_message_that_is_out_of_attempts_says_what_its_last_error_was(self, place: Place) -> None:
         calls = Calls(*[ValueError("no stock")] * 9)
@@ -316,9 +316,9 @@ class TestDeadLetters:
     ) -> None:
         calls = Calls(Reject("no"), Reject("no"))
         place.send({"id": 7})
-        worker = place.worker(shop(calls), crash_at="after_bury")
+        worker = place.worker(shop(calls), crash_at="after_dead_letter")
         worker.drain()
-        assert worker.crashed_at == "after_bury"
+        assert worker.crashed_at == "after_dead_letter"
         assert len(place.messages()) == 1
         place.clock.advance(LEASE + 1)
         worker.drain()
@@ -375,7 +375,7 @@ class TestDeadLetters:
         place.queue("parcels")
         with caplog.at_level(logging.WARNING):
             app = shop(Calls(), "parcels")
-            app.announce([place.worker(app).lane("parcels")], place.ledger, place.client)
+            app.announce([place.worker(app).consumer("parcels").setup], place.ledger, place.client)
         assert "parcels has no dead-letter queue" in caplog.text
 
     def test_a_key_rule_that_was_changed_is_warned_of_at_the_start(
@@ -385,7 +385,7 @@ class TestDeadLetters:
         for rule in ("$.id", "$.id", "$.parcel.id"):
             app = App(place.ledger)
             app.handler("parcels", key=rule)(lambda _body: None)
-            app.announce([place.worker(app).lane("parcels")], place.ledger, place.client)
+            app.announce([place.worker(app).consumer("parcels").setup], place.ledger, place.client)
         (warning,) = [text for record in caplog.records if (text := record.getMessage()).startswith("the key of")]
         assert warning.startswith("the key of parcels is now $.parcel.id and was $.id: messages that were completed")
         assert "will run again" in warning
@@ -402,7 +402,7 @@ class TestDeadLetters:
         assert place.hidden_for("parcels") == 600
         assert place.known("7", "parcels").status is Status.FREE
         assert "no such country" in caplog.text
-        assert worker.lane("parcels").slots.taken == 0
+        assert worker.consumer("parcels").in_flight.admission.taken == 0
 
     def test_a_dead_letter_queue_that_is_gone_keeps_the_message_in_its_own(self, place: Place) -> None:
         place.send({"id": 7})
@@ -435,7 +435,7 @@ class TestConflicts:
         assert calls.seen == [("7", 1)]
         assert place.is_empty()
         assert place.is_empty("dead")
-        metrics = worker.lane("orders").metrics
+        metrics = worker.consumer("orders").metrics
         assert (metrics.different_payloads.count, metrics.healed.count, metrics.conflicts.count) == (28, 28, 0)
         assert len(logged(caplog, "another payload")) == 1, "the log of the process is not flooded"
         place.clock.advance(61)
@@ -465,13 +465,13 @@ class TestConflicts:
         place.send({"id": 7, "sent_at": 2})
         second = place.worker(shop(calls))
         second.drain()
-        assert second.lane("orders").metrics.bounced.count == 1
-        assert second.lane("orders").metrics.different_payloads.count == 0, "it comes again, and is counted then"
+        assert second.consumer("orders").metrics.bounced.count == 1
+        assert second.consumer("orders").metrics.different_payloads.count == 0, "it comes again, and is counted then"
         first.worker.work(lane)
         place.clock.advance(LEASE + 3)
         second.drain()
         assert calls.seen == [("7", 1), ("7", 2)]
-        assert second.lane("orders").metrics.different_payloads.count == 1
+        assert second.consumer("orders").metrics.different_payloads.count == 1
         assert place.is_empty("dead")
 
     def test_another_payload_under_a_key_that_is_done_becomes_a_dead_letter_and_changes_nothing(
@@ -491,7 +491,7 @@ class TestConflicts:
         assert letter(dead)["reason"] == "conflict"
         assert "another payload" in letter(dead)["error"]
         assert letter(dead)["message-id"] == sent
-        assert worker.lane("orders").metrics.conflicts.count == 1
+        assert worker.consumer("orders").metrics.conflicts.count == 1
 
     def test_another_payload_under_a_key_at_work_does_too(self, place: Place) -> None:
         calls, other = Calls(), Calls()
@@ -620,5 +620,5 @@ def test_a_key_rule_is_remembered_for_each_region(place: Place, caplog: pytest.L
         for each, key in ((place, "$.id"), (elsewhere, "$.number")):
             app = shop(Calls(), key=key)
             worker = each.worker(app, ledger=place.ledger)
-            app.announce(worker.worker.lanes, place.ledger, each.client)
+            app.announce([consumer.setup for consumer in worker.worker.consumers], place.ledger, each.client)
     assert logged(caplog, "the key of orders is now") == []

@@ -104,7 +104,7 @@ def test_no_more_is_received_than_there_are_free_slots(app: App, broker: Embedde
     send(queue, ["x"] * 20)
     with running_app(app) as run:
         until(lambda: len(broker.peek("orders", state="in_flight")) == 3)
-        until(lambda: run.lane().slots.free == 0)
+        until(lambda: run.consumer().in_flight.admission.free == 0)
         assert len(broker.peek("orders", state="visible")) == 17
         go_on.set()
         until(lambda: run.deleted == 20)
@@ -120,12 +120,12 @@ def test_receiving_pauses_while_too_many_bytes_are_in_hand(app: App, broker: Emb
 
     send(queue, ["x" * 200_000] * 30)
     with running_app(app) as run:
-        until(lambda: run.lane().slots.bytes >= 1 << 20)
+        until(lambda: run.consumer().in_flight.admission.bytes >= 1 << 20)
         held = len(broker.peek("orders", state="in_flight"))
         assert held < 30
         go_on.set()
         until(lambda: run.deleted == 30)
-        assert run.lane().slots.bytes == 0
+        assert run.consumer().in_flight.admission.bytes == 0
 
 
 def test_async_handlers_share_one_loop(app: App) -> None:
@@ -162,7 +162,7 @@ def test_failures_give_their_slots_back(app: App, broker: EmbeddedBroker) -> Non
     with running_app(app) as run:
         until(lambda: run.deleted == 20)
         run.stop()
-        until(lambda: run.lane().slots.free == 2, "the last slot's return")
+        until(lambda: run.consumer().in_flight.admission.taken == 0, "the last slot's return")
     assert set(seen.values()) == {2}
 
 
@@ -319,9 +319,9 @@ def test_stopping_an_idle_consumer_does_not_wait_for_its_long_poll(app: App, bro
         pass
 
     with running_app(app) as run:
-        until(lambda: run.lane().slots.taken > 0, "the poll")
+        until(lambda: run.consumer().in_flight.admission.taken > 0, "the poll")
         assert run.stop().clean
-        until(lambda: run.runtime.lanes[0].receivers == 0, "the receiver's end")
+        until(lambda: run.runtime.consumers[0].receiver.count == 0, "the receiver's end")
 
 
 def test_what_a_fifo_receive_had_got_when_the_stop_cancelled_it_is_handed_back_before_the_end(
@@ -334,19 +334,19 @@ def test_what_a_fifo_receive_had_got_when_the_stop_cancelled_it_is_handed_back_b
         pytest.fail("it came after the stop")
 
     with running_app(app) as run:
-        threads = run.runtime.lanes[0]
-        receive = threads.lane.queue.receive
+        consumer = run.runtime.consumers[0]
+        receive, claimer = consumer.setup.queue.receive, consumer.claimer
 
         def receive_late(limit: int, wait: int, **options: Any) -> Any:
             if wait == 0:  # it looks what the cancelled one has got; SQS takes its time
-                threads._join(("claim", "settle", "delete", "hide"), time.monotonic() + 0.5)
+                claimer._threads.join("claim", time.monotonic() + 0.5)  # which ends only after the receiver
                 queue.send("{}", group="a", dedup="1")
             return receive(limit, wait, **options)
 
-        until(lambda: threads.cancel._running, "a poll")
-        monkeypatch.setattr(threads.lane.queue, "receive", receive_late)
+        until(lambda: consumer.receiver.cancel._running, "a poll")
+        monkeypatch.setattr(consumer.setup.queue, "receive", receive_late)
         assert run.stop().clean
-        threads._join(("receive",), time.monotonic() + PATIENCE)
+        consumer.receiver.close(time.monotonic() + PATIENCE)
         assert [message["State"] for message in broker.peek("moves.fifo")] == ["visible"]
 
 
@@ -377,7 +377,7 @@ def test_without_the_ledger_nothing_is_worked_on_and_all_goes_on_when_it_is_back
 
     send(queue, [str(n) for n in range(40)])
     with running_app(app) as run:
-        until(lambda: run.runtime.guard.is_open, "the circuit's opening")
+        until(lambda: run.runtime.breaker.is_open, "the circuit's opening")
         assert not run.runtime.health().ready
         assert run.runtime.health().live
         assert seen == []
@@ -395,7 +395,7 @@ def test_a_queue_that_vanishes_stops_the_app_and_says_so(app: App) -> None:
         pass
 
     with running_app(app) as run:
-        until(lambda: run.lane().slots.taken > 0, "the poll")
+        until(lambda: run.consumer().in_flight.admission.taken > 0, "the poll")
         queue.drop()
         assert run.runtime.stopping.wait(60)
         report = run.stop()
@@ -446,10 +446,10 @@ def test_a_poller_that_hangs_is_noticed_and_replaced(app: App, monkeypatch: pyte
     send(queue, ["x"])
     with running_app(app) as run:
         until(lambda: hung)
-        run.runtime.lanes[0].last_poll -= 10_000
+        run.runtime.consumers[0].receiver.last_poll -= 10_000
         assert not run.runtime.health().live
         until(lambda: seen == ["x"])
-        assert run.lane().metrics.watchdog_restarts.count == 1
+        assert run.consumer().metrics.watchdog_restarts.count == 1
         assert run.runtime.health().live
         hangs.set()
 
@@ -532,7 +532,7 @@ def test_the_attempt_log_tells_of_a_message_that_comes_again_to_the_worker_that_
     send(queue, ["a"])
     broker.faults.set("duplicate", 1.0)
     with running_app(app) as run:
-        until(lambda: run.lane().metrics.delivered_again.count)
+        until(lambda: run.consumer().metrics.delivered_again.count)
         broker.faults.clear()
         go_on.set()
         until(lambda: run.deleted == 1)

@@ -149,7 +149,7 @@ def test_a_zombie_cannot_note_a_step_and_hears_that_it_has_lost(place: Place) ->
     zombie.worker.work(lane)
     assert work.done == ["zombie", "successor"]
     assert told == ["Lost"]
-    assert lane.slots.taken == 0
+    assert lane.in_flight.admission.taken == 0
     assert place.known("7").fence == 2
     assert place.is_empty()
 
@@ -159,7 +159,7 @@ def test_no_step_is_begun_once_the_claim_is_gone(place: Place) -> None:
 
     @app.handler("orders", key="$.id")
     def ship(order: dict[str, Any], ctx: Context) -> None:
-        worker.lane("orders").lose(ctx._delivery, "test")
+        worker.consumer("orders").in_flight.lose(ctx._delivery, "test")
         ctx.step("charge", lambda: work.do("charge"))
 
     place.send({"id": 7})

@@ -15,7 +15,7 @@ from driven import LEASE, Calls, Place, ledger_away, letter, new_place, shop, ta
 from running_apps import client_of
 from semel import App, Context, Fixed, Lost, Reject, Retry, SemelError, Transaction
 from semel.broker import running
-from semel.consumer.handlers import Guarantee
+from semel.consumer.handler import Guarantee
 from semel.ledger.contract import LedgerUnavailable, Status
 from semel.ledger.postgres.ledger import PostgresLedger
 from semel.sqs import Entry
@@ -85,7 +85,7 @@ class TestCommit:
         entry = place.known("p1", "payments")
         assert (entry.status, entry.result) == (Status.DONE, b'"entry p1"')
         assert place.is_empty("payments")
-        assert worker.lane("payments").slots.taken == 0
+        assert worker.consumer("payments").in_flight.admission.taken == 0
 
     @pytest.mark.parametrize("error", [ValueError("no"), Retry(after=5)])
     def test_a_failure_undoes_the_effect_and_the_next_attempt_makes_it(

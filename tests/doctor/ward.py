@@ -103,13 +103,13 @@ def delivered_twice(ward: Ward, queue: str) -> dict[str, int]:
         if number % 10 < 9:
             continue
         ward.place.broker.faults.set("duplicate", SICK, queue=queue)
-        lane = first.lane(queue)
+        lane = first.consumer(queue)
         first.worker.receive(lane)
         ward.place.broker.faults.clear()
         ward.place.clock.advance(0.01)
         second.drain()
         first.worker.work(lane)
-        first.worker.settle(lane)
+        first.worker.finish(lane)
     ward.until_empty(first, second, queue=queue)
     return {"concurrent": ward.injected("duplicate") - before}
 
@@ -132,13 +132,13 @@ def too_slow(ward: Ward, queue: str) -> dict[str, int]:
         ward.place.send({"id": f"{queue}-{number}"}, queue)
         if number % 100 != 9:
             continue
-        lane = slow.lane(queue)
+        lane = slow.consumer(queue)
         slow.worker.receive(lane)
         taken += ward.in_flight(queue)
         ward.place.clock.advance(LEASE + 3)
         other.drain()
         slow.worker.work(lane)
-        slow.worker.settle(lane)
+        slow.worker.finish(lane)
         ward.until_empty(slow, other, queue=queue)
     ward.until_empty(slow, other, queue=queue)
     return {"visibility": taken}
@@ -150,10 +150,10 @@ def killed(ward: Ward, queue: str) -> dict[str, int]:
     lost = 0
     for number in range(max(1, ward.messages // 100)):
         worker = ward.worker(queue)
-        lane = worker.lane(queue)
+        lane = worker.consumer(queue)
         if number % 2:
             worker.worker.receive(lane)
-            lost += len(lane.in_hand)
+            lost += len(lane.in_flight.deliveries)
         else:
             worker.crash_at("before_work")
             before = ward.in_flight(queue)

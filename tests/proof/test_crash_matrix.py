@@ -81,9 +81,9 @@ def test_every_row_has_its_test() -> None:
 
 def test_row_0_a_receive_whose_answer_is_lost_delays_the_message_and_no_more(case: Case) -> None:
     place, worker = case.place, case.worker()
-    lane = worker.lane("orders")
+    lane = worker.consumer("orders")
     with contextlib.closing(impatient(place)) as client:
-        lane.queue = known(client, "orders")
+        lane.setup.queue = known(client, "orders")
         place.broker.faults.set("lost-answer", 1.0)
         with pytest.raises(SqsError):
             worker.drain()
@@ -92,7 +92,7 @@ def test_row_0_a_receive_whose_answer_is_lost_delays_the_message_and_no_more(cas
         case.assert_nothing_done()  # handed out to nobody, and hidden until its time is over
         place.clock.advance(LEASE + 1)
         worker.drain()
-    assert lane.slots.taken == 0
+    assert lane.in_flight.admission.taken == 0
     case.assert_done_once()
 
 
@@ -101,14 +101,15 @@ def test_row_0_a_fifo_receive_is_repeated_under_its_own_id_and_gets_the_same_mes
     place.queue("orders.fifo")
     place.send({"id": 7}, "orders.fifo")
     worker = case.worker(queue="orders.fifo")
-    lane = worker.lane("orders.fifo")
+    lane = worker.consumer("orders.fifo")
     with contextlib.closing(impatient(place)) as client:
-        lane.queue = known(client, "orders.fifo")
+        lane.setup.queue = known(client, "orders.fifo")
         place.broker.faults.set("lost-answer", 1.0)
         with pytest.raises(SqsError):
-            lane.receive(lane.slots.take(1, 0), wait=0, attempt_id="this-receive")
+            lane.receiver.run_once()
         place.broker.faults.clear()
-        assert lane.receive(lane.slots.take(1, 0), wait=0, attempt_id="this-receive") == 1
+        assert lane.receiver.run_once() == 1
+        lane.claimer.run_once()
         worker.drain()
     case.assert_done_once(queue="orders.fifo")
 
@@ -192,7 +193,7 @@ def test_row_6_a_lost_delete_is_healed_by_the_next_delivery(case: Case) -> None:
     place.clock.advance(LEASE + 1)
     place.broker.faults.clear()
     assert worker.drain() == 0
-    assert worker.lane("orders").metrics.healed.count == 1
+    assert worker.consumer("orders").metrics.healed.count == 1
     case.assert_done_once()
 
 
@@ -207,7 +208,7 @@ def test_row_6_a_delete_with_an_old_handle_is_healed_by_whoever_has_the_fresh_on
     lane = take(first)
     place.broker.faults.clear()
     first.worker.work(lane)
-    first.worker.settle(lane)
+    first.worker.finish(lane)
     assert case.effects.all() == [("7", 1)]
     place.clock.advance(LEASE + 2)
     other.drain()
@@ -234,7 +235,7 @@ def test_row_7a_a_heartbeat_that_fails_for_a_moment_is_made_up_for_and_nothing_i
         place.broker.faults.set("server-error", 1.0)
         place.clock.advance(LEASE / 3)
         worker.worker.beat()
-        assert worker.lane("orders").metrics.heartbeat_failed.count == 1
+        assert worker.consumer("orders").metrics.heartbeat_failed.count == 1
         place.broker.faults.clear()
         place.clock.advance(LEASE / 3)
         worker.worker.beat()
@@ -263,7 +264,7 @@ def test_row_7a_if_sqs_confirms_no_heartbeat_until_the_visibility_ends_the_work_
 
     worker = case.worker(before=work_long)
     worker.drain()
-    assert worker.lane("orders").metrics.heartbeat_lost.count == 1
+    assert worker.consumer("orders").metrics.heartbeat_lost.count == 1
     place.clock.advance(LEASE + 2)
     case.worker().drain()
     case.assert_done_once(fence=1)
@@ -307,7 +308,7 @@ def test_row_7b_work_whose_handle_has_become_invalid_goes_on_and_its_lease_keeps
     worker = case.worker(queue="orders.fifo", before=work_while_it_is_taken_away)
     worker.drain()
     assert told == [False]
-    assert worker.lane("orders.fifo").metrics.heartbeat_lost.count == 1
+    assert worker.consumer("orders.fifo").metrics.heartbeat_lost.count == 1
     place.clock.advance(LEASE + 2)
     case.worker(queue="orders.fifo").drain()
     case.assert_done_once(fence=1, queue="orders.fifo")
@@ -328,9 +329,9 @@ def test_row_8_a_zombie_that_wakes_after_the_takeover_changes_nothing(case: Case
     zombie = case.worker(before=sleep_through_the_lease, after=end)
     lane = take(zombie)
     zombie.worker.work(lane)
-    zombie.worker.settle(lane)
+    zombie.worker.finish(lane)
     assert lane.metrics.completed.count == 0
-    assert lane.slots.taken == 0
+    assert lane.in_flight.admission.taken == 0
     assert case.effects.all() == ([("7", 2)] if case.transactional else [("7", 2), ("7", 1)])
     case.assert_settled(fence=2)
 
@@ -345,7 +346,7 @@ def test_row_8_a_zombie_takes_nothing_away_from_a_successor_that_is_not_done_yet
     zombie = case.worker(before=sleep_through_the_lease)
     lane = take(zombie)
     zombie.worker.work(lane)
-    zombie.worker.settle(lane)
+    zombie.worker.finish(lane)
     assert lane.metrics.deleted.count == 0
     assert len(place.messages()) == 1
     assert (place.known("7").status, place.known("7").fence) == (Status.CLAIMED, 2)
@@ -361,7 +362,7 @@ def test_row_9_of_two_copies_one_runs_and_the_other_waits_for_the_rest_of_the_le
     def meanwhile(_ctx: Context) -> None:
         place.clock.advance(10)
         second.drain()
-        assert second.lane("orders").metrics.bounced.count == 1
+        assert second.consumer("orders").metrics.bounced.count == 1
         assert LEASE - 10 <= place.hidden_for() <= LEASE - 10 + 2
 
     first = case.worker(before=meanwhile)
@@ -369,7 +370,7 @@ def test_row_9_of_two_copies_one_runs_and_the_other_waits_for_the_rest_of_the_le
     lane = take(first)
     place.broker.faults.clear()
     first.worker.work(lane)
-    first.worker.settle(lane)
+    first.worker.finish(lane)
     place.clock.advance(LEASE)
     second.drain()
     case.assert_done_once()
@@ -434,10 +435,10 @@ def test_row_11_what_was_done_before_sqs_made_it_a_dead_letter_is_not_done_again
 def test_row_12_while_the_ledger_is_down_nothing_runs_and_the_message_comes_back(case: Case) -> None:
     place, worker = case.place, case.worker(ledger=case.ledger(impatient=True))
     heard: list[bool] = []
-    worker.lane("orders").ledger_answers = heard.append
+    worker.consumer("orders").reporter.on_ledger_result = heard.append
     with case.store.outage():
         take(worker)
-        worker.worker.settle(worker.lane("orders"))
+        worker.worker.finish(worker.consumer("orders"))
     assert heard == [False]  # for the circuit breaker, which pauses polling
     case.assert_nothing_done()
     assert 0 < place.hidden_for() <= 2
@@ -458,7 +459,7 @@ def test_row_12_a_ledger_that_goes_down_during_the_work_loses_nothing_and_double
         worker.worker.work(lane)
     assert len(place.messages()) == 1
     if not case.transactional:
-        worker.worker.settle(lane)  # the record is made as long as the claim is ours
+        worker.worker.finish(lane)  # the record is made as long as the claim is ours
         case.assert_done_once(fence=1)
         return
     case.assert_nothing_done()
@@ -485,7 +486,7 @@ def test_row_13_a_commit_that_did_not_happen_after_all_is_made_by_the_next_attem
     lose_the_answer_to_a_commit(ledger, carried_out=False)
     worker = case.worker(ledger=ledger)
     take(worker)
-    worker.worker.work(worker.lane("orders"))
+    worker.worker.work(worker.consumer("orders"))
     case.assert_nothing_done()
     case.place.clock.advance(2)
     worker.drain()

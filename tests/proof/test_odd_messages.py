@@ -24,7 +24,7 @@ import suite
 from driven import Place, new_place
 from semel import App, Batch, Message
 from semel.broker.engine.validation import checked_attributes
-from semel.consumer.handlers import Handler
+from semel.consumer.handler import Handler
 from semel.dlq.glancing import Glance
 from semel.dlq.model import DeadLetter
 from semel.ledger.sqlite.ledger import SqliteLedger

@@ -112,10 +112,10 @@ class World:
         """Everything that this worker can do now, unless it is the one that pauses."""
         with self.surviving(driver):
             inline = driver.worker
-            lane = driver.lane(QUEUE)
+            lane = driver.consumer(QUEUE)
             inline.receive(lane)
             inline.work(lane)
-            inline.settle(lane)
+            inline.finish(lane)
 
     @contextlib.contextmanager
     def surviving(self, driver: Driver) -> Iterator[None]:
@@ -141,7 +141,7 @@ class World:
                     self.act(what, self.drivers[who], move)
 
     def act(self, what: str, driver: Driver, move: Move) -> None:
-        inline, lane = driver.worker, driver.lane(QUEUE)
+        inline, lane = driver.worker, driver.consumer(QUEUE)
         self.busy = driver
         before = len(self.holds)
         match what:
@@ -153,7 +153,7 @@ class World:
                     inline.receive(lane)
                 inline.work(lane)
                 with self.fault("lost-delete" if lose else None):
-                    inline.settle(lane)
+                    inline.finish(lane)
                 self.check_nothing_is_discarded(before)
             case "receive":
                 inline.receive(lane)
@@ -166,10 +166,10 @@ class World:
                 self.pauses = [move[2]]
                 inline.work(lane)
             case "settle":
-                inline.settle(lane)
+                inline.finish(lane)
             case "settle, losing deletes":
                 with self.fault("lost-delete"):
-                    inline.settle(lane)
+                    inline.finish(lane)
             case "beat":
                 inline.beat()
         self.pauses = []

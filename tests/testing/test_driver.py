@@ -210,7 +210,7 @@ def test_whoever_dies_wherever_each_effect_is_there_as_promised(
     assert sqs_broker.peek("orders") == []
     dead = [message["Body"] for message in sqs_broker.peek("dead-orders")]
     assert set(dead) == {'{"id": "bad"}'}
-    assert len(dead) == 1 or point == "after_bury" or point == "after_outbox_send"
+    assert len(dead) == 1 or point == "after_dead_letter" or point == "after_outbox_send"
     if kind in TRANSACTIONAL:
         assert effects == EFFECTS
         receipts = {message["Body"] for message in sqs_broker.peek("receipts")}

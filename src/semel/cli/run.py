@@ -13,7 +13,7 @@ from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.consumer.processes import Wanted
-    from semel.consumer.runtime import Report
+    from semel.consumer.report import Report
 
 UNFINISHED: Final = 3
 NOT_EMPTY: Final = 4

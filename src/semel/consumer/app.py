@@ -17,9 +17,10 @@ from semel.consumer import key_rules
 from semel.consumer import settings as settings_
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
-from semel.consumer.handlers import Handler, inspect_handler
-from semel.consumer.lane import Lane, Tools
-from semel.consumer.runtime import Report, Runtime
+from semel.consumer.handler import Handler, inspect_handler
+from semel.consumer.queue_setup import QueueSetup, Tools
+from semel.consumer.report import Report
+from semel.consumer.runtime import Runtime
 from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
@@ -121,9 +122,8 @@ class App:
             gc.set_threshold(*CALM)
         with ExitStack() as stack:
             runtime = self.prepare(stack, **how)
-            self.announce(
-                [threads.lane for threads in runtime.lanes], runtime.ledger, runtime.client, how.get("name", "")
-            )
+            setups = [consumer.setup for consumer in runtime.consumers]
+            self.announce(setups, runtime.ledger, runtime.client, how.get("name", ""))
             gc.freeze()  # what is here now stays: nobody need look at it again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
@@ -154,16 +154,16 @@ class App:
         """A runtime that can be started; `stack` closes what was opened for it."""
         tools = tools or self.tools(stack)
         client, ledger = self.client(), self.ledger(stack)
-        lanes = self.lanes(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
+        setups = self.queue_setups(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
         limit = self.drain_limit if drain is None else seconds(drain)
-        runtime = Runtime(lanes, ledger, client, tools, drain=limit, burst=burst)
+        runtime = Runtime(setups, ledger, client, tools, drain=limit, burst=burst)
         if health is not None:
             identity = Identity.new(name or os.path.basename(sys.argv[0]))
             endpoint.serve(
                 stack,
                 health,
                 identity,
-                [lane.name for lane in lanes],
+                [setup.name for setup in setups],
                 health=runtime.health,
                 metrics=tools.metrics.text,
                 control=RuntimeControl(runtime, identity),
@@ -217,7 +217,7 @@ class App:
         stack.callback(ledger.close)
         return ledger
 
-    def lanes(
+    def queue_setups(
         self,
         client: Client,
         ledger: Ledger,
@@ -226,40 +226,40 @@ class App:
         create_dlq: bool = False,
         only: Mapping[str, Any] | None = None,
         **command_line: Any,
-    ) -> list[Lane]:
-        """One lane a handler, its settings resolved. Raises SemelError for whatever could not work."""
+    ) -> list[QueueSetup]:
+        """One for each handler, its settings resolved. Raises SemelError for whatever could not work."""
         if not self.handlers:
             raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
         chosen = [handler for name, handler in self.handlers.items() if only is None or name in only]
-        return [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
+        return [self._queue_setup(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
 
-    def announce(self, lanes: Sequence[Lane], ledger: Ledger, client: Client, name: str = "") -> None:
+    def announce(self, setups: Sequence[QueueSetup], ledger: Ledger, client: Client, name: str = "") -> None:
         """Say what is about to run, and warn of what a user should know before it does."""
         what = f"started {name}" if name else "started"
         logger.info("%s: ledger %s, SQS at %s", what, self._name_of(ledger), client.endpoint)
-        for lane in lanes:
+        for setup in setups:
             logger.info(
                 "queue %s: handler %s, %s; key %s, concurrency %d, dead-letter queue %s",
-                lane.name,
-                lane.handler.name,
-                lane.handler.guarantee.summary,
-                lane.handler.key,
-                lane.concurrency,
-                lane.dead_letters.name if lane.dead_letters else "none",
+                setup.name,
+                setup.handler.name,
+                setup.handler.guarantee.summary,
+                setup.handler.key,
+                setup.settings.concurrency,
+                setup.dead_letters.name if setup.dead_letters else "none",
             )
-            if lane.dead_letters is None:
+            if setup.dead_letters is None:
                 logger.warning(
                     "%s has no dead-letter queue: a message that always fails is tried again until its retention is "
                     "over, and is lost then; give the queue a RedrivePolicy, or run with --create-dlq",
-                    lane.name,
+                    setup.name,
                 )
-        _warn_of_new_keys(lanes, ledger)
+        _warn_of_new_keys(setups, ledger)
 
     def _name_of(self, ledger: Ledger) -> str:
         address = self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
         return type(ledger).__name__ if isinstance(address, Ledger) else address
 
-    def _lane(
+    def _queue_setup(
         self,
         handler: Handler,
         client: Client,
@@ -267,7 +267,7 @@ class App:
         tools: Tools,
         command_line: Mapping[str, Any],
         create_dlq: bool,
-    ) -> Lane:
+    ) -> QueueSetup:
         queue = client.queue(handler.queue)
         attributes = queue.attributes()
         if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
@@ -286,7 +286,7 @@ class App:
                 "use a PostgreSQL or SQLite ledger, or leave `tx` out of the handler"
             )
         dead_letters = client.queue(found.dead_letter) if found.dead_letter else None
-        return Lane(handler, found, queue, dead_letters, ledger, tools)
+        return QueueSetup(handler, found, queue, dead_letters, ledger, tools)
 
     # In tests.
 
@@ -305,11 +305,11 @@ class App:
             self._drain = None
 
 
-def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
-    rules = {lane.scope: str(lane.handler.key) for lane in lanes}
-    names = {lane.scope: lane.name for lane in lanes}
+def _warn_of_new_keys(setups: Sequence[QueueSetup], ledger: Ledger) -> None:
+    rules = {setup.scope: str(setup.handler.key) for setup in setups}
+    names = {setup.scope: setup.name for setup in setups}
     try:
-        replaced = key_rules.replaced(rules, ledger, lanes[0].tools.claimant())
+        replaced = key_rules.replaced(rules, ledger, setups[0].tools.claimant())
     except LedgerError as error:
         logger.warning("the ledger could not say whether the keys are those of the last start: %s", error)
         return

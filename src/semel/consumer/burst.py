@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from semel.consumer.delivery import Delivery
-from semel.consumer.lane import Lane
-from semel.consumer.life import State
+from semel.consumer.in_flight import InFlight
+from semel.consumer.lifecycle import State
+from semel.consumer.queue_consumer import QueueConsumer
+from semel.consumer.queue_setup import QueueSetup
 from semel.consumer.settings import RECOMMENDED_RECEIVES
-from semel.consumer.threads import LaneThreads
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs.errors import SqsError
 
@@ -26,45 +27,41 @@ _NOT_VISIBLE: Final = "ApproximateNumberOfMessagesNotVisible"
 _DELAYED: Final = "ApproximateNumberOfMessagesDelayed"
 
 
-class _PutBack:
-    """What was put back into one queue and has not come again: retries, and what another worker has claimed.
+class _Returned:
+    """What was returned to one queue and has not come again: retries, and what another worker has claimed.
 
     Some of it is given up on, which means not awaited: a message that has no dead-letter queue to go to, and where
     nothing limits the attempts, one that has failed a few times."""
 
-    def __init__(self, lane: Lane, monotonic: Callable[[], float]) -> None:
-        self._limited = lane.settings.max_attempts is not None or lane.settings.max_receives is not None
+    def __init__(self, setup: QueueSetup, monotonic: Callable[[], float]) -> None:
+        self._limited = setup.settings.max_attempts is not None or setup.settings.max_receives is not None
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._visible_at: dict[str, float] = {}  # by message id
         self._duplicates: list[tuple[Delivery, Delivery]] = []  # each with the one of its key that is in progress here
-        self._lane = lane
         self._given_up: set[str] = set()  # message ids
         self._last_news = monotonic()
-        self._watch = lane.arrived
-        lane.arrived, lane.put_back = self._arrived, self._add
 
-    def _arrived(self, deliveries: list[Delivery]) -> None:
-        self._watch(deliveries)
+    def arrived(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
             for delivery in deliveries:
                 self._visible_at.pop(delivery.received.message_id, None)
                 if delivery.received.message_id not in self._given_up:
                     self._last_news = self._monotonic()
 
-    def _add(self, delivery: Delivery, seconds: float) -> None:
+    def add(self, table: InFlight, delivery: Delivery, seconds: float) -> None:
         name = delivery.received.message_id
-        with self._lane.lock:
-            others = [other for other in self._lane.in_hand.values() if other is not delivery]
+        with table.lock:
+            others = [other for other in table.deliveries.values() if other is not delivery]
         first = next((other for other in others if other.ledger_key == delivery.ledger_key), None)
         with self._lock:
-            if delivery.state is State.BOUNCED and first is not None:
+            if delivery.state is State.CLAIMED_ELSEWHERE and first is not None:
                 self._duplicates.append((delivery, first))
             self._visible_at[name] = self._monotonic() + seconds
             if delivery.dlq_failed or not (self._limited or delivery.attempt < RECOMMENDED_RECEIVES):
                 self._given_up.add(name)
 
-    def show_duplicates(self) -> None:
+    def show_duplicates(self, table: InFlight) -> None:
         """Those of work that is recorded by now need not stay hidden for a lease: they come now, and are deleted."""
         with self._lock:
             done = [pair for pair in self._duplicates if pair[1].state in (State.RECORDED, State.ACKED)]
@@ -72,7 +69,7 @@ class _PutBack:
             for duplicate, _ in done:
                 self._visible_at[duplicate.received.message_id] = self._monotonic() + 1
         if done:
-            self._lane.hiding.put([(duplicate, 0) for duplicate, _ in done])
+            table.inboxes.hide.put([(duplicate, 0) for duplicate, _ in done])
 
     def count(self) -> tuple[int, int]:
         """How many there are: those that are awaited, and those that were given up on."""
@@ -91,17 +88,22 @@ class _PutBack:
 
 
 class Burst:
-    def __init__(self, lanes: Sequence[LaneThreads], ledger: Ledger, monotonic: Callable[[], float]) -> None:
-        self._lanes = lanes
+    def __init__(self, setups: Sequence[QueueSetup], ledger: Ledger, monotonic: Callable[[], float]) -> None:
         self._ledger = ledger
         self._monotonic = monotonic
-        self._put_back = {threads.lane.name: _PutBack(threads.lane, monotonic) for threads in lanes}
+        self._returned = {setup.name: _Returned(setup, monotonic) for setup in setups}
         self._asked: dict[str, tuple[int, bool]] = {}  # by queue: at which empty poll SQS was asked, and its answer
         self._empty_since: float | None = None
 
-    def is_over(self, unsendable: int) -> bool:
+    def on_received(self, table: InFlight, chunk: Sequence[Delivery]) -> None:
+        self._returned[table.setup.name].arrived(chunk)
+
+    def on_returned(self, table: InFlight, delivery: Delivery, seconds: float) -> None:
+        self._returned[table.setup.name].add(table, delivery, seconds)
+
+    def is_over(self, consumers: Sequence[QueueConsumer], unsendable: int) -> bool:
         """`unsendable`: messages of the outbox that SQS did not take."""
-        empty = [self._is_empty(threads) for threads in self._lanes]  # each is looked at, also if one is not empty
+        empty = [self._is_empty(consumer) for consumer in consumers]  # each is asked, also if one is not empty
         if not all(empty):
             self._empty_since = None
             return False
@@ -110,32 +112,33 @@ class Burst:
         return self._outbox_is_done(unsendable, self._empty_since)
 
     def waiting(self) -> dict[str, int]:
-        """Messages that were put back and have not come again, by queue."""
-        counts = {name: sum(put_back.count()) for name, put_back in self._put_back.items()}
+        """Messages that were returned and have not come again, by queue."""
+        counts = {name: sum(returned.count()) for name, returned in self._returned.items()}
         return {name: count for name, count in counts.items() if count}
 
-    def _is_empty(self, threads: LaneThreads) -> bool:
-        lane, put_back = threads.lane, self._put_back[threads.lane.name]
-        put_back.show_duplicates()
-        awaited, given_up = put_back.count()
+    def _is_empty(self, consumer: QueueConsumer) -> bool:
+        returned, receiver = self._returned[consumer.name], consumer.receiver
+        returned.show_duplicates(consumer.in_flight)
+        awaited, given_up = returned.count()
         if awaited:
-            threads.empty_polls = 0  # those that count come after it
+            receiver.empty_polls = 0  # those that count come after it
             return False
-        if lane.in_hand or threads.empty_polls < EMPTY_POLLS:
-            return put_back.only_given_up(list(lane.in_hand))
-        return not self._more_to_come(threads, given_up)
+        in_progress = list(consumer.in_flight.deliveries)
+        if in_progress or receiver.empty_polls < EMPTY_POLLS:
+            return returned.only_given_up(in_progress)
+        return not self._more_to_come(consumer, given_up)
 
-    def _more_to_come(self, threads: LaneThreads, given_up: int) -> bool:
+    def _more_to_come(self, consumer: QueueConsumer, given_up: int) -> bool:
         """What no poll shows: messages that SQS delays, or that somebody else has in flight. Asked once a poll."""
-        name, poll = threads.lane.name, threads.empty_polls
+        name, poll = consumer.name, consumer.receiver.empty_polls
         if name not in self._asked or self._asked[name][0] != poll:
             try:
-                counts = threads.lane.queue.attributes(_NOT_VISIBLE, _DELAYED)
+                counts = consumer.setup.queue.attributes(_NOT_VISIBLE, _DELAYED)
             except SqsError:
                 counts = {}
             in_flight = int(counts.get(_NOT_VISIBLE, 0)) > given_up
-            idle = self._monotonic() - threads.last_message
-            more = int(counts.get(_DELAYED, 0)) > 0 or (in_flight and idle < threads.lane.settings.lease)
+            idle = self._monotonic() - consumer.receiver.last_message
+            more = int(counts.get(_DELAYED, 0)) > 0 or (in_flight and idle < consumer.setup.settings.lease)
             self._asked[name] = (poll, more)
         return self._asked[name][1]
 

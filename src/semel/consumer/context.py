@@ -60,7 +60,7 @@ class Context:
 
     @property
     def queue(self) -> str:
-        return self._delivery.lane.name
+        return self._delivery.setup.name
 
     @property
     def message(self) -> Message:
@@ -102,7 +102,7 @@ class Context:
         note. In an async handler it is awaited, and `work` may be a coroutine function or a plain one, which then
         runs on the loop.
         """
-        if self._delivery.lane.handler.is_async:
+        if self._delivery.setup.handler.is_async:
             return self._async_step(name, work)
         found = self._noted(name)
         if found is not _MISSING:
@@ -129,15 +129,15 @@ class Context:
         return result
 
     def _noted(self, name: str) -> Any:
-        found = self._delivery.notes.get(name)
+        found = self._delivery.steps.get(name)
         return _MISSING if found is None else orjson.loads(found)
 
     def _note(self, name: str, value: bytes) -> None:
         delivery = self._delivery
         assert delivery.claim is not None
-        if not delivery.lane.ledger.save_step(delivery.claim, name, value):
+        if not delivery.setup.ledger.save_step(delivery.claim, name, value):
             raise Lost(f"the claim on {self.key!r} was gone when its step {name!r} was to be noted")
-        delivery.notes = {**delivery.notes, name: value}
+        delivery.steps = {**delivery.steps, name: value}
 
 
 def _encode(name: str, result: Any) -> bytes:
@@ -149,13 +149,13 @@ def _encode(name: str, result: Any) -> bytes:
         ) from None
 
 
-CURRENT: ContextVar[Context] = ContextVar("semel_current")
+CURRENT: ContextVar[Delivery] = ContextVar("semel_current")
 
 
 def current() -> Context:
     """The context of the handler that runs in this thread or task."""
     try:
-        return CURRENT.get()
+        return CURRENT.get().context
     except LookupError:
         raise SemelError("no handler runs here: the current context exists only while a message is handled") from None
 

@@ -1,107 +1,93 @@
-"""One message in this process's hands, from its receipt to the end of its life here.
+"""One message in this process, from its receipt to the end of its life here.
 
-Its `state` changes only through its lane, which asks the table of `life` under one lock.
+Its `state` changes only through the table of deliveries in flight, which asks the lifecycle under one lock.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.consumer.context import Context, Message
-from semel.consumer.life import Action, State
+from semel.consumer.lifecycle import Action, State
 from semel.ledger.contract import Claim
 
 if TYPE_CHECKING:
-    from semel.consumer.lane import Lane
+    from semel.consumer.queue_setup import QueueSetup
 
-_NO_NOTES: Mapping[str, bytes] = {}
+_NOT_LOST: Final = threading.Lock()  # guards the creation of `lost` events, which few handlers ask for
 
 
 class Delivery:
-    __slots__ = (
-        "_context",
-        "_lost",
-        "after_beat",
-        "attempt",
-        "beat_at",
-        "beating",
-        "cancel",
-        "claim",
-        "dlq_failed",
-        "error",
-        "fence",
-        "group",
-        "held_for",
-        "hidden",
-        "is_lost",
-        "key",
-        "key_origin",
-        "lane",
-        "lease_ends",
-        "ledger_key",
-        "notes",
-        "payload",
-        "problem",
-        "receipt",
-        "received",
-        "received_at",
-        "result",
-        "retry_after",
-        "size",
-        "started_at",
-        "state",
-        "stopped",
-        "value",
-        "visible_at",
-    )
+    """What is not set yet is read from the class, so that a delivery costs only what it needs."""
 
-    def __init__(self, lane: Lane, received: Message, received_at: float, visible_at: float) -> None:
-        self.lane = lane
+    state = State.RECEIVED
+    number = 0  # in the order of receipt
+    # Times by the monotonic clock. Deadlines are counted from before the call that set them.
+    claimed_at = 0.0
+    started_at = 0.0
+    finished_at = 0.0
+    hidden = True  # from other consumers, as far as we know
+    # Read from the message.
+    key = ""
+    key_origin = ""
+    ledger_key = ""
+    payload = ""
+    value: Any = None
+    problem = ""  # why it cannot be handled: undecodable, without a key
+    # From the ledger.
+    claim: Claim | None = None
+    fence = 0
+    attempt = 0  # how often it was claimed
+    unstarted = 0  # of those, claims whose worker died before the handler was called
+    steps: Mapping[str, bytes] = {}  # results of ctx.step, and what the consumer has noted itself
+    held_for = 0.0
+    claiming = False  # the claim call is under way
+    unwanted = False  # to be returned as soon as the claim call has ended
+    # What came of it.
+    error = ""
+    result = b""
+    retry_after: float | None = None
+    dlq_failed = False  # it could not be moved to the dead-letter queue
+    # The heartbeat's.
+    beat_at = 0.0
+    beating = False  # an extension is under way
+    stopped = False  # no further extension
+    after_beat: tuple[Action, ...] = ()  # what to do once the extension under way has ended
+    # The handler's.
+    is_lost = False
+    cancel: Callable[[], None] | None = None
+    _lost: threading.Event | None = None
+    _context: Context | None = None
+
+    def __init__(
+        self, setup: QueueSetup, received: Message, received_at: float, visible_at: float, arrived_at: float = 0.0
+    ) -> None:
+        self.setup = setup
         self.received = received
         self.receipt = received.receipt
-        self.size = len(received.body)
-        self.group = received.group if lane.fifo else None
-        self.state = State.RECEIVED
-        # Times by the monotonic clock; those from which a deadline is counted are taken before the call.
-        self.received_at = received_at
-        self.started_at = 0.0
+        body = received.body
+        self.size = len(body) if body.isascii() else len(body.encode("utf-8", "surrogatepass"))
+        self.group = received.group if setup.fifo else None
+        self.received_at = received_at  # before the call that received it
         self.visible_at = visible_at  # when SQS shows it to others, unless the heartbeat succeeds before
-        self.hidden = True  # as far as we know
         self.lease_ends = visible_at
-        # What was read from it.
-        self.key = ""
-        self.key_origin = ""
-        self.ledger_key = ""
-        self.payload = ""
-        self.value: Any = None
-        self.problem = ""  # why it cannot be handled: undecodable, without a key
-        # What the ledger said.
-        self.claim: Claim | None = None
-        self.fence = 0
-        self.attempt = 0
-        self.notes = _NO_NOTES
-        self.held_for = 0.0
-        # What came of it.
-        self.error = ""
-        self.result = b""
-        self.retry_after: float | None = None
-        self.dlq_failed = False  # it was to become a dead letter, and could not
-        # The heartbeat's: a call about it is under way; and what is to be done once that is over.
-        self.beat_at = 0.0
-        self.beating = False
-        self.stopped = False
-        self.after_beat: tuple[Action, ...] = ()
-        # The handler's.
-        self.is_lost = False
-        self._lost: threading.Event | None = None
-        self.cancel: Callable[[], None] | None = None
-        self._context: Context | None = None
+        self.arrived_at = arrived_at  # after that call
 
     @property
     def deadline(self) -> float:
         return min(self.visible_at, self.lease_ends) if self.hidden else self.lease_ends
+
+    @property
+    def starts(self) -> int:
+        """How often its handler was called, this attempt included, as far as the ledger knows."""
+        return self.attempt - self.unstarted
+
+    @property
+    def owned_claim(self) -> Claim:
+        assert self.claim is not None
+        return self.claim
 
     @property
     def context(self) -> Context:
@@ -110,16 +96,16 @@ class Delivery:
         return self._context
 
     def lost_event(self) -> threading.Event:
-        with self.lane.lock:
+        with _NOT_LOST:
             if self._lost is None:
                 self._lost = threading.Event()
                 if self.is_lost:
                     self._lost.set()
             return self._lost
 
-    def tell(self) -> None:
-        """The claim is gone: set what the handler may be watching, and cancel it if it can be."""
-        with self.lane.lock:
+    def notify_lost(self) -> None:
+        """The claim may be gone: set the event that the handler may watch, and cancel the handler if it is async."""
+        with _NOT_LOST:
             self.is_lost = True
             lost, cancel = self._lost, self.cancel
         if lost is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from semel.consumer import outbox
+from semel.consumer import outbox_dispatcher
 from semel.consumer.processes import Wanted, chosen, prepared
 from semel.ledger.contract import Ledger
 
@@ -15,25 +15,25 @@ def explain(wanted: Wanted) -> dict[str, Any]:
     with ExitStack() as stack:
         ledger = app.ledger(stack)
         client = app.client()
-        lanes = app.lanes(client, ledger, app.tools(stack), only=chosen(wanted), **wanted.options)
+        setups = app.queue_setups(client, ledger, app.tools(stack), only=chosen(wanted), **wanted.options)
         return {
             "endpoint": client.endpoint,
             "ledger": type(ledger).__name__,
-            "outbox": outbox.described(ledger.outbox_status()) if ledger.transactional else None,
+            "outbox": outbox_dispatcher.described_status(ledger.outbox_status()) if ledger.transactional else None,
             "handlers": [
                 {
-                    "queue": lane.name,
-                    "handler": lane.handler.name,
-                    "guarantee": str(lane.handler.guarantee),
-                    "key": lane.handler.key.origin,
-                    "fifo": lane.fifo,
-                    "dead_letter_queue": lane.dead_letters.name if lane.dead_letters else None,
+                    "queue": setup.name,
+                    "handler": setup.handler.name,
+                    "guarantee": str(setup.handler.guarantee),
+                    "key": setup.handler.key.origin,
+                    "fifo": setup.fifo,
+                    "dead_letter_queue": setup.dead_letters.name if setup.dead_letters else None,
                     "settings": {
-                        name: {"value": _shown(name, getattr(lane.settings, name), ledger), "source": source}
-                        for name, source in lane.settings.sources.items()
+                        name: {"value": _shown(name, getattr(setup.settings, name), ledger), "source": source}
+                        for name, source in setup.settings.sources.items()
                     },
                 }
-                for lane in lanes
+                for setup in setups
             ],
         }
 

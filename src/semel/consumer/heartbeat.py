@@ -1,4 +1,4 @@
-"""One heartbeat for all messages in hand: it keeps them hidden, and their leases alive.
+"""One heartbeat for all messages in flight, beside the line: it keeps them hidden, and their leases alive.
 
 The rules:
 1. It starts at the receipt and stops before a delete, a back-off or a release; a beat under way is waited for.
@@ -22,56 +22,60 @@ from typing import Final
 from semel.consumer.backoff import LONGEST
 from semel.consumer.backoff import MARGIN as CAP_MARGIN
 from semel.consumer.delivery import Delivery
-from semel.consumer.lane import MARGIN, Lane
+from semel.consumer.handler_caller import MARGIN
+from semel.consumer.in_flight import InFlight
 from semel.consumer.ledger_calls import one_by_one
-from semel.consumer.life import BEATING, LEASED, State
+from semel.consumer.lifecycle import BEATING, LEASED, State
+from semel.consumer.stage import IDLE
 from semel.ledger.contract import Claim, LedgerError, LedgerUnavailable
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
 from semel.telemetry.attempt_log.log import Step
 
 SHARE: Final = 1 / 3
-AT_ONCE: Final = 100  # messages of one lane in one round; ten a call
+AT_ONCE: Final = 100  # messages of one queue in one round; ten a call
 CALL_SHARE: Final = 1 / 6  # of the lease: how long SQS may take for all calls of a round; nothing is tried twice in it
+MOST_THREADS: Final = 4
+LONG_ROUND: Final = 0.5  # seconds
 TOGETHER: Final = 0.05  # what is due within this share of the lease goes with the batch, to fill it up
 
 
 class Heartbeat:
-    """Knows which lane has a beat due when; whose beat it is, the lane's messages in hand say themselves. So nothing
-    here keeps a message alive that is over. `round` does what is due now; threads or a test call it."""
+    """Knows which queue has an extension due when; for which messages, its deliveries in flight say themselves. So
+    nothing here keeps a message alive that is over. `run_once` does what is due now; threads or a test call it."""
 
     def __init__(self, monotonic: Callable[[], float], chance: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._chance = chance
-        self._due: list[tuple[float, int, Lane]] = []
-        self._next: dict[Lane, float] = {}  # when each lane is looked at next
+        self._due: list[tuple[float, int, InFlight]] = []
+        self._next: dict[InFlight, float] = {}  # when each queue is looked at next
         self._order = count()
         self._changed = threading.Condition(threading.Lock())
         self.closed = False
+        self.last_round = 0.0  # seconds
 
-    def watch(self, deliveries: Sequence[Delivery]) -> None:
-        """Messages that have just been received, all of one lane."""
-        lane = deliveries[0].lane
-        due = self._monotonic() + self._interval(lane)
+    def watch(self, table: InFlight, deliveries: Sequence[Delivery]) -> None:
+        """Messages that have just been received."""
+        due = self._monotonic() + self._interval(table)
         for delivery in deliveries:
             delivery.beat_at = due
-        self._look_at(lane, due)
+        self._look_at(table, due)
 
-    def _interval(self, lane: Lane) -> float:
-        return lane.settings.lease * SHARE * (0.85 + 0.15 * self._chance())
+    def _interval(self, table: InFlight) -> float:
+        return table.setup.settings.lease * SHARE * (0.85 + 0.15 * self._chance())
 
-    def _look_at(self, lane: Lane, due: float) -> None:
+    def _look_at(self, table: InFlight, due: float) -> None:
         with self._changed:
-            if self._next.get(lane, math.inf) <= due:
+            if self._next.get(table, math.inf) <= due:
                 return
-            self._next[lane] = due
+            self._next[table] = due
             first = not self._due or due < self._due[0][0]
-            heapq.heappush(self._due, (due, next(self._order), lane))
+            heapq.heappush(self._due, (due, next(self._order), table))
             if first:
                 self._changed.notify()
 
-    def take(self, timeout: float) -> tuple[Lane, list[Delivery]] | None:
-        """Messages of one lane whose beat is due; None if no lane's was in time, or if it is closed."""
+    def take(self, timeout: float) -> tuple[InFlight, list[Delivery]] | None:
+        """Messages of one queue whose extension is due; None if none was in time, or if it is closed."""
         with self._changed:
             now = self._monotonic()
             if not self._due or self._due[0][0] > now:
@@ -81,31 +85,33 @@ class Heartbeat:
                 now = self._monotonic()
             if self.closed or not self._due or self._due[0][0] > now:
                 return None
-            due, _, lane = heapq.heappop(self._due)
-            if self._next.get(lane) == due:
-                del self._next[lane]
-        return lane, self._begin(lane, now)
+            due, _, table = heapq.heappop(self._due)
+            if self._next.get(table) == due:
+                del self._next[table]
+        return table, self._begin(table, now)
 
-    def round(self, timeout: float) -> bool:
-        """Wait for something to be due, and beat. False if nothing was."""
+    def run_once(self, timeout: float = 0.0) -> bool:
+        """Wait for something to be due, and do it. False if nothing was."""
         found = self.take(timeout)
         if found is None:
             return False
-        lane, alive = found
+        table, alive = found
         if alive:
+            began = self._monotonic()
             try:
-                self._beat(lane, alive)
+                self._beat(table, alive)
             finally:
-                self._end(lane, alive)
+                self._end(table, alive)
+                self.last_round = self._monotonic() - began
         return True
 
-    def _begin(self, lane: Lane, now: float) -> list[Delivery]:
-        """Those that want a beat now or soon, marked as having one under way. The lane is looked at again in time."""
-        soon = now + lane.settings.lease * TOGETHER
+    def _begin(self, table: InFlight, now: float) -> list[Delivery]:
+        """Those that want a beat now or soon, marked as having one under way. The queue is looked at again in time."""
+        soon = now + table.setup.settings.lease * TOGETHER
         taken: list[Delivery] = []
         left = math.inf
-        with lane.lock:
-            for delivery in lane.in_hand.values():
+        with table.lock:
+            for delivery in table.deliveries.values():
                 if delivery.stopped or delivery.beating or delivery.state not in BEATING:
                     continue
                 if delivery.beat_at <= soon and len(taken) < AT_ONCE:
@@ -114,68 +120,69 @@ class Heartbeat:
                 elif delivery.beat_at < left:
                     left = delivery.beat_at
         if left < math.inf:
-            self._look_at(lane, left)
+            self._look_at(table, left)
         return taken
 
-    def _end(self, lane: Lane, deliveries: Sequence[Delivery]) -> None:
+    def _end(self, table: InFlight, deliveries: Sequence[Delivery]) -> None:
         """The call is over: do what had to wait for it."""
         waiting = []
-        with lane.lock:
+        with table.lock:
             for delivery in deliveries:
                 delivery.beating = False
                 if delivery.after_beat:
-                    waiting.append((delivery, delivery.after_beat))
+                    waiting.append((delivery.after_beat, delivery))
                     delivery.after_beat = ()
-        lane.carry_out(waiting)
+        for actions, delivery in waiting:
+            table.follow(actions, [delivery])
 
-    def _beat(self, lane: Lane, deliveries: Sequence[Delivery]) -> None:
+    def _beat(self, table: InFlight, deliveries: Sequence[Delivery]) -> None:
         """Extend visibility and lease, and say when each is to beat again."""
         before = self._monotonic()
-        wanted = self._not_over(lane, deliveries, before)
+        wanted = self._not_over(table, deliveries, before)
         hideable = [d for d in wanted if d.hidden and _may_be_hidden(d, before) >= 1]
-        hidden = self._extend_visibility(lane, hideable, before)
+        hidden = self._extend_visibility(table, hideable, before)
         unanswered = set(hideable) - hidden
-        held = self._extend_leases(lane, [d for d in wanted if d.claim is not None and d.state in LEASED], before)
+        held = self._extend_leases(table, [d for d in wanted if d.claim is not None and d.state in LEASED], before)
         now = self._monotonic()
         well = 0
-        again = before + self._interval(lane)
+        again = before + self._interval(table)
         for delivery in wanted:
             delivery.beat_at = again
             unconfirmed = []
             if delivery in held.refused:
-                lane.lose(delivery, "the ledger has a newer claim on its key")
+                table.lose(delivery, "the ledger has a newer claim on its key")
             elif delivery in held.failed:
                 unconfirmed.append(delivery.lease_ends)
                 if now >= delivery.lease_ends - MARGIN:
-                    lane.lose(delivery, "the ledger did not confirm in time that the claim is still ours")
+                    table.lose(delivery, "the ledger did not confirm in time that the claim is still ours")
             if delivery in unanswered and delivery.hidden:
                 unconfirmed.append(delivery.visible_at)
                 if now >= delivery.visible_at - MARGIN:
-                    lane.visibility_lost(delivery, "SQS did not confirm in time that it is still hidden")
+                    table.visibility_lost(delivery, "SQS did not confirm in time that it is still hidden")
             # While there is time, once more before long. After that nothing is urgent any more.
             for left in (end - MARGIN - now for end in unconfirmed if end - MARGIN > now):
                 delivery.beat_at = min(delivery.beat_at, now + max(0.05, min(1.0, left / 4)))
             well += not unconfirmed and delivery not in unanswered and delivery not in held.refused
         if well:
-            lane.metrics.heartbeat_ok.add(well)
+            table.setup.metrics.heartbeat_ok.add(well)
         if hidden:
-            lane.log(Step.HEARTBEAT, hidden, now - before)
+            table.reporter.log(Step.HEARTBEAT, hidden, now - before)
         if failed := len(wanted) - well:
-            lane.metrics.heartbeat_failed.add(failed)
-        self._look_at(lane, min((delivery.beat_at for delivery in wanted), default=math.inf))
+            table.setup.metrics.heartbeat_failed.add(failed)
+        self._look_at(table, min((delivery.beat_at for delivery in wanted), default=math.inf))
 
-    def _not_over(self, lane: Lane, deliveries: Sequence[Delivery], now: float) -> list[Delivery]:
+    def _not_over(self, table: InFlight, deliveries: Sequence[Delivery], now: float) -> list[Delivery]:
         """Those that are to be kept. Whose time is up is lost."""
         wanted = []
         for delivery in deliveries:
             runs = now - delivery.started_at if delivery.state in (State.WORKING, State.LOST_AT_WORK) else 0.0
-            if runs > lane.settings.max_runtime:
-                lane.lose(delivery, f"it has run for {runs:.0f} s, longer than max_runtime")
+            if runs > table.setup.settings.max_runtime:
+                table.lose(delivery, f"it has run for {runs:.0f} s, longer than max_runtime")
                 delivery.beat_at = math.inf
                 continue
             if delivery.hidden and now >= delivery.visible_at - MARGIN:
-                over = _may_be_hidden(delivery, now) < lane.settings.lease
-                lane.visibility_lost(
+                over = _may_be_hidden(delivery, now) < table.setup.settings.lease
+                table.visibility_lost(
                     delivery,
                     "SQS hides a message for twelve hours at most, and they are over"
                     if over
@@ -185,16 +192,16 @@ class Heartbeat:
                 wanted.append(delivery)
         return wanted
 
-    def _extend_visibility(self, lane: Lane, deliveries: Sequence[Delivery], before: float) -> set[Delivery]:
+    def _extend_visibility(self, table: InFlight, deliveries: Sequence[Delivery], before: float) -> set[Delivery]:
         """Those that are hidden now, for a lease from `before`."""
         if not deliveries:
             return set()
-        lease = math.ceil(lane.settings.lease)
+        lease = math.ceil(table.setup.settings.lease)
         pairs = [(delivery.receipt, min(lease, _may_be_hidden(delivery, before))) for delivery in deliveries]
         try:
-            failures = lane.queue.change_visibility(pairs, timeout=lane.settings.lease * CALL_SHARE)
+            failures = table.setup.queue.change_visibility(pairs, timeout=table.setup.settings.lease * CALL_SHARE)
         except SqsError as error:
-            lane.sqs_failed(error, "got no heartbeat", len(deliveries))
+            table.reporter.sqs_failed(error, "got no heartbeat", len(deliveries))
             return set()
         confirmed = set()
         for delivery, (_, seconds), failure in zip(deliveries, pairs, failures, strict=True):
@@ -202,34 +209,35 @@ class Heartbeat:
                 delivery.visible_at = before + seconds
                 confirmed.add(delivery)
             else:
-                self._refused(lane, delivery, failure)
+                self._refused(table, delivery, failure)
         return confirmed
 
-    def _refused(self, lane: Lane, delivery: Delivery, failure: Failure) -> None:
+    def _refused(self, table: InFlight, delivery: Delivery, failure: Failure) -> None:
         if failure.gone:
-            lane.visibility_lost(delivery, f"SQS has taken it back: {failure.message}")
+            table.visibility_lost(delivery, f"SQS has taken it back: {failure.message}")
         else:
-            lane.limited_log.error(
+            table.reporter.limited.error(
                 "heartbeat", "the heartbeat of %s failed: %s", delivery.received.message_id, failure.message
             )
 
-    def _extend_leases(self, lane: Lane, deliveries: Sequence[Delivery], before: float) -> _Held:
+    def _extend_leases(self, table: InFlight, deliveries: Sequence[Delivery], before: float) -> _Held:
         held = _Held()
         if not deliveries:
             return held
-        claims: list[Claim] = [lane.claim_of(delivery) for delivery in deliveries]
+        lease = table.setup.settings.lease
+        claims: list[Claim] = [delivery.owned_claim for delivery in deliveries]
         try:
-            kept = one_by_one(lambda some: lane.ledger.extend(some, lane.settings.lease), claims)
+            kept = one_by_one(lambda some: table.setup.ledger.extend(some, lease), claims)
         except LedgerUnavailable as error:
-            lane.ledger_failed("extend", error)
+            table.reporter.ledger_failed("extend", error)
             held.failed.update(deliveries)
             return held
         for delivery, well in zip(deliveries, kept, strict=True):
             if isinstance(well, LedgerError):
-                lane.ledger_refused("extension", well)
+                table.reporter.ledger_refused("extension", well)
                 held.failed.add(delivery)
             elif well:
-                delivery.lease_ends = before + lane.settings.lease
+                delivery.lease_ends = before + lease
             elif delivery.state in (State.CLAIMED, State.WORKING):
                 held.refused.add(delivery)
         return held
@@ -238,6 +246,52 @@ class Heartbeat:
         with self._changed:
             self.closed = True
             self._changed.notify_all()
+
+
+class HeartbeatThreads:
+    """One thread, and more while rounds take so long that the next ones would be late."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        spawn: Callable[[str, Callable[[], object]], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._heartbeat = heartbeat
+        self._spawn = spawn
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._count = 0
+        self._alive = 0
+
+    def start(self) -> None:
+        self._add()
+
+    def _add(self) -> None:
+        with self._lock:
+            self._count += 1
+            self._alive += 1
+        self._spawn("heartbeat", self._run)
+
+    def _run(self) -> None:
+        try:
+            idle_since = self._monotonic()
+            while not self._heartbeat.closed:
+                if self._heartbeat.run_once(1.0):
+                    idle_since = self._monotonic()
+                    if self._heartbeat.last_round > LONG_ROUND and self._count < MOST_THREADS:
+                        self._add()
+                elif self._monotonic() - idle_since > IDLE:
+                    with self._lock:
+                        if self._count > 1:
+                            self._count -= 1
+                            return
+        finally:
+            with self._lock:
+                self._alive -= 1
+
+    def is_dead(self) -> bool:
+        return self._count > 0 and not self._alive
 
 
 class _Held:

@@ -25,7 +25,8 @@ from typing import Any, Final, Literal
 
 from semel.consumer.app import App
 from semel.consumer.context import logger
-from semel.consumer.runtime import Report, Runtime
+from semel.consumer.report import Report
+from semel.consumer.runtime import Runtime
 from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.telemetry import control, endpoint
@@ -225,7 +226,7 @@ class _Parent:
         app = prepared(wanted)  # whatever is wrong is said once, here
         with ExitStack() as stack:
             ledger = app.ledger(stack)
-            lanes = app.lanes(
+            setups = app.queue_setups(
                 app.client(),
                 ledger,
                 app.tools(stack),
@@ -233,8 +234,8 @@ class _Parent:
                 only=chosen(wanted),
                 **wanted.options,
             )
-            app.announce(lanes, ledger, app.client(), f"{wanted.app} in {wanted.processes} processes")
-        self._lanes = lanes  # only to know what there is: they are worked on by the workers
+            app.announce(setups, ledger, app.client(), f"{wanted.app} in {wanted.processes} processes")
+        self._setups = setups  # only to know what there is: the workers consume them
         self._wanted = wanted
         self._wishes = _Wishes()
         self._telling = threading.Lock()  # one command at a time, so that all workers hear them in the same order
@@ -302,7 +303,7 @@ class _Parent:
                 stack,
                 self._wanted.health,
                 self._identity,
-                [lane.name for lane in self._lanes],
+                [setup.name for setup in self._setups],
                 health=self._health,
                 metrics=self._metrics,
                 control=self,
@@ -337,7 +338,7 @@ class _Parent:
 
     def do(self, command: Command) -> dict[str, Any]:
         with self._telling:
-            names = control.check(command, self._lanes)
+            names = control.check(command, self._setups)
             if command.action is Action.STOP:
                 self._signals += 1  # passed on as if it had been a signal to us
             elif self._signals:

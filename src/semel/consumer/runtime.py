@@ -1,7 +1,7 @@
-"""Running an app on threads: start, watch over, drain, stop.
+"""Running an app: start a consumer for each queue, watch over them, drain, stop.
 
-A runtime starts the threads of each lane, keeps one heartbeat for all of them, dispatches the outbox, cleans the
-ledger up, restarts a receiver that hangs, and at the end hands back everything that was not begun.
+Beside the consumers run one heartbeat for all messages, the outbox dispatcher, the clean-up of the ledger, and a
+supervisor that restarts polls which hang. The end has one deadline for everything: the drain, and a few seconds more.
 """
 
 from __future__ import annotations
@@ -9,85 +9,37 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from semel.consumer import outbox
 from semel.consumer.burst import Burst
+from semel.consumer.circuit_breaker import CircuitBreaker
 from semel.consumer.context import logger
+from semel.consumer.delivery import Delivery
 from semel.consumer.failures import described
-from semel.consumer.guard import Guard
-from semel.consumer.heartbeat import Heartbeat
-from semel.consumer.lane import Lane, Tools
-from semel.consumer.life import LEASED, State
-from semel.consumer.threads import LaneThreads
-from semel.ledger.contract import Ledger, LedgerError, OutboxStatus
+from semel.consumer.heartbeat import Heartbeat, HeartbeatThreads
+from semel.consumer.in_flight import InFlight
+from semel.consumer.outbox_dispatcher import OutboxDispatcher, described_status
+from semel.consumer.queue_consumer import QueueConsumer
+from semel.consumer.queue_setup import QueueSetup, Tools
+from semel.consumer.report import Report
+from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client
 from semel.telemetry.health_server import Health
 
-MOST_BEATERS: Final = 4
-OUTBOX_LOOK_EVERY: Final = 10.0  # seconds between two looks at what waits there
 PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence
 FLUSH: Final = 4.0  # seconds after the drain in which all that is done must have reached the ledger and SQS
 BURST_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
-AT_WORK: Final = LEASED - {State.CLAIMED}
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a run came to. By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`,
-    messages that a burst put back for another attempt. `outbox`: messages that are still to be sent.
-    """
-
-    completed: int = 0
-    left: dict[str, int] = field(default_factory=dict)
-    error: BaseException | None = None
-    duplicates: int = 0
-    retried: int = 0
-    dead_lettered: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)
-    outbox: int = 0
-
-    @property
-    def clean(self) -> bool:
-        return not self.left and self.error is None
-
-    def __str__(self) -> str:
-        counts = {
-            "duplicates deleted": self.duplicates,
-            "put back for a retry": self.retried,
-            "dead-lettered": self.dead_lettered,
-            "still running": sum(self.left.values()),
-            "waiting for a retry": sum(self.waiting.values()),
-            "left in the outbox": self.outbox,
-        }
-        others = [f"{what}: {count:,}" for what, count in counts.items() if count]
-        return ", ".join([f"messages completed: {self.completed:,}", *others])
-
-    @classmethod
-    def sum(cls, reports: Sequence[Report]) -> Report:
-        """Of workers that share their queues and their outbox. The first error counts."""
-        return cls(
-            completed=sum(report.completed for report in reports),
-            left=_added(report.left for report in reports),
-            error=next((report.error for report in reports if report.error is not None), None),
-            duplicates=sum(report.duplicates for report in reports),
-            retried=sum(report.retried for report in reports),
-            dead_lettered=sum(report.dead_lettered for report in reports),
-            waiting=_added(report.waiting for report in reports),
-            outbox=max((report.outbox for report in reports), default=0),
-        )
+TICK: Final = 0.25
 
 
 class Runtime:
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        setups: Sequence[QueueSetup],
         ledger: Ledger,
         client: Client,
         tools: Tools,
@@ -99,44 +51,53 @@ class Runtime:
         self.ledger = ledger
         self.client = client
         self.drain = drain
-        self.wait: int | None = BURST_WAIT if burst else None
-        self.guard = Guard(tools.monotonic, tools.chance)
-        self.heart = Heartbeat(tools.monotonic, tools.chance)
-        self.lanes = [LaneThreads(lane, self) for lane in lanes]
-        self._unsendable: set[str] = set()  # ids in the outbox
-        self._outbox = OutboxStatus()  # as it was when it was last looked at
         self.stopping = threading.Event()
-        self._told_to_stop = False
+        self._asked_to_stop = False
         self._hurry = threading.Event()
-        self._committed = threading.Event()
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._beaters = 0
-        self._started = tools.monotonic()
-        for lane in lanes:
-            lane.arrived = self.heart.watch
-            lane.ledger_answers = self.guard.heard
-            lane.committed = self._committed.set
-            lane.failed = self.fail
-            self._offer_gauges(lane)
+        self.breaker = CircuitBreaker(tools.monotonic, tools.chance)
+        self.heartbeat = Heartbeat(tools.monotonic, tools.chance)
+        self._beaters = HeartbeatThreads(self.heartbeat, self._spawn, tools.monotonic)
+        self.outbox = OutboxDispatcher(ledger, client, tools, sends=any(setup.handler.transaction for setup in setups))
+        self.burst = Burst(setups, ledger, tools.monotonic) if burst else None
+        self.consumers = [
+            QueueConsumer(
+                setup,
+                self.breaker,
+                on_received=self._on_received,
+                on_returned=self.burst.on_returned if self.burst else lambda _table, _delivery, _seconds: None,
+                on_commit=self.outbox.on_commit,
+                on_fatal=self.fail,
+                loop=self.loop,
+                wait=BURST_WAIT if burst else None,
+            )
+            for setup in setups
+        ]
+        for consumer in self.consumers:
+            self._offer_gauges(consumer)
         if ledger.transactional:
             gauge = tools.metrics.lane().gauge
-            gauge("outbox_waiting", lambda: self._outbox.waiting)
-            gauge("outbox_stuck", lambda: self._outbox.refused)
-        self.burst = Burst(self.lanes, ledger, tools.monotonic) if burst else None
+            gauge("outbox_waiting", lambda: self.outbox.status.waiting)
+            gauge("outbox_stuck", lambda: self.outbox.status.refused)
 
-    def _offer_gauges(self, lane: Lane) -> None:
-        gauge = lane.metrics.gauge
-        gauge("in_flight", lambda: len(lane.in_hand))
-        gauge("permits_free", lambda: lane.slots.free)
-        gauge("bytes_in_flight", lambda: lane.slots.bytes)
-        gauge("circuit_open", lambda: float(self.guard.is_open))
-        gauge("receivers", lambda: sum(threads.receivers for threads in self.lanes if threads.lane is lane))
-        gauge("oldest_in_flight_seconds", lambda: _oldest(lane, self.tools.monotonic()))
-        gauge("concurrency", lambda: lane.concurrency)
-        gauge("paused", lambda: float(lane.paused))
+    def _on_received(self, table: InFlight, chunk: list[Delivery]) -> None:
+        self.heartbeat.watch(table, chunk)
+        if self.burst is not None:
+            self.burst.on_received(table, chunk)
+
+    def _offer_gauges(self, consumer: QueueConsumer) -> None:
+        gauge, in_flight = consumer.metrics.gauge, consumer.in_flight
+        gauge("in_flight", lambda: len(in_flight.deliveries))
+        gauge("permits_free", lambda: in_flight.admission.free)
+        gauge("bytes_in_flight", lambda: in_flight.admission.bytes)
+        gauge("circuit_open", lambda: float(self.breaker.is_open))
+        gauge("receivers", lambda: consumer.receiver.count)
+        gauge("oldest_in_flight_seconds", lambda: _oldest(in_flight, self.tools.monotonic()))
+        gauge("concurrency", lambda: in_flight.concurrency)
+        gauge("paused", lambda: float(in_flight.paused))
 
     # Running.
 
@@ -147,24 +108,24 @@ class Runtime:
         return self.finish()
 
     def start(self) -> None:
-        for threads in self.lanes:
-            threads.start()
-        self._add_beater()
+        for consumer in self.consumers:
+            consumer.start()
+        self._beaters.start()
         self._spawn("supervise", self._supervise)
         self._spawn("purge", self._purge)
         if self.ledger.transactional:
-            self._spawn("outbox", self._dispatch_outbox)
+            self._spawn("outbox", partial(self.outbox.run, self.stopping))
 
     def stop(self) -> None:
         """Stop receiving and drain; called a second time: at once. Returns immediately; see `finish`."""
-        if self._told_to_stop:
+        if self._asked_to_stop:
             self._hurry.set()
-        self._told_to_stop = True
+        self._asked_to_stop = True
         self.stopping.set()
 
     def stop_once(self) -> None:
         """Stop receiving and drain, however often it is called."""
-        if not self._told_to_stop:
+        if not self._asked_to_stop:
             self.stop()
 
     def fail(self, error: BaseException) -> None:
@@ -176,15 +137,21 @@ class Runtime:
 
     def _spawn(self, role: str, run: Callable[[], object]) -> None:
         thread = threading.Thread(target=self._guarded, args=(run,), name=f"semel-{role}", daemon=True)
-        self._threads.append(thread)
+        self._threads = [known for known in self._threads if known.is_alive()]
         thread.start()
+        self._threads.append(thread)
 
     def _guarded(self, run: Callable[[], object]) -> None:
         try:
             run()
-        except BaseException as error:  # noqa: BLE001 - said, and the whole run stops: messages would be lost unnoticed
-            logger.exception("a thread of the runtime died: this is a mistake in Semel")
+        except BaseException as error:  # noqa: BLE001 - logged, and the whole run stops
+            logger.exception("a thread of the runtime ended with an error: this is a bug in Semel")
             self.fail(error)
+
+    def _join(self, role: str, deadline: float) -> None:
+        for thread in self._threads:
+            if thread.name == f"semel-{role}":
+                thread.join(max(0.0, deadline - self.tools.monotonic()))
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of all async handlers, on a thread of its own."""
@@ -206,32 +173,24 @@ class Runtime:
 
     # Beside the work.
 
-    def _add_beater(self) -> None:
-        self._beaters += 1
-        self._spawn("beat", self._beat)
-
-    def _beat(self) -> None:
-        while not self.heart.closed:
-            began = time.monotonic()
-            beat = self.heart.round(1.0)
-            if beat and time.monotonic() - began > 0.5 and self._beaters < MOST_BEATERS:
-                self._add_beater()  # a round this long would make the next ones late
-
     def _supervise(self) -> None:
-        while not self.stopping.wait(0.25):
+        while not self.stopping.wait(TICK):
             now = self.tools.monotonic()
-            for threads in self.lanes:
-                if threads.lane.paused:
-                    continue
-                allowed = WATCHDOG * max(5, threads.lane.settings.wait)
-                if now - threads.last_poll > allowed:
-                    logger.error("no poll of %s has come back for %.0f s: starting anew", threads.lane.name, allowed)
-                    threads.lane.metrics.watchdog_restarts.add(1)
-                    threads.restart_receivers()
-                elif not threads.receivers and not self.stopping.is_set():
-                    threads.add_receiver()
-            if self.burst is not None and self.burst.is_over(len(self._unsendable)):
+            for consumer in self.consumers:
+                consumer.fit()
+                if not consumer.in_flight.paused:
+                    self._watch_polls(consumer, now)
+            if self.burst is not None and self.burst.is_over(self.consumers, len(self.outbox.unsendable)):
                 self.stopping.set()
+
+    def _watch_polls(self, consumer: QueueConsumer, now: float) -> None:
+        allowed = _longest_silence(consumer)
+        if now - consumer.receiver.last_poll > allowed:
+            logger.error("no poll of %s has come back for %.0f s: restarting it", consumer.name, allowed)
+            consumer.metrics.watchdog_restarts.add(1)
+            consumer.receiver.restart()
+        elif not consumer.receiver.count and not self.stopping.is_set():
+            consumer.receiver.add_thread()
 
     def _purge(self) -> None:
         while not self.stopping.wait(PURGE_EVERY):
@@ -239,107 +198,72 @@ class Runtime:
                 while self.ledger.purge() and not self.stopping.wait(0.1):
                     pass
             except LedgerError as error:
-                logger.warning("cleaning the ledger up failed: %s", error)
-
-    def _dispatch_outbox(self) -> None:
-        looked_at = -OUTBOX_LOOK_EVERY
-        while not self.stopping.is_set():
-            sent = self._outbox_round()
-            if not sent and (now := self.tools.monotonic()) - looked_at >= OUTBOX_LOOK_EVERY:
-                looked_at = now
-                self.look_at_outbox()
-            if not sent:
-                self._committed.wait(1.0)
-                self._committed.clear()
-
-    def look_at_outbox(self) -> None:
-        try:
-            self._outbox = self.ledger.outbox_status()
-        except LedgerError as error:
-            logger.warning("the outbox cannot be read: %s", error)
-
-    def _outbox_round(self) -> int:
-        try:
-            dispatched = outbox.dispatch(self.ledger, self.client, self.tools)
-        except LedgerError as error:
-            logger.warning("the outbox cannot be read: %s", error)
-            return 0
-        self._unsendable.update(dispatched.kept)
-        self._unsendable.difference_update(dispatched.sent)
-        return len(dispatched.sent)
-
-    def _outbox_left(self, sent_by: float) -> int:
-        """What is in the outbox after a last try. Another worker may be sending it."""
-        if not self.ledger.transactional:
-            return 0
-        for thread in self._threads:
-            if thread.name == "semel-outbox":
-                self._committed.set()
-                thread.join(max(0.0, sent_by - self.tools.monotonic()))  # what it has taken, nobody else can send
-        while self.tools.monotonic() < sent_by and self._outbox_round():
-            pass
-        try:
-            return self.ledger.count_outgoing()
-        except LedgerError as error:
-            logger.warning("the outbox cannot be read: %s", error)
-            return 0
+                logger.warning("cleaning up the ledger failed: %s", error)
 
     # The end.
 
     def finish(self) -> Report:
-        """Drain within the limit, hand back what was not begun, flush what is done, and report what is left."""
+        """Drain within the limit, return what was not started, flush what is done, and report what is left."""
         began = self.tools.monotonic()
-        for threads in self.lanes:
-            threads.stop_receiving()
-        for threads in self.lanes:
-            threads.lane.give_up(list(threads.lane.in_hand.values()))
+        for consumer in self.consumers:
+            consumer.stop_receiving()
+        for consumer in self.consumers:
+            consumer.give_up()
         ends = began + self.drain
-        while self._at_work() and self.tools.monotonic() < ends and not self._hurry.wait(0.02):
+        while self._in_progress() and self.tools.monotonic() < ends and not self._hurry.wait(0.02):
             pass
-        if self._at_work():
-            self._abandon()
-        left = {threads.lane.name: count for threads in self.lanes if (count := _working(threads.lane))}
+        if self._in_progress():
+            self._cancel_async_handlers()
+        left = {consumer.name: count for consumer in self.consumers if (count := consumer.at_work())}
         drained_for = self.tools.monotonic() - began
-        # One time for all of it, and all queues side by side: whoever stops us does not wait longer for many of them.
+        # One deadline for all of it, and all queues side by side: many queues take no longer than one.
         flushed_by = (self.tools.monotonic() if self._hurry.is_set() else ends) + FLUSH
-        with ThreadPoolExecutor(len(self.lanes) or 1, "semel-close") as closing:
-            list(closing.map(lambda threads: threads.close(flushed_by), self.lanes))
-        self.heart.close()
+        with ThreadPoolExecutor(len(self.consumers) or 1, "semel-close") as closing:
+            list(closing.map(lambda consumer: consumer.close(flushed_by), self.consumers))
+        self.heartbeat.close()
         outbox_left = self._outbox_left(flushed_by)
         self._stop_loop()
-        for name, count in left.items():
-            limit = (
-                f"the second signal, {drained_for:.1f} s after the first"
-                if self._hurry.is_set()
-                else (f"the end of the drain, {self.drain:g} s")
-            )
-            logger.error(
-                "%d handlers of %s were still running at %s; their messages will come back", count, name, limit
-            )
-        waiting = self.burst.waiting() if self.burst is not None else {}
-        metrics = [threads.lane.metrics for threads in self.lanes]
+        self._report_left(left, drained_for)
+        metrics = [consumer.metrics for consumer in self.consumers]
         return Report(
-            completed=sum(lane.completed.count for lane in metrics),
+            completed=sum(queue.completed.count for queue in metrics),
             left=left,
             error=self._error,
-            duplicates=sum(lane.healed.count for lane in metrics),
-            retried=sum(lane.retried.count for lane in metrics),
-            dead_lettered=sum(lane.rejected.count for lane in metrics),
-            waiting=waiting,
+            duplicates=sum(queue.healed.count for queue in metrics),
+            retried=sum(queue.retried.count for queue in metrics),
+            dead_lettered=sum(queue.rejected.count for queue in metrics),
+            waiting=self.burst.waiting() if self.burst is not None else {},
             outbox=outbox_left,
         )
 
-    def _at_work(self) -> bool:
-        return any(threads.lane.in_hand for threads in self.lanes)
+    def _report_left(self, left: dict[str, int], drained_for: float) -> None:
+        if self._hurry.is_set():
+            limit = f"the second signal, {drained_for:.1f} s after the first"
+        else:
+            limit = f"the end of the drain, {self.drain:g} s"
+        for name, count in left.items():
+            logger.error(
+                "%d handlers of %s were still running at %s; their messages will come back", count, name, limit
+            )
 
-    def _abandon(self) -> None:
+    def _in_progress(self) -> bool:
+        return any(consumer.in_flight.deliveries for consumer in self.consumers)
+
+    def _cancel_async_handlers(self) -> None:
         """The limit is over: async handlers are cancelled, plain ones cannot be."""
-        asynchronous = [threads for threads in self.lanes if threads.lane.handler.is_async]
-        for threads in asynchronous:
-            threads.cancel_tasks()
+        asynchronous = [consumer for consumer in self.consumers if consumer.worker.calls_on_loop]
+        for consumer in asynchronous:
+            consumer.worker.cancel_tasks()
         ends = time.monotonic() + 2.0
-        while any(_working(threads.lane) for threads in asynchronous) and time.monotonic() < ends:
+        while any(consumer.at_work() for consumer in asynchronous) and time.monotonic() < ends:
             time.sleep(0.01)
+
+    def _outbox_left(self, deadline: float) -> int:
+        if not self.ledger.transactional:
+            return 0
+        self.outbox.on_commit()  # wakes it
+        self._join("outbox", deadline)  # what it has taken, nobody else can send
+        return self.outbox.flush(deadline)
 
     def _stop_loop(self) -> None:
         if self._loop is None:
@@ -355,49 +279,43 @@ class Runtime:
 
     def health(self) -> Health:
         now = self.tools.monotonic()
-        lanes = {}
+        queues = {}
         polling = True
-        for threads in self.lanes:
-            paused = threads.lane.paused  # asked first: what is resumed has polled, so to say, just then
-            silent = now - threads.last_poll
-            lanes[threads.lane.name] = {
+        for consumer in self.consumers:
+            in_flight = consumer.in_flight
+            paused = in_flight.paused  # asked first: on resume, the time of the last poll is set before this is
+            silent = now - consumer.receiver.last_poll
+            queues[consumer.name] = {
                 "seconds_since_poll": round(silent, 1),
-                "in_hand": len(threads.lane.in_hand),
-                "receivers": threads.receivers,
-                "free_slots": threads.lane.slots.free,
+                "in_hand": len(in_flight.deliveries),
+                "receivers": consumer.receiver.count,
+                "free_slots": in_flight.admission.free,
                 "paused": paused,
             }
-            polling = polling and (paused or silent < WATCHDOG * max(5, threads.lane.settings.wait))
+            polling = polling and (paused or silent < _longest_silence(consumer))
         stopping = self.stopping.is_set()
         details: dict[str, Any] = {
-            "lanes": lanes,
-            "ledger": "unreachable" if self.guard.is_open else "ok",
+            "lanes": queues,
+            "ledger": "unreachable" if self.breaker.is_open else "ok",
             "stopping": stopping,
         }
         if self.ledger.transactional:
-            details["outbox"] = outbox.described(self._outbox)
+            details["outbox"] = described_status(self.outbox.status)
         if self._error is not None:
             details["error"] = str(self._error)
-        dead = {threads.lane.name: missing for threads in self.lanes if (missing := threads.missing())}
-        beaters = [thread for thread in self._threads if thread.name == "semel-beat" and thread.ident is not None]
-        if beaters and not stopping and not any(thread.is_alive() for thread in beaters):
+        dead = {consumer.name: stages for consumer in self.consumers if (stages := consumer.dead_stages())}
+        if not stopping and self._beaters.is_dead():
             dead["all queues"] = ["heartbeat"]
         if dead:
             details["dead"] = dead
         live = self._error is None and polling and not dead
-        return Health(live=live, ready=live and not stopping and not self.guard.is_open, details=details)
+        return Health(live=live, ready=live and not stopping and not self.breaker.is_open, details=details)
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for one in counts:
-        total.update(one)
-    return dict(total)
+def _longest_silence(consumer: QueueConsumer) -> float:
+    """Seconds without a poll after which something is wrong."""
+    return WATCHDOG * max(5, consumer.setup.settings.wait)
 
 
-def _working(lane: Lane) -> int:
-    return sum(1 for delivery in list(lane.in_hand.values()) if delivery.state in AT_WORK)
-
-
-def _oldest(lane: Lane, now: float) -> float:
-    return max((now - delivery.received_at for delivery in list(lane.in_hand.values())), default=0.0)
+def _oldest(in_flight: InFlight, now: float) -> float:
+    return max((now - delivery.received_at for delivery in list(in_flight.deliveries.values())), default=0.0)

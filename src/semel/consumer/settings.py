@@ -84,6 +84,7 @@ class _Option(NamedTuple):
 HOURS_12: Final = 12 * 3_600
 OPTIONS: Final[dict[str, _Option]] = {
     "concurrency": _Option(32, _at_least(1), "messages worked on at a time; of a batch handler: batches"),
+    "prefetch": _Option(None, _optional(_at_least(0)), "messages received ahead of the handlers, at most"),
     "lease": _Option(DEFAULT_LEASE, _duration(1, HOURS_12), "seconds a dead worker keeps its message from others"),
     "wait": _Option(20, _at_least(0), "seconds of a long poll"),
     "max_attempts": _Option(None, _optional(_at_least(1)), "attempts until a message becomes a dead letter"),
@@ -102,9 +103,10 @@ OPTIONS: Final[dict[str, _Option]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a lane works by. `max_receives` is the queue's own limit, after which SQS moves a message itself."""
+    """What a queue is consumed by. `max_receives` is the queue's own limit, after which SQS moves a message itself."""
 
     concurrency: int
+    prefetch: int | None
     lease: float
     wait: int
     max_attempts: int | None

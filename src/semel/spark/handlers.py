@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.consumer import processes
 from semel.consumer.backoff import Duration, seconds
-from semel.consumer.lane import Lane, Tools
+from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.spark.handlers_apps import Place
@@ -107,18 +107,18 @@ def run(
             found = processes.prepared(wanted)
             ledger = found.ledger(stack)
             only = processes.chosen(wanted)
-            lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
-            found.announce(lanes, ledger, found.client(), f"{app} on Spark")
+            setups = found.queue_setups(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
+            found.announce(setups, ledger, found.client(), f"{app} on Spark")
             folder = _folder(checkpoint, app)
             _check_ledger(ledger, folder, master)
             source = Source(found, folder, available_now, receivers, max_messages)
-            spark = _started(app, master, [source.receivers(lane) for lane in lanes])
+            spark = _started(app, master, [source.receivers(setup) for setup in setups])
             if owns_spark:
                 stack.callback(partial(_quietly, spark.stop))
             if master is None:  # as spark-submit has it
                 _check_ledger(ledger, folder, spark.sparkContext.master)
             limit = seconds(found.drain_limit if drain is None else drain)
-            engine = _Engine(lanes, place, source, patience, limit, owns_spark)
+            engine = _Engine(setups, place, source, patience, limit, owns_spark)
             with on_signals(stop):
                 return engine.run(spark, stop, health)
         except KeyboardInterrupt:  # before the first query: nothing is under way
@@ -132,7 +132,7 @@ class _Engine:
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        setups: Sequence[QueueSetup],
         place: Place,
         source: Source,
         patience: Patience | None,
@@ -145,12 +145,12 @@ class _Engine:
         self._started = False
         self._queries = [
             HandlerQuery(
-                lane,
+                setup,
                 source,
-                HandlerSink(place, f"{source.folder_of(lane)}/handler", patience=patience, returns=True),
+                HandlerSink(place, f"{source.folder_of(setup)}/handler", patience=patience, returns=True),
                 self._count,
             )
-            for lane in lanes
+            for setup in setups
         ]
 
     def run(self, spark: SparkSession, stop: Stop, health: str | None) -> Report:

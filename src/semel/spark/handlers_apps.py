@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, cast
 from semel.consumer import processes
 from semel.consumer.app import App
 from semel.consumer.context import logger
-from semel.consumer.handlers import Handler
-from semel.consumer.lane import Lane, Tools
+from semel.consumer.handler import Handler
+from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.settings import Settings
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a lane is made of, besides the queue that it works on and the tools of one task."""
+    """What a queue is consumed with, besides the rows of one task and its tools."""
 
     handler: Handler
     settings: Settings
@@ -106,17 +106,21 @@ class LoadedApp:
     def _looked_up(self, name: str) -> Parts:
         for reference in self.app.handlers:
             if self.client.queue(reference).name == name:
-                (lane,) = self.app.lanes(
+                (setup,) = self.app.queue_setups(
                     self.client, self.ledger, Tools(), only={reference: None}, **dict(self.place.options)
                 )
                 # The message has left its queue: how often SQS would still deliver it says nothing any more.
-                settings = replace(lane.settings, max_receives=None)
-                return Parts(lane.handler, settings, lane.queue, lane.dead_letters, lane.queue.attributes())
+                settings = replace(setup.settings, max_receives=None)
+                return Parts(setup.handler, settings, setup.queue, setup.dead_letters, setup.queue.attributes())
         handled = ", ".join(sorted(self.app.handlers))
         raise SemelError(f"{self.place.app} has no handler for the queue {name!r}; it has {handled}")
 
-    def lane(self, parts: Parts, queue: object, tools: Tools) -> Lane:
-        return Lane(parts.handler, parts.settings, cast(Queue, queue), parts.dead_letters, self.ledger, tools)
+    def setup(self, parts: Parts, queue: object, tools: Tools) -> QueueSetup:
+        """Deletes of rows in memory need not wait for others to fill a call."""
+        rows = cast(Queue, queue)
+        return QueueSetup(
+            parts.handler, parts.settings, rows, parts.dead_letters, self.ledger, tools, delete_linger=0.0
+        )
 
     def purge(self) -> None:
         """Now and then, what has expired in the ledger."""

@@ -22,7 +22,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.consumer.app import App
-from semel.consumer.lane import Lane
+from semel.consumer.queue_setup import QueueSetup
 from semel.errors import SemelError
 from semel.spark import points
 from semel.spark.handlers_apps import configure_logs
@@ -60,26 +60,26 @@ class Source:
     wanted_receivers: int | None
     max_messages: int
 
-    def folder_of(self, lane: Lane) -> str:
-        return f"{self.checkpoint}/{lane.name}"
+    def folder_of(self, setup: QueueSetup) -> str:
+        return f"{self.checkpoint}/{setup.name}"
 
-    def segments(self, lane: Lane) -> str:
-        return f"{self.folder_of(lane)}/segments"
+    def segments(self, setup: QueueSetup) -> str:
+        return f"{self.folder_of(setup)}/segments"
 
-    def receivers(self, lane: Lane) -> int:
+    def receivers(self, setup: QueueSetup) -> int:
         # One for FIFO, as then a batch has each group in the order that SQS gave it out in.
-        return 1 if lane.fifo else self.wanted_receivers or min(4, cores())
+        return 1 if setup.fifo else self.wanted_receivers or min(4, cores())
 
-    def rows(self, spark: SparkSession, lane: Lane, query: str | None) -> DataFrame:
+    def rows(self, spark: SparkSession, setup: QueueSetup, query: str | None) -> DataFrame:
         from semel.spark import source
 
         client = self.app.client()
         source.register(spark)
         options = {
-            "queue": lane.handler.queue,
-            "segments": self.segments(lane),
+            "queue": setup.handler.queue,
+            "segments": self.segments(setup),
             "ack": "committed",
-            "receivers": str(self.receivers(lane)),
+            "receivers": str(self.receivers(setup)),
             "maxMessagesPerBatch": str(self.max_messages),
             "columns": ",".join(NEEDED.names),
             "endpointUrl": client.endpoint,
@@ -100,11 +100,11 @@ class HandlerQuery:
     """The query of one queue: its batches, and between them what waits for another attempt."""
 
     def __init__(
-        self, lane: Lane, source: Source, sink: HandlerSink, count: Callable[[Sequence[Written]], None]
+        self, setup: QueueSetup, source: Source, sink: HandlerSink, count: Callable[[Sequence[Written]], None]
     ) -> None:
-        self.name = lane.name
+        self.name = setup.name
         self.sink = sink
-        self._lane, self._source, self._count = lane, source, count
+        self._setup, self._source, self._count = setup, source, count
         self._turn = threading.Lock()  # one job of the handler's at a time
         self._stopping = False
         self._done: int | None = None
@@ -112,7 +112,7 @@ class HandlerQuery:
         self._failed: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._spark: SparkSession | None = None
-        self._checkpoint = Checkpoint(source.folder_of(lane))
+        self._checkpoint = Checkpoint(source.folder_of(setup))
         self._log = agreement.log_of(self._checkpoint)
         self._content = partial(agreement.content_of, self._log)
         self._record: Record | None = None
@@ -121,12 +121,12 @@ class HandlerQuery:
         self._spark = spark
         self.sink.open(NEEDED)
         self._record = self._proved()
-        rows = self._source.rows(spark, self._lane, self._record.query)
-        if self._lane.fifo:
+        rows = self._source.rows(spark, self._setup, self._record.query)
+        if self._setup.fifo:
             rows = self.sink.arrange(rows, max(2, cores()))
         self._query = (
             rows.writeStream.queryName(f"{self.name}-{uuid4().hex[:6]}")
-            .option("checkpointLocation", f"{self._source.folder_of(self._lane)}/query")
+            .option("checkpointLocation", f"{self._source.folder_of(self._setup)}/query")
             .foreachBatch(self._batch)
             .trigger(**self._source.trigger)
             .start()
@@ -187,7 +187,7 @@ class HandlerQuery:
 
     def _give_back(self) -> None:
         """Tell the source what of the batch is not to be deleted, before Spark writes down that the batch is done."""
-        if self._lane.fifo:  # what a Standard queue's handlers have not finished was sent back as a copy
+        if self._setup.fifo:  # what a Standard queue's handlers have not finished was sent back as a copy
             state, now = self.sink.state, time.time()
             self._log.give_back(state.batch, state.returned)
             self._returned = {id_: due for id_, due in (self._returned | state.returned).items() if due > now}

@@ -215,9 +215,11 @@ class RowQueue:
         self,
         pairs: Sequence[tuple[str, int]],
         *,
-        timeout: float | None = None,  # noqa: ARG002
+        timeout: float | None = None,
     ) -> list[Failure | None]:
-        """The heartbeat's: what is out stays out, for as long as the lane has it in hand."""
+        """With a timeout it is a heartbeat: what is out stays out. Else what is given back is handed out later."""
+        if timeout is None:
+            self.hide(pairs)
         return [None] * len(pairs)
 
     def hide(self, pairs: Iterable[tuple[str, float]]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.consumer.handlers import Handler
+from semel.consumer.handler import Handler
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Attribute, Entry, Received, limits
 

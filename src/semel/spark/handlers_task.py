@@ -16,17 +16,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
-from semel.consumer import outbound
-from semel.consumer.delivery import Delivery
-from semel.consumer.inbox import Inbox
-from semel.consumer.lane import Tools
+from semel.consumer.queue_setup import Tools
 from semel.consumer.runtime import Runtime
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerError, LedgerUnavailable
@@ -35,8 +31,6 @@ from semel.spark.handlers_queue import RowQueue
 from semel.spark.handlers_rows import returned
 from semel.sqs import Entry, Received, Sent
 from semel.telemetry.metrics import COUNTERS
-
-T = TypeVar("T")
 
 BACKLOG: Final = 2_000  # messages in memory that are not settled
 AT_ONCE: Final = 200
@@ -117,7 +111,7 @@ class HandlerTask:
                 with self._changed:
                     self._changed.wait(TICK)
                 for desk in self._desks.values():
-                    desk.queue.find_lost(desk.lane.in_hand, LOST_AFTER)
+                    desk.queue.find_lost(desk.in_flight, LOST_AFTER)
             elif soonest <= self._left:
                 wait = min(soonest, TICK)
                 self._left -= wait
@@ -130,7 +124,7 @@ class HandlerTask:
         for desk in self._desks.values():
             if desk.runtime.stopping.is_set():
                 raise desk.close() or SemelError(f"the handler of {desk.queue.name} was stopped")
-        if self._troubled or any(desk.runtime.guard.is_open for desk in self._desks.values()):
+        if self._troubled or any(desk.runtime.breaker.is_open for desk in self._desks.values()):
             self._troubled = not self._ledger_answers()
         now = time.monotonic()
         if not self._troubled:
@@ -164,19 +158,17 @@ class _Desk:
     def __init__(self, loaded: LoadedApp, name: str, tools: Tools, changed: threading.Condition) -> None:
         parts = loaded.parts(name)
         self.queue = RowQueue(parts.queue, parts.attributes, changed)
-        self.lane = lane = loaded.lane(parts, self.queue, tools)
-        # In memory, neither costs a call: at once, instead of with the next ten.
-        lane.deleting = _AtOnce(partial(outbound.delete, lane))
-        lane.hiding = _AtOnce(self._hide)
+        self.setup = loaded.setup(parts, self.queue, tools)
         self.parked: list[Waiting] = []
         self._parked_groups: set[str | None] = set()
         self._sent_back = 0
         self._closed = False
-        self.runtime = Runtime([lane], loaded.ledger, loaded.client, tools, drain=loaded.app.drain_limit)
+        self.runtime = Runtime([self.setup], loaded.ledger, loaded.client, tools, drain=loaded.app.drain_limit)
         self.runtime.start()
 
-    def _hide(self, pairs: Sequence[tuple[Delivery, int]]) -> None:
-        self.queue.hide((delivery.receipt, seconds) for delivery, seconds in pairs)
+    @property
+    def in_flight(self) -> Mapping[str, object]:
+        return self.runtime.consumers[0].in_flight.deliveries
 
     def put(self, messages: Iterable[Waiting]) -> None:
         now = time.time()
@@ -190,7 +182,7 @@ class _Desk:
 
     def soonest(self) -> float:
         """Seconds until something can be done; 0: something is being done, infinity: there is nothing left to do."""
-        if self.queue.out or self.runtime.guard.is_open:
+        if self.queue.out or self.runtime.breaker.is_open:
             return 0.0
         due = self.queue.next_due()
         return math.inf if due is None else max(0.0, due - time.monotonic())
@@ -198,7 +190,7 @@ class _Desk:
     def send_back(self) -> bool:
         """To the queue that they came from, delayed. False: one is left that is too large for that."""
         waiting = list(self.queue.drain())
-        entries = [returned(message, self.lane.handler, seconds) for message, seconds in waiting]
+        entries = [returned(message, self.setup.handler, seconds) for message, seconds in waiting]
         sendable: list[Entry] = [entry for entry in entries if entry is not None]
         outcomes = self.queue.real.send_many(sendable) if sendable else []
         for outcome in outcomes:
@@ -222,7 +214,7 @@ class _Desk:
         return True
 
     def counts(self) -> dict[str, int]:
-        found = {name: getattr(self.lane.metrics, name).count for name in COUNTERS}
+        found = {name: getattr(self.setup.metrics, name).count for name in COUNTERS}
         found |= {"sent_back": self._sent_back, "parked": len(self.parked), "twins": self.queue.twins}
         return {name: count for name, count in found.items() if count}
 
@@ -234,15 +226,3 @@ class _Desk:
         self.queue.close()
         self.runtime.stop()
         return self.runtime.finish().error
-
-
-class _AtOnce(Inbox[T]):
-    """An inbox that nobody need look into: what is put there is done by whoever puts it."""
-
-    def __init__(self, act: Callable[[list[T]], object]) -> None:
-        super().__init__()
-        self._act = act
-
-    def put(self, items: Iterable[T]) -> None:
-        if taken := list(items):
-            self._act(taken)

@@ -22,9 +22,9 @@ from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.consumer.delivery import Delivery
-    from semel.consumer.lane import Lane
+    from semel.consumer.queue_consumer import QueueConsumer
+    from semel.consumer.queue_setup import QueueSetup
     from semel.consumer.runtime import Runtime
-    from semel.consumer.threads import LaneThreads
 
 MOST_SHOWN: Final = 1_000  # messages in hand, of one queue
 MOST_AT_ONCE: Final = 10_000
@@ -128,35 +128,35 @@ def carry_out(runtime: Runtime, command: Command) -> list[str]:
     """Do it; returns the names of the queues that it was done to."""
     if command.action is Action.STOP:
         runtime.stop()
-        return [threads.lane.name for threads in runtime.lanes]
+        return [consumer.name for consumer in runtime.consumers]
     if runtime.stopping.is_set():
         raise Refused("the worker is stopping: there is nothing left to change", 409)
-    names = check(command, [threads.lane for threads in runtime.lanes])
-    for threads in runtime.lanes:
-        if threads.lane.name in names:
+    names = check(command, [consumer.setup for consumer in runtime.consumers])
+    for consumer in runtime.consumers:
+        if consumer.name in names:
             if command.action is Action.PAUSE:
-                threads.pause()
+                consumer.receiver.pause()
             elif command.action is Action.RESUME:
-                threads.resume()
+                consumer.receiver.resume()
             elif command.value is not None:
-                threads.set_concurrency(command.value)
+                consumer.set_concurrency(command.value)
     return names
 
 
-def check(command: Command, lanes: Sequence[Lane]) -> list[str]:
+def check(command: Command, setups: Sequence[QueueSetup]) -> list[str]:
     """The names of the queues that it is about. Raises Refused if it cannot be done to all of them."""
-    found = [lane for lane in lanes if command.queue is None or lane.name == command.queue]
+    found = [setup for setup in setups if command.queue is None or setup.name == command.queue]
     if not found:
-        has = ", ".join(sorted(lane.name for lane in lanes))
+        has = ", ".join(sorted(setup.name for setup in setups))
         raise Refused(f"this worker takes nothing from {command.queue!r}; it has {has}", 404)
-    for lane in found:
-        if command.action is Action.CONCURRENCY and lane.fifo and lane.handler.is_batch:
+    for setup in found:
+        if command.action is Action.CONCURRENCY and setup.fifo and setup.handler.is_batch:
             raise Refused(
-                f"the batch handler of {lane.name} works on one batch at a time, to keep the order: its concurrency "
-                "cannot be changed; its size can, where it is declared",
+                f"the batch handler of {setup.name} works on one batch at a time, to keep the order: its "
+                "concurrency cannot be changed; its size can, where it is declared",
                 409,
             )
-    return [lane.name for lane in found]
+    return [setup.name for setup in found]
 
 
 # What is going on.
@@ -165,35 +165,35 @@ def check(command: Command, lanes: Sequence[Lane]) -> list[str]:
 def look(runtime: Runtime) -> dict[str, Any]:
     """What one process has in hand; picklable, so that a parent can ask for it."""
     now = runtime.tools.monotonic()
-    queues = {threads.lane.name: _queue(threads, now) for threads in runtime.lanes}
+    queues = {consumer.name: _queue(consumer, now) for consumer in runtime.consumers}
     return {"pid": os.getpid(), "stopping": runtime.stopping.is_set(), "queues": queues}
 
 
-def _queue(threads: LaneThreads, now: float) -> dict[str, Any]:
-    lane = threads.lane
-    held = list(lane.in_hand.values())
+def _queue(consumer: QueueConsumer, now: float) -> dict[str, Any]:
+    setup, in_flight = consumer.setup, consumer.in_flight
+    held = list(in_flight.deliveries.values())
     longest = heapq.nsmallest(MOST_SHOWN, held, key=lambda delivery: delivery.received_at)
     return {
-        "handler": lane.handler.name,
-        "batch": lane.handler.is_batch,
-        "concurrency": lane.concurrency,
-        "paused": lane.paused,
-        "receivers": threads.receivers,
-        "seconds_since_poll": round(max(0.0, now - threads.last_poll), 1),
+        "handler": setup.handler.name,
+        "batch": setup.handler.is_batch,
+        "concurrency": in_flight.concurrency,
+        "paused": in_flight.paused,
+        "receivers": consumer.receiver.count,
+        "seconds_since_poll": round(max(0.0, now - consumer.receiver.last_poll), 1),
         "in_hand": len(held),
-        "settings": {name: getattr(lane.settings, name) for name in SHOWN_SETTINGS},
+        "settings": {name: getattr(setup.settings, name) for name in SHOWN_SETTINGS},
         "messages": [_message(delivery, now) for delivery in longest],
     }
 
 
 def _message(delivery: Delivery, now: float) -> dict[str, Any]:
     """The moment of the last heartbeat is what visibility is counted from."""
-    lease = int(delivery.lane.settings.lease)
+    lease = int(delivery.setup.settings.lease)
     started = delivery.started_at
     return {
         "message_id": delivery.received.message_id,
         "key": delivery.key,
-        "handler": delivery.lane.handler.name,
+        "handler": delivery.setup.handler.name,
         "state": delivery.state.name.lower(),
         "since": round(now - delivery.received_at, 3),
         "working": round(now - started, 3) if started else None,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from semel.broker import EmbeddedBroker
 from semel.consumer.app import App
 from semel.consumer.failures import Killed
-from semel.consumer.inline import Inline
-from semel.consumer.lane import Lane, Tools
+from semel.consumer.heartbeat import Heartbeat
+from semel.consumer.outbox_dispatcher import OutboxDispatcher
+from semel.consumer.queue_consumer import QueueConsumer
+from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
@@ -28,16 +30,70 @@ _PASSED_BY: Final = {
     "before_commit": "messages whose handler takes `tx` and has returned",
     "after_record": "messages that were handled or rejected",
     "after_release": "messages whose handler failed and that are tried again",
-    "after_bury": "messages that are sent to the dead-letter queue",
+    "after_dead_letter": "messages that are sent to the dead-letter queue",
     "before_delete": "messages that were handled, rejected, or found to be done",
     "after_delete": "messages that were handled, rejected, or found to be done",
     "after_outbox_send": "messages that a handler has sent with `tx.send`",
 }
 CRASH_POINTS: Final = tuple(_PASSED_BY)
+MOST_ROUNDS: Final = 10_000
 
 
 class Crash(Killed):
     """The worker dies here, as by SIGKILL: nothing is given back, nothing is cleaned up."""
+
+
+class DrivenWorker:
+    """One worker whose stages are run by the caller, step by step: nothing happens that was not asked for, and a crash
+    is an exception that leaves everything just as a killed process would."""
+
+    def __init__(self, setups: Sequence[QueueSetup], ledger: Ledger, client: Client, tools: Tools) -> None:
+        self.ledger = ledger
+        self.client = client
+        self.tools = tools
+        self.heartbeat = Heartbeat(tools.monotonic, tools.chance)
+        self.outbox = OutboxDispatcher(ledger, client, tools)
+        self.consumers = [QueueConsumer(setup, on_received=self.heartbeat.watch) for setup in setups]
+
+    def drain(self) -> None:
+        """Receive and work until no queue gives anything."""
+        for _ in range(MOST_ROUNDS):
+            came = sum(self.receive(consumer) for consumer in self.consumers)
+            for consumer in self.consumers:
+                self.work(consumer)
+            self.dispatch_outbox()
+            if not came:
+                break
+
+    def receive(self, consumer: QueueConsumer) -> int:
+        """One receive, and the claim of what came; returns how many messages came."""
+        came = consumer.receiver.run_once()
+        while consumer.claimer.run_once():
+            pass
+        return came
+
+    def work(self, consumer: QueueConsumer) -> None:
+        """Handle every message that can start, and those that can after others have ended."""
+        while True:
+            if not consumer.worker.run_once():
+                self.finish(consumer)
+                if not len(consumer.scheduler):
+                    return
+
+    def finish(self, consumer: QueueConsumer) -> None:
+        """Dead-letter, record, release, delete and return, until there is nothing left to do. What the ledger could
+        not take is left for the next time: it may answer then."""
+        stages = (consumer.dead_letter_sender, consumer.recorder, consumer.acknowledger, consumer.returner)
+        while sum(stage.run_once() for stage in stages):
+            pass
+
+    def beat(self) -> None:
+        """Do what the heartbeat has due by now."""
+        while self.heartbeat.run_once():
+            pass
+
+    def dispatch_outbox(self) -> int:
+        return self.outbox.run_once() if self.ledger.transactional else 0
 
 
 class Driver:
@@ -66,7 +122,7 @@ class Driver:
         self._log = log
         self._options = options
         self._crash_at: str | None = None
-        self._inline: Inline | None = None
+        self._worker: DrivenWorker | None = None
 
     def crash_at(self, point: str | None) -> None:
         """Where the worker is to die, once."""
@@ -87,20 +143,20 @@ class Driver:
             raise Crash(point)
 
     @property
-    def worker(self) -> Inline:
+    def worker(self) -> DrivenWorker:
         """The worker that is alive."""
-        if self._inline is None:
+        if self._worker is None:
             self.workers += 1
             # No two workers may bear one name, nor those of two drivers: the ledger tells claims apart by it.
             name = f"worker-{self.workers}/{uuid.uuid4().hex}"
             now = self._now
             tools = Tools(monotonic=now, now=now, chance=self._chance, worker=name, crash=self._crash, log=self._log)
-            lanes = self.app.lanes(self.client, self.ledger, tools, **self._options)
-            self._inline = Inline(lanes, self.ledger, self.client, tools)
-        return self._inline
+            setups = self.app.queue_setups(self.client, self.ledger, tools, **self._options)
+            self._worker = DrivenWorker(setups, self.ledger, self.client, tools)
+        return self._worker
 
-    def lane(self, queue: str) -> Lane:
-        return next(lane for lane in self.worker.lanes if lane.name == queue)
+    def consumer(self, queue: str) -> QueueConsumer:
+        return next(consumer for consumer in self.worker.consumers if consumer.name == queue)
 
     def drain(self) -> int:
         """Work off what can be received now; returns how many messages were completed. A crash ends it, silently."""
@@ -109,15 +165,15 @@ class Driver:
         try:
             worker.drain()
         except Crash:
-            self._inline = None
+            self._worker = None
         return self._completed(worker) - before
 
-    def _completed(self, worker: Inline) -> int:
-        return sum(lane.metrics.completed.count for lane in worker.lanes)
+    def _completed(self, worker: DrivenWorker) -> int:
+        return sum(consumer.metrics.completed.count for consumer in worker.consumers)
 
     def kill(self) -> None:
         """The worker dies now, with all messages that it has in progress."""
-        self._inline = None
+        self._worker = None
 
 
 @contextmanager

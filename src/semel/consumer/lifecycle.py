@@ -22,12 +22,12 @@ class State(IntEnum):
     WORKING = auto()  # the handler runs
     DONE = auto()  # the handler returned; the record is under way
     REJECTED = auto()  # to be copied to the dead-letter queue
-    BURIED = auto()  # copied there; the record is under way
+    DEAD_LETTERED = auto()  # copied there; the record is under way
     RECORDED = auto()  # the ledger has its outcome; to be deleted
     LOST_AT_WORK = auto()  # the claim may be gone: the handler has been told, and still runs
     # The ends.
-    ACKED = auto()  # deleted; or if that failed, healed by the next delivery
-    BOUNCED = auto()  # another holder works on the key: hidden for the rest of its lease
+    ACKED = auto()  # deleted; if that failed, the next delivery is deleted as a duplicate
+    CLAIMED_ELSEWHERE = auto()  # another worker has claimed the key: hidden for the rest of its lease
     BACKING_OFF = auto()  # failed: hidden until its next attempt
     RELEASED = auto()  # not begun: shown again at once
     LOST = auto()  # somebody else may have it by now: nothing is touched
@@ -44,8 +44,8 @@ class Event(IntEnum):
     COMMITTED = auto()  # the handler's transaction committed, with the record in it
     FAILED = auto()  # the handler raised, or asked to be called again
     REFUSED = auto()  # never to be tried again: rejected by the handler, undecodable, without a key, out of attempts
-    BURIED = auto()  # its copy is in the dead-letter queue
-    UNBURIABLE = auto()  # there is no dead-letter queue, or it did not take the copy
+    DEAD_LETTERED = auto()  # its copy is in the dead-letter queue
+    DLQ_FAILED = auto()  # there is no dead-letter queue, or it did not take the copy
     RECORDED = auto()  # the ledger has written the outcome down
     FENCED = auto()  # the ledger refused: a newer claim exists
     LOST = auto()  # the claim may be another's: the ledger refused to extend it, or did not confirm it in time
@@ -87,7 +87,7 @@ Next = tuple[State, tuple[Action, ...]]
 TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.RECEIVED, _E.WON): (_S.CLAIMED, ()),
     (_S.RECEIVED, _E.FOUND_DONE): (_S.RECORDED, _DELETE),
-    (_S.RECEIVED, _E.HELD): (_S.BOUNCED, _BOUNCE),
+    (_S.RECEIVED, _E.HELD): (_S.CLAIMED_ELSEWHERE, _BOUNCE),
     (_S.RECEIVED, _E.CONFLICT): (_S.DISPUTED, (_A.CLAIM_APART,)),
     (_S.RECEIVED, _E.LEDGER_DOWN): (_S.BACKING_OFF, _BACK_OFF),
     (_S.RECEIVED, _E.GIVE_UP): (_S.RELEASED, (_A.STOP_BEAT, _A.SHOW, _A.END)),
@@ -95,7 +95,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     #
     (_S.DISPUTED, _E.WON): (_S.REJECTED, (_A.DEAD_LETTER,)),
     (_S.DISPUTED, _E.FOUND_DONE): (_S.RECORDED, _DELETE),
-    (_S.DISPUTED, _E.HELD): (_S.BOUNCED, _BOUNCE),
+    (_S.DISPUTED, _E.HELD): (_S.CLAIMED_ELSEWHERE, _BOUNCE),
     (_S.DISPUTED, _E.LEDGER_DOWN): (_S.BACKING_OFF, _BACK_OFF),
     (_S.DISPUTED, _E.GIVE_UP): (_S.RELEASED, (_A.STOP_BEAT, _A.SHOW, _A.END)),
     (_S.DISPUTED, _E.VISIBLE): (_S.LOST, _DROP),
@@ -124,14 +124,14 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.DONE, _E.LOST): (_S.DONE, ()),
     (_S.DONE, _E.VISIBLE): (_S.DONE, ()),
     #
-    (_S.REJECTED, _E.BURIED): (_S.BURIED, (_A.RECORD_REJECTED,)),
-    (_S.REJECTED, _E.UNBURIABLE): (_S.BACKING_OFF, _RETRY),
+    (_S.REJECTED, _E.DEAD_LETTERED): (_S.DEAD_LETTERED, (_A.RECORD_REJECTED,)),
+    (_S.REJECTED, _E.DLQ_FAILED): (_S.BACKING_OFF, _RETRY),
     (_S.REJECTED, _E.LOST): (_S.REJECTED, ()),
     (_S.REJECTED, _E.VISIBLE): (_S.REJECTED, ()),
-    (_S.BURIED, _E.RECORDED): (_S.RECORDED, _DELETE),
-    (_S.BURIED, _E.FENCED): (_S.LOST, _DROP),
-    (_S.BURIED, _E.LOST): (_S.BURIED, ()),
-    (_S.BURIED, _E.VISIBLE): (_S.BURIED, ()),
+    (_S.DEAD_LETTERED, _E.RECORDED): (_S.RECORDED, _DELETE),
+    (_S.DEAD_LETTERED, _E.FENCED): (_S.LOST, _DROP),
+    (_S.DEAD_LETTERED, _E.LOST): (_S.DEAD_LETTERED, ()),
+    (_S.DEAD_LETTERED, _E.VISIBLE): (_S.DEAD_LETTERED, ()),
     #
     # Its slot and its claim are kept until the handler has ended: until then it may still be at work.
     (_S.LOST_AT_WORK, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
@@ -154,9 +154,9 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.RELEASED, _E.WON): (_S.RELEASED, (_A.GIVE_BACK_UNTRIED,)),
 }
 
-ENDS: Final = frozenset({_S.ACKED, _S.BOUNCED, _S.BACKING_OFF, _S.RELEASED, _S.LOST})
+ENDS: Final = frozenset({_S.ACKED, _S.CLAIMED_ELSEWHERE, _S.BACKING_OFF, _S.RELEASED, _S.LOST})
 # Somebody is at it: the heartbeat extends the ledger's lease too.
-LEASED: Final = frozenset({_S.CLAIMED, _S.WORKING, _S.LOST_AT_WORK, _S.DONE, _S.REJECTED, _S.BURIED})
+LEASED: Final = frozenset({_S.CLAIMED, _S.WORKING, _S.LOST_AT_WORK, _S.DONE, _S.REJECTED, _S.DEAD_LETTERED})
 # Kept hidden by the heartbeat.
 BEATING: Final = LEASED | {_S.RECEIVED, _S.DISPUTED}
 # What may still be said of a life that has ended; it changes nothing.
@@ -165,7 +165,7 @@ LATE: Final = frozenset(
 )
 
 # The same table by number: a dictionary of pairs of enums costs more than the step itself.
-_TABLE: Final[list[list[Next | None]]] = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]
+TABLE: Final[list[list[Next | None]]] = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]
 
 
 class ImpossibleStep(AssertionError):
@@ -174,7 +174,7 @@ class ImpossibleStep(AssertionError):
 
 def step(state: State, event: Event) -> Next:
     """The next state, and what is to be done, in this order."""
-    found = _TABLE[state][event]
+    found = TABLE[state][event]
     if found is None:
         if state in ENDS and event in LATE:
             return state, ()

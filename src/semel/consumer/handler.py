@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from semel.consumer.batches import Batch
+from semel.consumer.batch import Batch
 from semel.consumer.context import Context, Message
 from semel.errors import SemelError
 from semel.ledger import callables

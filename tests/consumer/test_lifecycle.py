@@ -8,12 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.consumer.life import BEATING, ENDS, LATE, LEASED, TRANSITIONS, Action, Event, ImpossibleStep, State, step
+from semel.consumer.lifecycle import (
+    BEATING,
+    ENDS,
+    LATE,
+    LEASED,
+    TRANSITIONS,
+    Action,
+    Event,
+    ImpossibleStep,
+    State,
+    step,
+)
 
 EXPECTED: Final = """
 RECEIVED      WON         CLAIMED
 RECEIVED      FOUND_DONE  RECORDED      STOP_BEAT DELETE END
-RECEIVED      HELD        BOUNCED       STOP_BEAT HIDE_FOR_LEASE END
+RECEIVED      HELD        CLAIMED_ELSEWHERE       STOP_BEAT HIDE_FOR_LEASE END
 RECEIVED      CONFLICT    DISPUTED      CLAIM_APART
 RECEIVED      LEDGER_DOWN BACKING_OFF   STOP_BEAT HIDE_FOR_RETRY END
 RECEIVED      GIVE_UP     RELEASED      STOP_BEAT SHOW END
@@ -21,7 +32,7 @@ RECEIVED      VISIBLE     LOST          STOP_BEAT END
 
 DISPUTED      WON         REJECTED      DEAD_LETTER
 DISPUTED      FOUND_DONE  RECORDED      STOP_BEAT DELETE END
-DISPUTED      HELD        BOUNCED       STOP_BEAT HIDE_FOR_LEASE END
+DISPUTED      HELD        CLAIMED_ELSEWHERE       STOP_BEAT HIDE_FOR_LEASE END
 DISPUTED      LEDGER_DOWN BACKING_OFF   STOP_BEAT HIDE_FOR_RETRY END
 DISPUTED      GIVE_UP     RELEASED      STOP_BEAT SHOW END
 DISPUTED      VISIBLE     LOST          STOP_BEAT END
@@ -49,14 +60,14 @@ DONE          FENCED      LOST          STOP_BEAT END
 DONE          LOST        DONE
 DONE          VISIBLE     DONE
 
-REJECTED      BURIED      BURIED        RECORD_REJECTED
-REJECTED      UNBURIABLE  BACKING_OFF   STOP_BEAT GIVE_BACK HIDE_FOR_RETRY END
+REJECTED      DEAD_LETTERED      DEAD_LETTERED        RECORD_REJECTED
+REJECTED      DLQ_FAILED  BACKING_OFF   STOP_BEAT GIVE_BACK HIDE_FOR_RETRY END
 REJECTED      LOST        REJECTED
 REJECTED      VISIBLE     REJECTED
-BURIED        RECORDED    RECORDED      STOP_BEAT DELETE END
-BURIED        FENCED      LOST          STOP_BEAT END
-BURIED        LOST        BURIED
-BURIED        VISIBLE     BURIED
+DEAD_LETTERED        RECORDED    RECORDED      STOP_BEAT DELETE END
+DEAD_LETTERED        FENCED      LOST          STOP_BEAT END
+DEAD_LETTERED        LOST        DEAD_LETTERED
+DEAD_LETTERED        VISIBLE     DEAD_LETTERED
 
 LOST_AT_WORK  SUCCEEDED   DONE          RECORD
 LOST_AT_WORK  COMMITTED   RECORDED      STOP_BEAT DELETE END
@@ -300,4 +311,4 @@ def test_a_dead_letter_is_recorded_as_rejected_and_only_a_handled_message_as_don
         if Action.RECORD in past.actions:
             assert past.event is Event.SUCCEEDED
         if Action.RECORD_REJECTED in past.actions:
-            assert past.event is Event.BURIED
+            assert past.event is Event.DEAD_LETTERED

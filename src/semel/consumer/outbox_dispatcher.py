@@ -6,13 +6,14 @@ refuses stays in the outbox, with the reason, and is tried again after ever long
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from semel.consumer.context import logger
-from semel.consumer.lane import Tools
-from semel.ledger.contract import Ledger, OutboxStatus, Outgoing
+from semel.consumer.queue_setup import Tools
+from semel.ledger.contract import Ledger, LedgerError, OutboxStatus, Outgoing
 from semel.ledger.outgoing import DEFAULT_GROUP
 from semel.messages.dead_letter_attributes import CARRIED_KEY
 from semel.sqs import Client, Entry, Failure, Sent
@@ -22,6 +23,9 @@ from semel.telemetry.attempt_log.log import Attempt, Step
 AT_ONCE: Final = 100
 FIRST_WAIT: Final = 30.0  # seconds after the first refusal; they double
 LONGEST_WAIT: Final = 900.0
+LOOK_EVERY: Final = 1.0  # seconds; a commit of this process is seen at once
+IDLE_LOOK_EVERY: Final = 60.0  # where no handler sends: what an earlier version of the app has left is still sent
+STATUS_EVERY: Final = 10.0
 
 
 class Dispatched(NamedTuple):
@@ -29,6 +33,61 @@ class Dispatched(NamedTuple):
 
     sent: list[str]
     kept: list[str]
+
+
+class OutboxDispatcher:
+    """`sends`: whether a handler of this process can put messages into the outbox."""
+
+    def __init__(self, ledger: Ledger, client: Client, tools: Tools, *, sends: bool = True) -> None:
+        self._ledger = ledger
+        self._client = client
+        self._tools = tools
+        self._look_every = LOOK_EVERY if sends else IDLE_LOOK_EVERY
+        self._committed = threading.Event()
+        self.status = OutboxStatus()  # as it was when it was last read
+        self.unsendable: set[str] = set()  # ids of messages that SQS did not take
+
+    def on_commit(self) -> None:
+        """A transaction may have sent something."""
+        self._committed.set()
+
+    def run(self, stopping: threading.Event) -> None:
+        read_at = -STATUS_EVERY
+        while not stopping.is_set():
+            sent = self.run_once()
+            if not sent:
+                if (now := self._tools.monotonic()) - read_at >= STATUS_EVERY:
+                    read_at = now
+                    self.read_status()
+                self._committed.wait(self._look_every)
+                self._committed.clear()
+
+    def run_once(self) -> int:
+        """Hand over what waits; returns how many messages SQS took."""
+        try:
+            dispatched = dispatch(self._ledger, self._client, self._tools)
+        except LedgerError as error:
+            logger.warning("the outbox cannot be read: %s", error)
+            return 0
+        self.unsendable.update(dispatched.kept)
+        self.unsendable.difference_update(dispatched.sent)
+        return len(dispatched.sent)
+
+    def read_status(self) -> None:
+        try:
+            self.status = self._ledger.outbox_status()
+        except LedgerError as error:
+            logger.warning("the outbox cannot be read: %s", error)
+
+    def flush(self, deadline: float) -> int:
+        """Hand over what waits, until the deadline. Returns what is left; another worker may be sending it."""
+        while self._tools.monotonic() < deadline and self.run_once():
+            pass
+        try:
+            return self._ledger.count_outgoing()
+        except LedgerError as error:
+            logger.warning("the outbox cannot be read: %s", error)
+            return 0
 
 
 def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
@@ -125,7 +184,7 @@ def _count(tools: Tools, name: str, taken: Sequence[Outgoing], refused: int) -> 
         tools.log.add_all([Attempt(now, Step.SENT, queue, "", _key(message)) for message in taken])
 
 
-def described(status: OutboxStatus) -> dict[str, Any]:
+def described_status(status: OutboxStatus) -> dict[str, Any]:
     """For /health and --explain."""
     found: dict[str, Any] = {"waiting": status.waiting, "refused": status.refused}
     if status.examples:

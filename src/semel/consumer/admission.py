@@ -1,0 +1,131 @@
+"""How many messages this process may hold: the only limit on receiving.
+
+A receive asks for no more than there are free slots, so nothing waits in a hidden buffer. Bytes are limited too: once
+the bodies in flight exceed their limit, no further receive is made until some have gone.
+
+There is a slot for each handler that may run, and for messages received ahead, so that handlers need not wait for SQS
+and the ledger. How many ahead follows from measurements: what the handlers can start within twice the time that a
+message spends outside of its handler (receive, claim, record). Fast handlers get hundreds, those that run for seconds
+none: their messages stay in the queue, where another worker can start them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+MOMENT: Final = 0.02  # seconds
+MOST_AHEAD: Final = 480  # messages
+LEAD: Final = (0.05, 1.0)  # seconds of work that is received ahead: at least, at most
+LEASE_SHARE: Final = 1 / 10  # of the lease: what waits for longer than this may be lost before it starts
+WEIGHT: Final = 0.2  # of a new measurement
+
+
+class Admission:
+    def __init__(self, handlers: int, max_bytes: int, *, ahead: int = 0) -> None:
+        """`handlers`: messages that can be at work at a time; `ahead`: those received ahead of that."""
+        self.handlers = handlers
+        self.count = handlers + ahead
+        self._max_bytes = max_bytes
+        self._free = self.count
+        self._bytes = 0
+        self._waiting = 0
+        self._changed = threading.Condition(threading.Lock())
+
+    @property
+    def free(self) -> int:
+        return max(0, self._free)
+
+    @property
+    def taken(self) -> int:
+        return self.count - self._free
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def take(self, most: int, timeout: float) -> int:
+        """Up to `most` slots; 0 if none came free in time.
+
+        Once there is one, waits a moment for half of what is wanted: a receive costs the same for one as for ten.
+        """
+        half = max(1, min(most, self.count) // 2)
+        with self._changed:
+            self._await(1, timeout)
+            if not self._ready(1):
+                return 0
+            if timeout > 0:
+                self._await(half, min(timeout, MOMENT))
+            taken = max(0, min(most, self._free))  # while it waited there may have become fewer than are taken
+            self._free -= taken
+            return taken
+
+    def resize(self, handlers: int, ahead: int) -> None:
+        """From now on there are so many. With more than that taken, none is given out until enough have come back."""
+        count = handlers + ahead
+        with self._changed:
+            self.handlers = handlers
+            grown = count > self.count
+            self._free += count - self.count
+            self.count = count
+            if grown:
+                self._changed.notify_all()
+
+    def _await(self, least: int, timeout: float) -> None:
+        if timeout > 0 and not self._ready(least):
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: self._ready(least), timeout)
+            finally:
+                self._waiting -= 1
+
+    def _ready(self, least: int) -> bool:
+        return self._free >= least and self._bytes < self._max_bytes
+
+    def add_bytes(self, size: int) -> None:
+        with self._changed:
+            self._bytes += size
+
+    def give(self, count: int, size: int = 0) -> None:
+        with self._changed:
+            self._free += count
+            self._bytes -= size
+            if self._waiting:
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Prefetch:
+    """How many messages to receive ahead, from measurements. `limit`: the user's own; None is automatic."""
+
+    def __init__(self, *, lease: float, limit: int | None = None) -> None:
+        self._limit = limit
+        self._longest_lead = min(LEAD[1], lease * LEASE_SHARE)
+        self._handler: float | None = None  # seconds of a message in its handler
+        self._overhead = 0.0  # seconds of a message between its receipt and its record, outside of its handler
+        self._receive = 0.0  # seconds of a receive that does not wait
+
+    def observe(self, handler: float, overhead: float) -> None:
+        """Seconds that messages were in their handler, and outside of it, on average."""
+        if self._handler is None:
+            self._handler, self._overhead = handler, overhead
+        else:
+            self._handler += WEIGHT * (handler - self._handler)
+            self._overhead += WEIGHT * (overhead - self._overhead)
+
+    def observe_receive(self, seconds: float) -> None:
+        """A receive that brought messages. The shortest ones say what a round trip takes; others have waited."""
+        self._receive = min(seconds, self._receive * 1.1 + 0.001) if self._receive else seconds
+
+    def ahead(self, handlers: int, running: float = 0.0) -> int:
+        """For so many handlers at a time. `running`: seconds for which those at work have run already."""
+        if self._limit is not None:
+            return self._limit
+        if self._handler is None:
+            return 0  # nothing is known yet
+        lead = min(max(LEAD[0], 2 * (self._overhead + self._receive)), self._longest_lead)
+        seconds = max(self._handler, running)
+        return MOST_AHEAD if seconds * MOST_AHEAD <= handlers * lead else int(handlers * lead / seconds)

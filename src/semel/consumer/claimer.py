@@ -1,0 +1,241 @@
+"""Claims what was received: each message is read, the ledger asked for all keys with one call, each answer an event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from semel.consumer.delivery import Delivery
+from semel.consumer.failures import described, is_failure
+from semel.consumer.in_flight import InFlight
+from semel.consumer.ledger_calls import one_by_one
+from semel.consumer.lifecycle import Event, State
+from semel.consumer.scheduler import Scheduler
+from semel.consumer.stage import Stage, Threads
+from semel.ledger.contract import ClaimRequest, ClaimResult, Conflict, Done, Held, LedgerError, LedgerUnavailable, Won
+from semel.messages import dead_letter_attributes
+from semel.messages.decoding import Undecodable
+from semel.messages.keys import NONE, Key, NoKey, own_id, scoped
+from semel.telemetry.attempt_log.log import Step
+
+AT_ONCE: Final = 300
+MOST_THREADS: Final = 2
+STARTED: Final = "semel:started"  # the step under which the worker notes which attempts have called the handler
+
+Answer = ClaimResult | LedgerError | None  # None: the ledger did not answer
+
+
+class Claimer(Stage[Delivery]):
+    role = "claim"
+
+    def __init__(self, in_flight: InFlight, threads: Threads, scheduler: Scheduler) -> None:
+        setup = in_flight.setup
+        # On a FIFO queue one call after the other, to keep the order.
+        super().__init__(threads, at_once=AT_ONCE, most_threads=1 if setup.fifo else MOST_THREADS)
+        self._setup = setup
+        self._in_flight = in_flight
+        self._reporter = in_flight.reporter
+        self._scheduler = scheduler
+
+    def process(self, items: Sequence[Delivery]) -> None:
+        chunk = self._in_flight.begin_claim(items)
+        if not chunk:
+            return
+        for delivery in chunk:
+            self._read(delivery)
+        answers = self._decided_by_key(chunk, self._claim(chunk, [delivery.ledger_key for delivery in chunk]))
+        self._setup.tools.crash("after_claim")
+        self._apply(chunk, answers)
+        self._report(chunk, answers)
+        if disputed := [delivery for delivery in chunk if delivery.state is State.DISPUTED]:
+            self._claim_apart(disputed)
+        self._in_flight.end_claim(chunk)
+        self._scheduler.put([delivery for delivery in chunk if delivery.state is State.CLAIMED])
+
+    # Reading.
+
+    def _read(self, delivery: Delivery) -> None:
+        """Whatever is in a message, and whatever the user's own functions make of it: only this message is rejected."""
+        try:
+            self._read_message(delivery)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            delivery.problem = f"unreadable: {described(error)}"
+            delivery.key, delivery.key_origin = NONE.text, NONE.origin
+            delivery.ledger_key, delivery.payload = scoped(self._setup.scope, delivery.received.message_id), ""
+
+    def _read_message(self, delivery: Delivery) -> None:
+        """Decode the body and find the key. A message without one is claimed under its id, as the ledger needs one to
+        reject it under; it is not given that id as its key."""
+        received, handler = dead_letter_attributes.restored(delivery.received), self._setup.handler
+        delivery.received = received
+        try:
+            delivery.value = received if handler.takes_message else handler.decode(received.body)
+        except Undecodable as error:
+            delivery.problem = f"undecodable: {error.reason}"
+        try:
+            key = handler.key.resolve(received, delivery.value)
+        except NoKey as error:
+            key = NONE
+            if self._setup.settings.missing_key == "message-id":
+                key = Key(own_id(received), "message-id")
+            else:
+                delivery.problem = delivery.problem or f"no key: {error}"
+        except BaseException as error:  # of the user's own function
+            if not is_failure(error):
+                raise
+            key = NONE
+            delivery.problem = delivery.problem or f"no key: {described(error)}"
+        if key is not NONE and key.origin != "message-id":  # under its own id a message can only be itself
+            self._read_payload(delivery)
+        delivery.key, delivery.key_origin = key.text, key.origin
+        delivery.ledger_key = scoped(self._setup.scope, key.text or own_id(received))
+
+    def _read_payload(self, delivery: Delivery) -> None:
+        try:
+            delivery.payload = self._setup.handler.payload(delivery.received, delivery.value)
+        except BaseException as error:  # of the user's own function
+            if not is_failure(error):
+                raise
+            # It cannot be what the key stands for already: that was read.
+            delivery.payload = f"unreadable/{delivery.received.message_id}"
+            delivery.problem = delivery.problem or f"no payload: {described(error)}"
+
+    # Asking the ledger.
+
+    def _claim(self, chunk: Sequence[Delivery], keys: Sequence[str]) -> list[Answer]:
+        """What the ledger says of each, or why it refuses this one."""
+        setup = self._setup
+        tools, lease, name = setup.tools, setup.settings.lease, setup.name
+        requests = [
+            ClaimRequest(key, delivery.payload, f"{name}/{delivery.received.message_id}")
+            for delivery, key in zip(chunk, keys, strict=True)
+        ]
+        before = tools.monotonic()
+        claimant, asked = tools.claimant(), set[str]()
+
+        def claim(some: Sequence[ClaimRequest]) -> list[ClaimResult]:
+            """A repeated call wins what it may have won already; but a key that comes twice is still won once only."""
+            claims_as = claimant if len(some) > 1 or some[0].key not in asked else tools.claimant()
+            if len(some) == 1:
+                asked.add(some[0].key)
+            return setup.ledger.claim(some, claimant=claims_as, lease=lease)
+
+        try:
+            answers = one_by_one(claim, requests)
+        except LedgerUnavailable as error:
+            self._reporter.ledger_failed("claim", error)
+            self._reporter.log(Step.LEDGER_DOWN, chunk)
+            return [None] * len(chunk)
+        if not any(isinstance(answer, LedgerError) for answer in answers):
+            self._reporter.on_ledger_result(True)
+        now = tools.monotonic()
+        for delivery in chunk:
+            delivery.lease_ends = before + lease
+            delivery.claimed_at = now
+        setup.metrics.claim.observe(now - before)
+        return list(answers)
+
+    def _decided_by_key(self, chunk: Sequence[Delivery], answers: list[Answer]) -> list[Answer]:
+        """Unless the handler rejects conflicts, the key decides: a message under a known key is what the key stands
+        for, also if its body differs. That it differs is counted and logged. What cannot be read is no second sending
+        of anything: its conflict stays one."""
+        if self._setup.handler.rejects_conflicts:
+            return answers
+        places = [
+            place for place, answer in enumerate(answers) if type(answer) is Conflict and not chunk[place].problem
+        ]
+        if not places:
+            return answers
+        differing = [chunk[place] for place in places]
+        for delivery in differing:
+            delivery.payload = ""
+        decided = []
+        again = self._claim(differing, [delivery.ledger_key for delivery in differing])
+        for place, delivery, answer in zip(places, differing, again, strict=True):
+            answers[place] = answer
+            if isinstance(answer, Done | Won):  # one that is held comes again, and is counted then
+                delivery.error = "its payload is not the one that its key was first seen with"
+                decided.append(delivery)
+        if decided:
+            self._reporter.different_payloads(decided)
+        return answers
+
+    def _claim_apart(self, disputed: Sequence[Delivery]) -> None:
+        """Messages whose key belongs to another payload are rejected under a key that is theirs alone."""
+        for delivery in disputed:
+            delivery.payload = ""
+        keys = [scoped(self._setup.scope, f"conflict/{delivery.received.message_id}") for delivery in disputed]
+        answers = self._claim(disputed, keys)
+        for place, answer in enumerate(answers):
+            disputed[place].error = disputed[place].problem
+            if isinstance(answer, LedgerError):
+                self._reporter.ledger_failed("claim", answer)
+                answers[place] = None
+        self._apply(disputed, answers)
+
+    # What follows.
+
+    def _apply(self, chunk: Sequence[Delivery], answers: Sequence[Answer]) -> None:
+        by_event: dict[Event, list[Delivery]] = {}
+        for delivery, answer in zip(chunk, answers, strict=True):
+            by_event.setdefault(_event_of(delivery, answer), []).append(delivery)
+        for event, some in by_event.items():
+            self._in_flight.apply(event, some)
+
+    def _report(self, chunk: Sequence[Delivery], answers: Sequence[Answer]) -> None:
+        metrics, reporter = self._setup.metrics, self._reporter
+        won = [answer for answer in answers if type(answer) is Won]
+        metrics.claimed.add(len(won))
+        if len(won) == len(chunk) and not any(answer.taken_over for answer in won):
+            reporter.log(Step.CLAIMED, chunk)
+            return
+        for delivery, answer in zip(chunk, answers, strict=True):
+            match answer:
+                case Won(taken_over=taken_over):
+                    if taken_over:
+                        metrics.taken_over.add(1)
+                    reporter.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,), error=delivery.error)
+                case Done():
+                    metrics.healed.add(1)
+                    reporter.log(Step.DUPLICATE, (delivery,), error=delivery.error)
+                case Held(remaining=remaining):
+                    metrics.bounced.add(1)
+                    reporter.log(Step.BOUNCED, (delivery,), remaining)
+                case Conflict():
+                    metrics.conflicts.add(1)
+                    reporter.log(Step.CONFLICT, (delivery,), error=delivery.problem)
+                case LedgerError():
+                    reporter.ledger_refused("claim", answer)
+
+
+def _event_of(delivery: Delivery, answer: Answer) -> Event:
+    match answer:
+        case Won(claim, _, attempt, _, steps):
+            delivery.claim, delivery.fence, delivery.attempt, delivery.steps = claim, claim.fence, attempt, steps
+            if attempt > 2:
+                delivery.unstarted = _unstarted(attempt, steps.get(STARTED, b""))
+            return Event.WON
+        case None:
+            return Event.LEDGER_DOWN
+        case LedgerError():
+            # If it is the key that the ledger cannot take, the message is rejected under one that it can.
+            delivery.problem = f"unclaimable: {answer}"
+            return Event.CONFLICT
+        case Done():
+            return Event.FOUND_DONE
+        case Held(_, remaining):
+            delivery.held_for = remaining
+            return Event.HELD
+        case Conflict(_, recorded):
+            state = "done" if recorded else "being processed"
+            delivery.problem = f"conflict: the key {delivery.key!r} is {state} with another payload"
+            return Event.CONFLICT
+
+
+def _unstarted(attempt: int, started: bytes) -> int:
+    """How many earlier attempts ended before the handler was called: their worker died of another message. The first
+    attempt always counts, each later one only if the worker noted that it started."""
+    noted = {int(number) for number in started.split(b",") if number}
+    return sum(1 for earlier in range(2, attempt) if earlier not in noted)

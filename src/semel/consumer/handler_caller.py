@@ -1,0 +1,418 @@
+"""Calls the handler: plain, async, in batches, and inside the ledger's transaction.
+
+Whatever a handler raises becomes one event of its message's life; no handler can bring its worker down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from semel.consumer.backoff import seconds
+from semel.consumer.batch import Batch
+from semel.consumer.claimer import STARTED
+from semel.consumer.context import CURRENT, logger
+from semel.consumer.delivery import Delivery
+from semel.consumer.failures import described, is_failure, text_of
+from semel.consumer.in_flight import InFlight
+from semel.consumer.lifecycle import Event, State
+from semel.consumer.outcomes import Lost, Reject, Retry, Skip
+from semel.errors import SemelError
+from semel.ledger import callables
+from semel.ledger.contract import (
+    Completion,
+    Fenced,
+    LedgerError,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    Status,
+    Transaction,
+    check_result,
+)
+from semel.telemetry.attempt_log.log import Step
+
+MARGIN: Final = 0.5  # seconds before the end of its claim at which a message is no longer started
+LOOKS: Final = 5  # times that an unknown outcome is looked up before the next delivery is left to find out
+
+
+class HandlerCaller:
+    """`on_commit` hears of each transaction: it may have sent something."""
+
+    def __init__(self, in_flight: InFlight, on_commit: Callable[[], None] = lambda: None) -> None:
+        self._setup = in_flight.setup
+        self._handler = in_flight.setup.handler
+        self._in_flight = in_flight
+        self._reporter = in_flight.reporter
+        self._on_commit = on_commit
+        self._extras = bool(self._handler.context or self._handler.message or self._handler.transaction)
+
+    # Which messages are started.
+
+    def _start(self, chunk: Sequence[Delivery]) -> list[Delivery]:
+        """Those whose handler is to be called now. For the others, all that follows has been seen to."""
+        now = self._setup.tools.monotonic()
+        chosen = self._in_flight.apply_by(lambda delivery: self._event_at_start(delivery, now), chunk)
+        started = chosen.pop(Event.STARTED, [])
+        for event, some in chosen.items():
+            if event is Event.LOST:
+                self._setup.metrics.heartbeat_lost.add(len(some))
+                self._reporter.log(Step.LOST, some, error="its visibility was about to end before it was begun")
+            elif event is Event.GIVE_UP:
+                self._report_end(some, event)
+        started = [delivery for delivery in started if delivery.attempt == 1 or self._note_start(delivery)]
+        if self._reporter.logs_attempts:
+            for delivery in started:
+                self._reporter.log(Step.STARTED, (delivery,), now - delivery.received_at)
+        return started
+
+    def _event_at_start(self, delivery: Delivery, now: float) -> Event | None:
+        if delivery.state is not State.CLAIMED:
+            return None
+        settings = self._setup.settings
+        if self._in_flight.stopping and not delivery.problem:
+            return Event.GIVE_UP
+        if now > delivery.deadline - MARGIN:
+            return Event.LOST
+        if delivery.problem:
+            delivery.error = delivery.problem
+            skip = settings.missing_key == "skip" and delivery.problem.startswith("no key")
+            return Event.SUCCEEDED if skip else Event.REFUSED
+        if settings.max_attempts is not None and delivery.starts > settings.max_attempts:
+            delivery.error = f"out of attempts: {delivery.starts - 1} began and none came to an end"
+            return Event.REFUSED
+        delivery.started_at = now
+        return Event.STARTED
+
+    def _note_start(self, delivery: Delivery) -> bool:
+        """From the second attempt on, the ledger is told that the handler is called: a worker that dies takes messages
+        along that it had claimed but not started, and these have lost no attempt."""
+        noted = delivery.steps.get(STARTED, b"")
+        noted = b"%b,%d" % (noted, delivery.attempt) if noted else b"%d" % delivery.attempt
+        try:
+            if self._setup.ledger.save_step(delivery.owned_claim, STARTED, noted):
+                return True
+            event = Event.FENCED
+        except LedgerError as error:
+            self._reporter.ledger_failed("save_step", error)
+            delivery.error = f"the ledger could not note its start: {error}"
+            event = Event.LEDGER_DOWN
+        self._in_flight.apply(event, (delivery,))
+        self._report_end((delivery,), event)
+        return False
+
+    # What a handler's end means.
+
+    def _finish(self, chunk: Sequence[Delivery], event: Event) -> None:
+        """Their handler has ended, all in the same way. Decides whether a failure was the last one."""
+        if not chunk:
+            return
+        tools = self._setup.tools
+        tools.crash("after_work")
+        now = tools.monotonic()
+        for delivery in chunk:
+            delivery.finished_at = now
+        by_event: dict[Event, list[Delivery]] = {event: list(chunk)}
+        if event is Event.FAILED:
+            by_event = {}
+            for delivery in chunk:
+                last = self._last_attempt(delivery)
+                if last:
+                    delivery.error = f"{last}: {delivery.error}"
+                by_event.setdefault(Event.REFUSED if last else event, []).append(delivery)
+        if event is not Event.SUCCEEDED or self._handler.is_batch:
+            self._measure(chunk, now)
+        for this, some in by_event.items():
+            self._in_flight.apply(this, some)
+            if this is not Event.SUCCEEDED:
+                self._report_end(some, this)
+        if event is Event.COMMITTED:
+            self._in_flight.measure(chunk, now)
+
+    def _measure(self, chunk: Sequence[Delivery], now: float) -> None:
+        metrics = self._setup.metrics
+        metrics.receive_to_start.observe_all([delivery.started_at - delivery.received_at for delivery in chunk])
+        metrics.handler.observe(now - chunk[0].started_at)
+
+    def _last_attempt(self, delivery: Delivery) -> str:
+        settings = self._setup.settings
+        if self._setup.fifo and settings.on_failure == "skip_message":
+            return "skipped"
+        if settings.max_attempts is not None and delivery.starts >= settings.max_attempts:
+            return "out of attempts"
+        if settings.max_receives is not None and delivery.received.receive_count >= settings.max_receives:
+            # SQS would move it at its next receive, without a reason.
+            return "out of receives"
+        return ""
+
+    def _report_end(self, chunk: Sequence[Delivery], event: Event) -> None:
+        metrics, now = self._setup.metrics, self._setup.tools.monotonic()
+        for delivery in chunk:
+            spent = now - delivery.started_at if delivery.started_at else 0.0
+            if delivery.state in (State.LOST, State.LOST_AT_WORK):
+                metrics.fenced.add(1)
+                self._reporter.log(Step.FENCED, (delivery,), spent, delivery.error)
+            elif event in (Event.FAILED, Event.LEDGER_DOWN):
+                metrics.retried.add(1)
+                self._reporter.log(Step.RETRIED, (delivery,), spent, delivery.error)
+            elif event is Event.COMMITTED:
+                metrics.completed.add(1)
+                self._reporter.log(Step.RECORDED, (delivery,), spent)
+            elif event in (Event.GIVE_UP, Event.ABANDONED):
+                metrics.released.add(1)
+                self._reporter.log(Step.RELEASED, (delivery,), spent)
+
+    def _event_for(self, delivery: Delivery, error: BaseException, *, quiet: bool = False) -> Event:
+        """What an exception of the handler's means for its message. What is no failure is raised."""
+        if not is_failure(error):
+            raise error
+        delivery.error = described(error)
+        match error:
+            case Skip():
+                self._setup.metrics.skipped.add(1)
+                self._reporter.log(Step.SKIPPED, (delivery,), error=text_of(error))
+                return Event.SUCCEEDED
+            case Retry():
+                delivery.retry_after = _wished(error)
+                return Event.FAILED
+            case Reject():
+                delivery.error = f"rejected: {text_of(getattr(error, 'reason', error))}"
+                return Event.REFUSED
+            case Lost() | Fenced():
+                return Event.FENCED
+            case LedgerUnavailable():
+                return Event.LEDGER_DOWN
+        if not quiet:
+            try:
+                delivery.context.log.warning("the handler failed: %s", delivery.error, exc_info=error)
+            except BaseException as odd:
+                if not is_failure(odd):
+                    raise
+                delivery.context.log.warning("the handler failed: %s; its traceback cannot be shown", delivery.error)
+        return Event.FAILED
+
+    # Single messages.
+
+    def handle(self, delivery: Delivery) -> None:
+        """Call a plain handler on this thread."""
+        if not self._start((delivery,)):
+            return
+        self._setup.tools.crash("before_work")
+        token = CURRENT.set(delivery)
+        try:
+            if self._handler.transaction:
+                event = self._in_transaction((delivery,), lambda tx: self._call(delivery, tx))
+            else:
+                result = self._call(delivery, None)
+                if self._setup.settings.keep_result:
+                    self._keep_result(delivery, result)
+                event = Event.SUCCEEDED
+        except BaseException as error:  # noqa: BLE001 - whatever the handler raises
+            event = self._event_for(delivery, error)
+        finally:
+            CURRENT.reset(token)
+        self._finish((delivery,), event)
+
+    def _call(self, delivery: Delivery, tx: Transaction | None) -> Any:
+        handler = self._handler
+        if not self._extras:
+            return _done(handler.function(delivery.value))
+        return _done(handler.function(delivery.value, **handler.arguments(delivery.context, delivery.received, tx)))
+
+    async def handle_async(self, delivery: Delivery) -> None:
+        """Call an async handler; a lost claim or the end of a shutdown cancels it."""
+        # From the second attempt on the ledger is called, which must not block the loop.
+        started = (
+            self._start((delivery,)) if delivery.attempt <= 1 else await asyncio.to_thread(self._start, (delivery,))
+        )
+        if not started:
+            return
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        delivery.cancel = cancel
+        self._setup.tools.crash("before_work")
+        CURRENT.set(delivery)
+        handler = self._handler
+        try:
+            extras = handler.arguments(delivery.context, delivery.received, None) if self._extras else {}
+            result = await handler.function(delivery.value, **extras)
+            self._keep_result(delivery, _done(result))
+            event = Event.SUCCEEDED
+        except asyncio.CancelledError:
+            delivery.error = "cancelled"
+            event = Event.ABANDONED if self._in_flight.stopping or delivery.is_lost else Event.FAILED
+        except BaseException as error:  # noqa: BLE001 - whatever the handler raises
+            event = self._event_for(delivery, error)
+        self._finish((delivery,), event)
+
+    def _keep_result(self, delivery: Delivery, result: Any) -> None:
+        if not self._setup.settings.keep_result:
+            return
+        try:
+            kept = orjson.dumps(result)
+            check_result(kept, "it")
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            # Its effect is there: without its result it is still done, and must not run again.
+            self._setup.metrics.results_dropped.add(1)
+            delivery.context.log.warning("the result is not stored, the message is done without it: %s", text_of(error))
+        else:
+            delivery.result = kept
+
+    # Batches.
+
+    def handle_batch(self, chunk: Sequence[Delivery]) -> None:
+        deliveries = self._start(chunk)
+        while deliveries:
+            deliveries = self._call_once(deliveries)
+
+    def _call_once(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Returns those that are to be in a further call: what a transaction would have done was undone."""
+        self._setup.tools.crash("before_work")
+        batch: Batch[Any] = Batch(deliveries)
+        handler, fifo = self._handler, self._setup.fifo
+        try:
+            if handler.transaction:
+                event = self._in_transaction(deliveries, lambda tx: self._call_batch(batch, tx), batch)
+            else:
+                self._call_batch(batch, None)
+                event = Event.SUCCEEDED
+        except _SetAside:
+            return self._set_aside(batch, deliveries)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            bad_one = handler.transaction and not fifo and not isinstance(error, LedgerUnavailable)
+            if bad_one and len(deliveries) > 1:
+                # All of it was undone: find the bad one by halves, and let the others through.
+                half = len(deliveries) // 2
+                for part in (deliveries[:half], deliveries[half:]):
+                    while part:
+                        part = self._call_once(part)
+                return []
+            for delivery in deliveries:
+                event = self._event_for(delivery, error, quiet=delivery is not deliveries[0])
+            self._finish(deliveries, event)
+            return []
+        self._finish_items(batch, deliveries, event)
+        return []
+
+    def _call_batch(self, batch: Batch[Any], tx: Transaction | None) -> None:
+        given = copy.copy(batch)
+        given.items = list(batch.items)  # the handler's own: what it does to the list is not for us
+        result = self._handler.function(given, **self._handler.arguments(None, None, tx))
+        _done(asyncio.run(result) if self._handler.is_async else result)
+
+    def _finish_items(self, batch: Batch[Any], deliveries: Sequence[Delivery], event: Event) -> None:
+        """The call is over; items that the handler had an outcome for part from the others."""
+        by_event: dict[Event, list[Delivery]] = {}
+        for item, delivery in zip(batch, deliveries, strict=True):
+            this = event
+            if item.outcome is not None and event is not Event.LEDGER_DOWN:
+                this = self._event_for(delivery, item.outcome)
+            # What a transaction has committed, it has recorded.
+            by_event.setdefault(event if this is Event.SUCCEEDED else this, []).append(delivery)
+        for this, some in by_event.items():
+            self._finish(some, this)
+
+    def _set_aside(self, batch: Batch[Any], deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """End what the handler has rejected or put off, with nothing of it written. Returns the others. In a FIFO group
+        those behind it are given back: they must not be done before it is."""
+        left: list[Delivery] = []
+        behind: list[Delivery] = []
+        by_event: dict[Event, list[Delivery]] = {}
+        stuck: set[str | None] = set()
+        for item, delivery in zip(batch, deliveries, strict=True):
+            if self._setup.fifo and delivery.group in stuck:
+                behind.append(delivery)
+            elif item.is_set_aside:
+                assert item.outcome is not None
+                by_event.setdefault(self._event_for(delivery, item.outcome), []).append(delivery)
+                stuck.add(delivery.group)
+            else:
+                left.append(delivery)
+        if behind:
+            by_event[Event.GIVE_UP] = behind
+        for event, some in by_event.items():
+            self._finish(some, event)
+        return left
+
+    # Transactions.
+
+    def _in_transaction(
+        self, deliveries: Sequence[Delivery], call: Callable[[Transaction], Any], batch: Batch[Any] | None = None
+    ) -> Event:
+        """Call the handler, record its messages, and commit both as one."""
+        setup = self._setup
+        try:
+            with setup.ledger.transaction() as tx:
+                result = call(tx)
+                if batch is None:
+                    self._keep_result(deliveries[0], result)
+                elif any(item.is_set_aside for item in batch):
+                    raise _SetAside
+                keep = setup.settings.keep
+                completions = [Completion(d.owned_claim, Status.DONE, d.result, keep) for d in deliveries]
+                setup.tools.crash("before_commit")
+                if not all(tx.record(completions)):
+                    raise Fenced("a newer claim exists: this transaction is undone")
+            setup.tools.crash("after_record")
+        except OutcomeUnknown as error:
+            self._reporter.ledger_failed("commit", error)
+            return self._look_up(deliveries)
+        except LedgerUnavailable as error:
+            self._reporter.ledger_failed("transaction", error)
+            raise
+        self._on_commit()
+        return Event.COMMITTED
+
+    def _look_up(self, deliveries: Sequence[Delivery]) -> Event:
+        """The connection broke during the commit: the ledger knows whether it happened."""
+        first = deliveries[0]
+        for _ in range(LOOKS):
+            if self._setup.tools.monotonic() > min(delivery.deadline for delivery in deliveries) - MARGIN:
+                break
+            try:
+                (entry,) = self._setup.ledger.get([first.ledger_key])
+            except LedgerError as error:
+                self._reporter.ledger_failed("get", error)
+                continue
+            if entry is not None and entry.fence == first.fence and entry.status in (Status.DONE, Status.REJECTED):
+                self._on_commit()
+                return Event.COMMITTED
+            break
+        for delivery in deliveries:
+            delivery.error = "the connection to the ledger broke during the commit"
+        return Event.LEDGER_DOWN
+
+
+class _SetAside(Exception):
+    """Items of a transaction's batch were rejected or put off: it is undone, and the call repeated without them."""
+
+
+def _done(result: Any) -> Any:
+    """What a handler has returned. Work that it only promises was not done, and must not be recorded as done."""
+    if result is not None and (kind := callables.unfinished(result)):
+        raise SemelError(
+            f"the handler returned {kind}, so its work is not done: await it, or make the handler and every decorator "
+            "around it `async def`; a generator has to be iterated over"
+        )
+    return result
+
+
+def _wished(retry: Retry) -> float | None:
+    """The seconds that a handler asked for; None if that is not possible, and its back-off decides."""
+    after = getattr(retry, "after", None)  # of a subclass, it may be missing, or anything
+    try:
+        return None if after is None else seconds(after)
+    except SemelError as error:
+        logger.warning("a handler asked for a retry at an impossible time, its back-off is used: %s", error)
+        return None

@@ -1,0 +1,324 @@
+"""The messages of one queue that this process has, and the only place where their state changes.
+
+An event happens to a chunk of messages: `apply` asks the lifecycle what follows for each, and hands the chunk to the
+inboxes that the resulting actions belong to. What must come after a ledger call, or after a heartbeat that is under
+way, travels with it as the rest of its actions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from semel.consumer.admission import Admission, Prefetch
+from semel.consumer.backoff import Exponential, seconds, visibility_for
+from semel.consumer.context import Message, logger
+from semel.consumer.delivery import Delivery
+from semel.consumer.failures import described, is_failure
+from semel.consumer.lifecycle import ENDS, TABLE, Action, Event, State, step
+from semel.consumer.queue_setup import QueueSetup
+from semel.consumer.reporter import Reporter
+from semel.consumer.scheduler import Scheduler
+from semel.consumer.stage import Inbox
+from semel.telemetry.attempt_log.log import Step
+
+JITTER: Final = 2.0  # seconds, at most, that a message claimed elsewhere is hidden beyond the other worker's lease
+DLQ_FAILED_ATTEMPT: Final = 20  # what cannot be moved to a dead-letter queue waits as if it had failed this often
+NOT_STARTED: Final = frozenset({State.RECEIVED, State.DISPUTED, State.CLAIMED})
+
+Actions = tuple[Action, ...]
+LedgerWork = tuple[Action, Sequence[Delivery], Actions]  # what to do for a chunk, and what to do after it
+
+
+class Inboxes:
+    """Where the actions of the lifecycle go."""
+
+    def __init__(
+        self,
+        record: Inbox[LedgerWork],
+        dead_letter: Inbox[Delivery],
+        delete: Inbox[Delivery],
+        hide: Inbox[tuple[Delivery, int]],
+    ) -> None:
+        self.record = record
+        self.dead_letter = dead_letter
+        self.delete = delete
+        self.hide = hide
+
+
+class InFlight:
+    """`on_received(chunk)` and `on_returned(delivery, seconds)` are for whoever follows messages: the heartbeat, and a
+    run that ends when the queue is empty."""
+
+    inboxes: Inboxes  # set once, when the line is complete
+
+    def __init__(
+        self,
+        setup: QueueSetup,
+        reporter: Reporter,
+        scheduler: Scheduler,
+        on_received: Callable[[InFlight, list[Delivery]], None] = lambda _table, _chunk: None,
+        on_returned: Callable[[InFlight, Delivery, float], None] = lambda _table, _delivery, _seconds: None,
+    ) -> None:
+        self.setup = setup
+        self.reporter = reporter
+        self.scheduler = scheduler
+        self.on_received = on_received
+        self._on_returned = on_returned
+        self.lock = threading.Lock()
+        self.deliveries: dict[str, Delivery] = {}  # by message id, in the order of their receipt
+        settings = setup.settings
+        self.concurrency = settings.concurrency  # can be changed while the queue is consumed
+        self.prefetch = Prefetch(lease=settings.lease, limit=settings.prefetch)
+        self.admission = Admission(self._handlers(), settings.max_bytes, ahead=self._ahead())
+        self._received = 0
+        self.stopping = False
+        self.paused = False  # nothing more is received; what is in flight goes on
+
+    # How many there may be.
+
+    def _handlers(self) -> int:
+        return self.concurrency * (self.setup.settings.size if self.setup.handler.is_batch else 1)
+
+    def _ahead(self, running: float = 0.0) -> int:
+        handlers = self._handlers()
+        ahead = self.prefetch.ahead(handlers, running)
+        # A batch fills up while the one before it is handled.
+        return max(ahead, handlers) if self.setup.handler.is_batch and self.setup.settings.prefetch is None else ahead
+
+    def resize(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.fit()
+
+    def fit(self, running: float = 0.0) -> None:
+        """As many slots as the measurements ask for. `running`: seconds for which handlers have run already."""
+        handlers, ahead = self._handlers(), self._ahead(running)
+        if handlers != self.admission.handlers or handlers + ahead != self.admission.count:
+            self.admission.resize(handlers, ahead)
+
+    def measure(self, handled: Sequence[Delivery], now: float) -> None:
+        """Messages whose handler has returned, and whose outcome was recorded just now."""
+        handled = [delivery for delivery in handled if delivery.finished_at]
+        if handled:
+            in_handler = sum([delivery.finished_at - delivery.started_at for delivery in handled])
+            outside = sum([d.claimed_at - d.arrived_at + now - d.finished_at for d in handled])
+            self.prefetch.observe(in_handler / len(handled), outside / len(handled))
+            self.fit()
+
+    # From the receiver.
+
+    def add(self, received: Sequence[Message], since: float, arrived_at: float) -> list[Delivery]:
+        """Messages that were received, hidden since `since`. Returns those that are new here."""
+        setup = self.setup
+        visible_at = since + int(setup.settings.lease)
+        fresh, held = [], []
+        with self.lock:
+            for message in received:
+                running = self.deliveries.get(message.message_id)
+                if running is not None and running.state not in ENDS and not running.is_lost:
+                    # SQS has delivered a message that we have: its newest receipt handle is the one that counts.
+                    running.receipt, running.visible_at, running.hidden = message.receipt, visible_at, True
+                    twin = Delivery(setup, message, since, visible_at)
+                    twin.key, twin.key_origin, twin.fence = running.key, running.key_origin, running.fence
+                    held.append(twin)
+                    continue
+                delivery = Delivery(setup, message, since, visible_at, arrived_at)
+                self._received += 1
+                delivery.number = self._received
+                self.deliveries[message.message_id] = delivery
+                fresh.append(delivery)
+        if setup.fifo:
+            self.scheduler.expect(fresh)
+        self._count_received(len(received), fresh, held)
+        return fresh
+
+    def _count_received(self, count: int, fresh: list[Delivery], held: list[Delivery]) -> None:
+        metrics = self.setup.metrics
+        metrics.received.add(count)
+        metrics.batch_fill.observe(count)
+        if again := len(held) + sum(1 for delivery in fresh if delivery.received.receive_count > 1):
+            metrics.delivered_again.add(again)
+        if self.reporter.logs_attempts:
+            self.reporter.log(Step.RECEIVED, (*fresh, *held))
+            self.reporter.log(Step.HELD, held)
+
+    # Events.
+
+    def apply(self, event: Event, chunk: Sequence[Delivery]) -> None:
+        """The same event for each of a chunk."""
+        steps: list[tuple[Actions, list[Delivery]]] = []
+        last: Actions | None = None
+        with self.lock:
+            for delivery in chunk:
+                found = TABLE[delivery.state][event]
+                state, actions = step(delivery.state, event) if found is None else found
+                delivery.state = state
+                if not actions or not self._may_go_on(delivery, actions):
+                    continue
+                if actions is not last:
+                    last = actions
+                    steps.append((actions, []))
+                steps[-1][1].append(delivery)
+        for actions, some in steps:
+            self.follow(actions, some)
+
+    def apply_by(
+        self, choose: Callable[[Delivery], Event | None], chunk: Sequence[Delivery]
+    ) -> dict[Event, list[Delivery]]:
+        """The event that `choose` names for each, decided under the lock; None: nothing happens to it."""
+        chosen: dict[Event, list[Delivery]] = {}
+        steps: list[tuple[Actions, list[Delivery]]] = []
+        with self.lock:
+            for delivery in chunk:
+                event = choose(delivery)
+                if event is None:
+                    continue
+                delivery.state, actions = step(delivery.state, event)
+                chosen.setdefault(event, []).append(delivery)
+                if actions and self._may_go_on(delivery, actions):
+                    steps.append((actions, [delivery]))
+        for actions, some in steps:
+            self.follow(actions, some)
+        return chosen
+
+    def _may_go_on(self, delivery: Delivery, actions: Actions) -> bool:
+        """Under the lock. STOP_BEAT is always the first action: while an extension is under way, the rest waits."""
+        if actions[0] is Action.STOP_BEAT:
+            delivery.stopped = True
+            if delivery.beating:
+                delivery.after_beat = actions[1:]
+                return False
+        return True
+
+    def follow(self, actions: Actions, chunk: Sequence[Delivery]) -> None:
+        """Hand a chunk to the stages that its actions belong to, in order."""
+        inboxes = self.inboxes
+        for place, action in enumerate(actions):
+            if action is Action.STOP_BEAT:
+                pass  # see `_may_go_on`
+            elif action is Action.DELETE:
+                inboxes.delete.put(chunk)
+            elif action is Action.END:
+                self._end(chunk)
+            elif action in (Action.HIDE_FOR_RETRY, Action.HIDE_FOR_LEASE, Action.SHOW):
+                inboxes.hide.put(self._hidden(chunk, action))
+            elif action is Action.DEAD_LETTER:
+                inboxes.dead_letter.put(chunk)
+            elif action is Action.TELL:
+                for delivery in chunk:
+                    delivery.notify_lost()
+            elif action is not Action.CLAIM_APART:  # which the claimer does itself
+                inboxes.record.put([(action, chunk, actions[place + 1 :])])
+                return
+
+    def _hidden(self, chunk: Sequence[Delivery], action: Action) -> list[tuple[Delivery, int]]:
+        pairs = [(delivery, self._hidden_for(delivery, action)) for delivery in chunk]
+        for delivery, hidden_for in pairs:
+            self._on_returned(self, delivery, hidden_for)
+        return pairs
+
+    def _hidden_for(self, delivery: Delivery, action: Action) -> int:
+        if action is Action.SHOW:
+            return 0
+        tools = self.setup.tools
+        if action is Action.HIDE_FOR_LEASE:
+            delay = delivery.held_for + tools.chance() * JITTER
+        elif delivery.retry_after is not None:
+            delay = delivery.retry_after
+        else:
+            delay = self.retry_delay(max(1, delivery.attempt), tools.chance())
+        return visibility_for(delay, tools.monotonic() - delivery.received_at)
+
+    def retry_delay(self, attempt: int, chance: float) -> float:
+        """By the handler's back-off; by the default one if that is the user's own and fails."""
+        try:
+            return seconds(self.setup.settings.retry.delay(attempt, chance))
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            self.reporter.limited.error(
+                "retry", "the back-off of %s does not work, the default is used: %s", self.setup.name, described(error)
+            )
+            return Exponential().delay(attempt, chance)
+
+    def returned(self, delivery: Delivery, hidden_for: float) -> None:
+        self._on_returned(self, delivery, hidden_for)
+
+    def _end(self, chunk: Sequence[Delivery]) -> None:
+        with self.lock:
+            for delivery in chunk:
+                message_id = delivery.received.message_id
+                if self.deliveries.get(message_id) is delivery:
+                    del self.deliveries[message_id]
+        self.admission.give(len(chunk), sum([delivery.size for delivery in chunk]))
+        if self.setup.fifo:
+            self.give_up(self.scheduler.ended(chunk))
+
+    # Claims.
+
+    def begin_claim(self, chunk: Sequence[Delivery]) -> list[Delivery]:
+        """Those that are still to be claimed. What is given up meanwhile is returned after the ledger has answered:
+        before that, whoever receives it next would find it claimed."""
+        with self.lock:
+            wanted = [delivery for delivery in chunk if delivery.state is State.RECEIVED]
+            for delivery in wanted:
+                delivery.claiming = True
+        return wanted
+
+    def end_claim(self, chunk: Sequence[Delivery]) -> None:
+        with self.lock:
+            for delivery in chunk:
+                delivery.claiming = False
+            unwanted = [delivery for delivery in chunk if delivery.unwanted]
+        if unwanted:
+            self.give_up(unwanted)
+
+    # What is given up, or lost.
+
+    def give_up(self, chunk: Sequence[Delivery]) -> None:
+        """Return what was not started."""
+        if not chunk:
+            return
+
+        def choose(delivery: Delivery) -> Event | None:
+            if delivery.state not in NOT_STARTED:
+                return None
+            if delivery.claiming:
+                delivery.unwanted = True
+                return None
+            return Event.GIVE_UP
+
+        given_up = self.apply_by(choose, chunk).get(Event.GIVE_UP, [])
+        if given_up:
+            self.setup.metrics.released.add(len(given_up))
+            self.reporter.log(Step.RELEASED, given_up)
+
+    def lose(self, delivery: Delivery, reason: str) -> None:
+        """Another worker may have claimed it by now."""
+
+        def choose(found: Delivery) -> Event | None:
+            # Where an outcome is under way nothing changes: its fence decides.
+            undecided = found.state in (State.CLAIMED, State.WORKING)
+            return Event.LOST if undecided else None
+
+        if self.apply_by(choose, (delivery,)):
+            self._report_lost(delivery, reason)
+
+    def visibility_lost(self, delivery: Delivery, reason: str) -> None:
+        """SQS may show it to others by now."""
+
+        def choose(found: Delivery) -> Event | None:
+            if found.state in ENDS or not found.hidden:
+                return None
+            found.hidden = False
+            return Event.VISIBLE
+
+        if self.apply_by(choose, (delivery,)):
+            goes_on = "" if delivery.state in ENDS else "; its handler goes on, and its lease is extended"
+            self._report_lost(delivery, f"{reason}{goes_on}")
+
+    def _report_lost(self, delivery: Delivery, reason: str) -> None:
+        self.setup.metrics.heartbeat_lost.add(1)
+        self.reporter.log(Step.LOST, (delivery,), error=reason)
+        logger.warning("lost message %s of %s: %s", delivery.received.message_id, self.setup.name, reason)

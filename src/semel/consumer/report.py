@@ -1,0 +1,59 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`, messages that a burst
+    returned to the queue for another attempt. `outbox`: messages that are still to be sent."""
+
+    completed: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+    error: BaseException | None = None
+    duplicates: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    outbox: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not self.left and self.error is None
+
+    def __str__(self) -> str:
+        counts = {
+            "duplicates deleted": self.duplicates,
+            "put back for a retry": self.retried,
+            "dead-lettered": self.dead_lettered,
+            "still running": sum(self.left.values()),
+            "waiting for a retry": sum(self.waiting.values()),
+            "left in the outbox": self.outbox,
+        }
+        others = [f"{what}: {count:,}" for what, count in counts.items() if count]
+        return ", ".join([f"messages completed: {self.completed:,}", *others])
+
+    @classmethod
+    def sum(cls, reports: Sequence[Report]) -> Report:
+        """Of workers that share their queues and their outbox. The first error counts."""
+        return cls(
+            completed=sum(report.completed for report in reports),
+            left=_added(report.left for report in reports),
+            error=next((report.error for report in reports if report.error is not None), None),
+            duplicates=sum(report.duplicates for report in reports),
+            retried=sum(report.retried for report in reports),
+            dead_lettered=sum(report.dead_lettered for report in reports),
+            waiting=_added(report.waiting for report in reports),
+            outbox=max((report.outbox for report in reports), default=0),
+        )
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)

@@ -1,0 +1,196 @@
+"""What the stages of the line have in common: an inbox, a loop, and the threads that run it.
+
+A stage takes chunks of messages from its inbox, does one thing with them, and hands them to the next inbox. Threads
+call it in a loop; tests call `run_once`. Threads grow with the work up to a limit, and leave when there is none. No
+thread dies unnoticed: an exception ends the whole run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Final, Generic, TypeVar
+
+from semel.consumer.context import logger
+
+T = TypeVar("T")
+
+IDLE: Final = 30.0  # seconds without work after which a thread that is not needed leaves
+
+
+class Inbox(Generic[T]):
+    """Many put, many take, nobody spins. A put wakes one thread at most, which wakes the next one if more is left."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, items: Iterable[T]) -> None:
+        # Without the lock, as appending is atomic: whoever waits has said so before it looked into the inbox.
+        self._items.extend(items)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
+
+    def take(self, most: int, timeout: float | None) -> list[T]:
+        """Up to `most` items as soon as there is one; an empty list if none came in time, or if it was closed."""
+        if not self._items and timeout != 0:
+            self._wait(timeout)
+        taken: list[T] = []
+        try:
+            while len(taken) < most:
+                taken.append(self._items.popleft())
+        except IndexError:
+            pass
+        if self._items and self._waiting:
+            with self._changed:
+                self._changed.notify()
+        return taken
+
+    def _wait(self, timeout: float | None) -> None:
+        ends = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not self._items and not self.closed:
+                    left = None if ends is None else ends - time.monotonic()
+                    if left is not None and left <= 0:
+                        return
+                    self._changed.wait(left)
+            finally:
+                self._waiting -= 1
+
+    def close(self) -> None:
+        """Whoever waits, or comes later, gets what is left and then nothing."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+
+class Threads:
+    """The threads of one queue, by role. `on_fatal` hears of the exception that ended one."""
+
+    def __init__(self, name: str, on_fatal: Callable[[BaseException], None], monotonic: Callable[[], float]) -> None:
+        self._name = name
+        self._on_fatal = on_fatal
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._by_role: dict[str, list[threading.Thread]] = {}
+
+    def spawn(self, role: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._guarded, args=(run,), name=f"semel-{role}-{self._name}", daemon=True)
+        with self._lock:
+            alive = [known for known in self._by_role.get(role, []) if known.is_alive()]
+            self._by_role[role] = [*alive, thread]
+            thread.start()  # under the lock, so that `join` never meets a thread that has not started
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - logged, and the whole run stops
+            logger.exception("a thread of %s ended with an error: this is a bug in Semel", self._name)
+            self._on_fatal(error)
+
+    def alive(self, role: str) -> bool:
+        with self._lock:
+            return any(thread.is_alive() for thread in self._by_role.get(role, []))
+
+    def join(self, role: str, deadline: float) -> None:
+        with self._lock:
+            threads = list(self._by_role.get(role, []))
+        for thread in threads:
+            thread.join(max(0.0, deadline - self._monotonic()))
+
+
+class Stage(Generic[T]):
+    """`process` is what a stage does. `at_once`: how many items it takes at a time; `linger`: seconds that it waits for
+    more once there is one; `most_threads`: how many may be at it side by side."""
+
+    role: ClassVar[str]
+
+    def __init__(self, threads: Threads, *, at_once: int, linger: float = 0.0, most_threads: int = 1) -> None:
+        self.inbox: Inbox[T] = Inbox()
+        self._threads = threads
+        self._at_once = at_once
+        self._linger = linger
+        self._most_threads = most_threads
+        self._count = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+        self._collecting = threading.Lock()
+
+    def process(self, items: Sequence[T]) -> None:
+        raise NotImplementedError
+
+    def run_once(self) -> bool:
+        """Do one round with what is in the inbox now. False: it was empty."""
+        items = self.inbox.take(self._at_once, 0)
+        if items:
+            self.process(items)
+        return bool(items)
+
+    # On threads.
+
+    def start(self) -> None:
+        self._add_thread()
+
+    def _add_thread(self) -> None:
+        with self._lock:
+            self._count += 1
+        self._threads.spawn(self.role, self._run)
+
+    def _run(self) -> None:
+        while True:
+            items = self._collect()
+            if items:
+                self.process(items)
+            elif self.inbox.closed or self._leaves():
+                return
+
+    def _collect(self) -> list[T]:
+        """One thread at a time collects; the others are at work, or wait for their turn."""
+        with self._lock:
+            self._idle += 1
+        try:
+            if not self._collecting.acquire(timeout=IDLE):
+                return []
+            try:
+                items = self.inbox.take(self._at_once, IDLE)
+                ends = time.monotonic() + self._linger if items else 0.0
+                while items and len(items) < self._at_once and not self.inbox.closed:
+                    left = ends - time.monotonic()
+                    if left <= 0:
+                        break
+                    items += self.inbox.take(self._at_once - len(items), left)
+            finally:
+                self._collecting.release()
+        finally:
+            with self._lock:
+                self._idle -= 1
+                grow = not self._idle and self._count < self._most_threads and len(self.inbox) >= self._at_once
+        if grow:
+            self._add_thread()
+        return items
+
+    def _leaves(self) -> bool:
+        """Whether this thread, which has been idle, is not needed."""
+        with self._lock:
+            if self._count == 1:
+                return False
+            self._count -= 1
+            return True
+
+    def is_dead(self) -> bool:
+        return not self._threads.alive(self.role)
+
+    def close(self, deadline: float) -> None:
+        """Work off what is in the inbox, until the deadline."""
+        self.inbox.close()
+        self._threads.join(self.role, deadline)
