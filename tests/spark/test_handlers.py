@@ -150,7 +150,7 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_its_claim(shop: Shop) 
         """
 @app.handler("orders", key="$.id", lease=1)
 def handle(order: dict, ctx: Context):
-    lane = ctx._delivery.lane
+    lane = ctx._delivery.setup
     while lane.metrics.heartbeat_ok.count < 4:
         ctx.check()
 """
@@ -284,9 +284,9 @@ class Away(SqliteLedger):
         self.ask()
         return super().claim(asks, **how)
 
-    def look(self, keys):
+    def get(self, keys):
         self.ask()
-        return super().look(keys)
+        return super().get(keys)
 
     def ask(self):
         if pathlib.Path("away").exists():

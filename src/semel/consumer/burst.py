@@ -13,7 +13,6 @@ from typing import Final
 
 from semel.consumer.delivery import Delivery
 from semel.consumer.in_flight import InFlight
-from semel.consumer.lifecycle import State
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup
 from semel.consumer.settings import RECOMMENDED_RECEIVES
@@ -38,7 +37,6 @@ class _Returned:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._visible_at: dict[str, float] = {}  # by message id
-        self._duplicates: list[tuple[Delivery, Delivery]] = []  # each with the one of its key that is in progress here
         self._given_up: set[str] = set()  # message ids
         self._last_news = monotonic()
 
@@ -49,27 +47,12 @@ class _Returned:
                 if delivery.received.message_id not in self._given_up:
                     self._last_news = self._monotonic()
 
-    def add(self, table: InFlight, delivery: Delivery, seconds: float) -> None:
+    def add(self, delivery: Delivery, seconds: float) -> None:
         name = delivery.received.message_id
-        with table.lock:
-            others = [other for other in table.deliveries.values() if other is not delivery]
-        first = next((other for other in others if other.ledger_key == delivery.ledger_key), None)
         with self._lock:
-            if delivery.state is State.CLAIMED_ELSEWHERE and first is not None:
-                self._duplicates.append((delivery, first))
             self._visible_at[name] = self._monotonic() + seconds
             if delivery.dlq_failed or not (self._limited or delivery.attempt < RECOMMENDED_RECEIVES):
                 self._given_up.add(name)
-
-    def show_duplicates(self, table: InFlight) -> None:
-        """Those of work that is recorded by now need not stay hidden for a lease: they come now, and are deleted."""
-        with self._lock:
-            done = [pair for pair in self._duplicates if pair[1].state in (State.RECORDED, State.ACKED)]
-            self._duplicates = [pair for pair in self._duplicates if pair not in done]
-            for duplicate, _ in done:
-                self._visible_at[duplicate.received.message_id] = self._monotonic() + 1
-        if done:
-            table.inboxes.hide.put([(duplicate, 0) for duplicate, _ in done])
 
     def count(self) -> tuple[int, int]:
         """How many there are: those that are awaited, and those that were given up on."""
@@ -99,7 +82,7 @@ class Burst:
         self._returned[table.setup.name].arrived(chunk)
 
     def on_returned(self, table: InFlight, delivery: Delivery, seconds: float) -> None:
-        self._returned[table.setup.name].add(table, delivery, seconds)
+        self._returned[table.setup.name].add(delivery, seconds)
 
     def is_over(self, consumers: Sequence[QueueConsumer], unsendable: int) -> bool:
         """`unsendable`: messages of the outbox that SQS did not take."""
@@ -118,7 +101,6 @@ class Burst:
 
     def _is_empty(self, consumer: QueueConsumer) -> bool:
         returned, receiver = self._returned[consumer.name], consumer.receiver
-        returned.show_duplicates(consumer.in_flight)
         awaited, given_up = returned.count()
         if awaited:
             receiver.empty_polls = 0  # those that count come after it

@@ -43,6 +43,7 @@ class Claimer(Stage[Delivery]):
             return
         for delivery in chunk:
             self._read(delivery)
+            delivery.holder = self._in_flight.holder_of(delivery.ledger_key)
         answers = self._decided_by_key(chunk, self._claim(chunk, [delivery.ledger_key for delivery in chunk]))
         self._setup.tools.crash("after_claim")
         self._apply(chunk, answers)
@@ -180,7 +181,12 @@ class Claimer(Stage[Delivery]):
     def _apply(self, chunk: Sequence[Delivery], answers: Sequence[Answer]) -> None:
         by_event: dict[Event, list[Delivery]] = {}
         for delivery, answer in zip(chunk, answers, strict=True):
-            by_event.setdefault(_event_of(delivery, answer), []).append(delivery)
+            event = _event_of(delivery, answer)
+            if event is Event.WON:
+                self._in_flight.won(delivery)
+            by_event.setdefault(event, []).append(delivery)
+        for delivery in by_event.get(Event.HELD, ()):
+            self._in_flight.held(delivery)
         for event, some in by_event.items():
             self._in_flight.apply(event, some)
 

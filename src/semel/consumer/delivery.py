@@ -43,6 +43,8 @@ class Delivery:
     unstarted = 0  # of those, claims whose worker died before the handler was called
     steps: Mapping[str, bytes] = {}  # results of ctx.step, and what the consumer has noted itself
     held_for = 0.0
+    holder: Delivery | None = None  # the message of its key that this process is working on
+    duplicates: tuple[Delivery, ...] = ()  # messages of its key that were returned until it has ended
     claiming = False  # the claim call is under way
     unwanted = False  # to be returned as soon as the claim call has ended
     # What came of it.

@@ -68,6 +68,7 @@ class InFlight:
         self._on_returned = on_returned
         self.lock = threading.Lock()
         self.deliveries: dict[str, Delivery] = {}  # by message id, in the order of their receipt
+        self._by_key: dict[str, Delivery] = {}  # those whose claim was won, by ledger key
         settings = setup.settings
         self.concurrency = settings.concurrency  # can be changed while the queue is consumed
         self.prefetch = Prefetch(lease=settings.lease, limit=settings.prefetch)
@@ -251,9 +252,20 @@ class InFlight:
                 message_id = delivery.received.message_id
                 if self.deliveries.get(message_id) is delivery:
                     del self.deliveries[message_id]
+                if self._by_key.get(delivery.ledger_key) is delivery:
+                    del self._by_key[delivery.ledger_key]
+            duplicates = [other for delivery in chunk if delivery.duplicates for other in delivery.duplicates]
         self.admission.give(len(chunk), sum([delivery.size for delivery in chunk]))
+        if duplicates:
+            self._show(duplicates)
         if self.setup.fifo:
             self.give_up(self.scheduler.ended(chunk))
+
+    def _show(self, duplicates: Sequence[Delivery]) -> None:
+        """The message of their key has ended here. They need not stay hidden for the rest of its lease."""
+        for delivery in duplicates:
+            self._on_returned(self, delivery, 1.0)
+        self.inboxes.hide.put([(delivery, 0) for delivery in duplicates])
 
     # Claims.
 
@@ -265,6 +277,24 @@ class InFlight:
             for delivery in wanted:
                 delivery.claiming = True
         return wanted
+
+    def holder_of(self, ledger_key: str) -> Delivery | None:
+        """The message that this process has claimed the key for."""
+        return self._by_key.get(ledger_key)
+
+    def won(self, delivery: Delivery) -> None:
+        self._by_key[delivery.ledger_key] = delivery
+
+    def held(self, delivery: Delivery) -> None:
+        """Its key was claimed before. If by this process, it is returned to the queue until that message has ended."""
+        with self.lock:
+            holder = delivery.holder or self._by_key.get(delivery.ledger_key)
+            if holder is None:
+                return
+            if self._by_key.get(delivery.ledger_key) is holder:
+                holder.duplicates = (*holder.duplicates, delivery)
+            else:
+                delivery.held_for = 0.0  # it has ended meanwhile
 
     def end_claim(self, chunk: Sequence[Delivery]) -> None:
         with self.lock:

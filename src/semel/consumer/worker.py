@@ -199,7 +199,7 @@ class Worker:
                 return
 
     def _collect(self) -> list[Delivery]:
-        """A batch, as soon as it is full or its first message has waited for `linger`; empty if this thread is to end."""
+        """A batch, once it is full or its first message has waited for `linger`; empty if this thread is to end."""
         scheduler, settings, monotonic = self._scheduler, self._setup.settings, self._setup.tools.monotonic
         ends: float | None = None
         with scheduler.changed:

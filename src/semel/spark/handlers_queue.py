@@ -51,6 +51,15 @@ class Line:
     def back(self, row: Row) -> None:
         heapq.heappush(self._later, (row.due, row))
 
+    def show(self, receipt: str) -> None:
+        """One that waits need not wait any longer."""
+        for place, (_, row) in enumerate(self._later):
+            if row.message.receipt == receipt:
+                del self._later[place]
+                heapq.heapify(self._later)
+                self._ready.append(row)
+                return
+
     def settled(self, row: Row) -> None:
         pass
 
@@ -99,6 +108,9 @@ class Groups:
         name, group = self._group(row)
         heapq.heappush(group.rows, row)
         self._returned(name, group)
+
+    def show(self, receipt: str) -> None:
+        """In a group, one that waits keeps its time: those behind it wait for it."""
 
     def settled(self, row: Row) -> None:
         self._returned(*self._group(row))
@@ -231,6 +243,8 @@ class RowQueue:
                 if row is not None:
                     row.due = now + seconds if seconds else 0.0
                     self._order.back(row)
+                elif not seconds:
+                    self._order.show(receipt)
             self._changed.notify_all()
 
     # For the task.
