@@ -31,8 +31,8 @@ CONTESTANTS = {
         ),
         Contestant("celery", "Celery", "consumer_bench.celery_worker", CELERY, first=200, own_messages=True),
         Contestant("dramatiq", "dramatiq_sqs", "consumer_bench.dramatiq_worker", DRAMATIQ, 32, 300, own_messages=True),
-        Contestant("sqlite", "Semel, SQLite", "consumer_bench.semel_contestant", first=8_000, needs="sqlite"),
-        Contestant("postgres", "Semel, PostgreSQL", "consumer_bench.semel_contestant", first=6_000, needs="postgres"),
+        Contestant("sqlite", "Semel, SQLite", "consumer_bench.semel_worker", first=8_000, needs="sqlite"),
+        Contestant("postgres", "Semel, PostgreSQL", "consumer_bench.semel_worker", first=6_000, needs="postgres"),
     )
 }
 OURS = ("sqlite", "postgres")
