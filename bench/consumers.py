@@ -27,7 +27,7 @@ from consumer_bench import heartbeat, profiler, report
 from consumer_bench.conditions import CONDITIONS, Condition
 from consumer_bench.contestants import CONTESTANTS, Contestant
 from consumer_bench.report import Figures
-from consumer_bench.site import Race, Site, opened
+from consumer_bench.site import Ended, Race, Site, opened
 from peer_bench.arguments import names
 from peer_bench.libraries import prepare
 from peer_bench.tables import as_markdown, bars_table, laid_out
@@ -44,6 +44,7 @@ WINDOW = 4.0  # seconds
 WARM_UP = 1.0
 LARGEST = 150_000  # messages of one round
 SAMPLED = 10.0  # seconds, of a profile
+ATTEMPTS = 5  # at a profile
 HEARTBEAT = "heartbeat"
 
 
@@ -94,7 +95,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "(the first contestant and condition; sqlite and no-latency unless chosen)",
     )
     parser.add_argument("--flame", type=Path, metavar="FILE.svg", help="no comparison: draw its flame graph")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if (options.profile or options.flame) and HEARTBEAT in (options.conditions or []):
+        parser.error(f"{HEARTBEAT} has no profile; choose one of {', '.join(CONDITIONS)}")
+    return options
 
 
 def _positive(text: str) -> int:
@@ -111,6 +115,8 @@ def compare(options: argparse.Namespace, progress: Progress) -> int:
     races = [CONDITIONS[name] for name in conditions if name != HEARTBEAT]
     taking_part = {name for condition in races for name in condition.contestants}
     chosen = [CONTESTANTS[name] for name in options.contestants or CONTESTANTS if name in taking_part]
+    if races and not chosen:
+        raise Unavailable(f"none of {', '.join(options.contestants)} takes part in {', '.join(conditions)}")
     versions = prepare([one.library for one in chosen if one.library], progress.say)
     ready = [one for one in chosen if one.library is None or one.library.name in versions]
     progress.expect(options.rounds * sum(one.name in condition.contestants for condition in races for one in ready))
@@ -200,17 +206,15 @@ def sample(options: argparse.Namespace, progress: Progress) -> int:
         raise Unavailable(
             f"only one process of Semel can be sampled, not {one.label}: --contestants sqlite or postgres"
         )
-    amount = options.messages or messages_for(one, condition, [], WARM_UP + SAMPLED)
-    with (
-        opened(progress, [one]) as site,
-        tempfile.TemporaryDirectory(dir=DATA) as folder,
-        site.working(one, condition.handler, -(-amount // 10) * 10, condition.latency, folder) as worker,
-    ):
-        worker.warm_up(WARM_UP)
-        seen = profiler.profile(worker, SAMPLED)
-        left = sum(worker.counts())
-    if left == 0:
-        raise Unavailable(f"{amount:,} messages were not enough to keep the worker busy: give more with --messages")
+    with opened(progress, [one]) as site:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                seen = sampled(site, one, condition, options.messages)
+                break
+            except Ended as error:  # see sampler.py
+                if error.code != -signal.SIGSEGV or attempt == ATTEMPTS:
+                    raise
+                progress.say("the sampler crashed the worker: once more")
     title = f"{one.label}: {condition.title}; {seen.messages / seen.seconds:,.0f} messages/s while sampled"
     print(f"{title}; {seen.samples:,} samples")
     if options.profile:
@@ -221,6 +225,19 @@ def sample(options: argparse.Namespace, progress: Progress) -> int:
         text.write_text(profiler.collapsed(seen))
         print(f"\nflame graph: {options.flame}; the same as collapsed stacks: {text}")
     return 0
+
+
+def sampled(site: Site, one: Contestant, condition: Condition, messages: int | None) -> profiler.Profile:
+    amount = messages or messages_for(one, condition, [], WARM_UP + SAMPLED)
+    with (
+        tempfile.TemporaryDirectory(dir=DATA) as folder,
+        site.working(one, condition.handler, -(-amount // 10) * 10, condition.latency, folder) as worker,
+    ):
+        worker.warm_up(WARM_UP)
+        seen = profiler.profile(worker, SAMPLED)
+        if not sum(worker.counts()):
+            raise Unavailable(f"{amount:,} messages were too few to keep the worker busy: give more with --messages")
+        return seen
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Each thread gets a timer on its own CPU clock, whose signal faulthandler answers with the thread's stack, from C and
 without the interpreter lock. So a thread is seen only where it uses CPU, in Python code, in SQLite or in the kernel,
 and never where it waits. (py-spy was tried: it samples from outside, so it either stops all threads for each sample,
-which halves the throughput, or reads stacks so late that most are in the wait after the work.)
+which halves the throughput, or reads stacks so late that most are in the wait after the work.) The price: a stack that
+changes while it is read crashes the process, about once in several thousand samples. Whoever samples tries again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class _Itimerspec(ctypes.Structure):
 
 def start(folder: Path) -> None:
     """Begin once there is a file `go` in the folder. Stacks go to a file for each thread role, and the role of each
-    thread to the file `threads`."""
+    thread to the file `threads`. To be called by the main thread."""
+    for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_run, args=(folder,), name=NAME, daemon=True).start()
 
 
@@ -59,27 +62,26 @@ def _run(folder: Path) -> None:
     with (folder / THREADS).open("w", buffering=1) as roles:
         while True:
             for thread in threading.enumerate():
-                if thread.native_id is None or thread.ident is None or thread.native_id in known:
+                if thread.native_id is None or thread.native_id in known:
                     continue
                 known.add(thread.native_id)
                 kind = role(thread.name)
                 if kind not in signals:  # a signal and a file for each role: a stack does not say whose it is
                     signals[kind] = signal.SIGRTMIN + len(signals)
                     file = os.open(folder / f"{kind}.stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                    faulthandler.register(signals[kind], file, all_threads=False)
+                    # Only a handler that passes the signal on, here to nobody, puts errno back (CPython 3.11). Without
+                    # that, a lock that was just refused would be taken for acquired.
+                    faulthandler.register(signals[kind], file, all_threads=False, chain=True)
                 roles.write(f"{thread.native_id} {kind}\n")
-                _start_timer(libc, thread.ident, thread.native_id, signals[kind])
+                _start_timer(libc, thread.native_id, signals[kind])
             time.sleep(EVERY)
 
 
-def _start_timer(libc: ctypes.CDLL, ident: int, native_id: int, number: int) -> None:
-    try:
-        clock = time.pthread_getcpuclockid(ident)
-    except OSError:
-        return  # the thread has ended
-    event = _Sigevent(signal=number, notify=SIGEV_THREAD_ID, thread=native_id)
+def _start_timer(libc: ctypes.CDLL, thread: int, number: int) -> None:
+    clock = ~thread << 3 | 6  # CPU clock of a thread, as clock_getcpuclockid(3) makes it; wrong ones are refused
+    event = _Sigevent(signal=number, notify=SIGEV_THREAD_ID, thread=thread)
     timer = ctypes.c_void_p()
     if libc.timer_create(clock, ctypes.byref(event), ctypes.byref(timer)):
-        return
+        return  # it has ended
     interval = _Itimerspec(every_ns=CPU_BETWEEN_SAMPLES, first_ns=CPU_BETWEEN_SAMPLES)
     libc.timer_settime(timer, 0, ctypes.byref(interval), None)

@@ -61,6 +61,14 @@ class Race:
         return self.messages / self.seconds
 
 
+class Ended(Unavailable):
+    """A worker that was to run has ended."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(f"it ended with code {code}: {words}")
+        self.code = code
+
+
 class Look:
     """What is known at one moment: the deletes, and the CPU seconds of the contestant, of all here, of the machine."""
 
@@ -88,7 +96,7 @@ class Worker:
 
     def check_running(self) -> None:
         if self._process.poll() is not None:
-            raise Unavailable(f"it ended with code {self._process.returncode}: {self.last_words()}")
+            raise Ended(self._process.returncode, self.last_words())
 
     def counts(self) -> tuple[int, int]:
         """Messages that the broker has for it: visible, and in flight."""
