@@ -79,7 +79,7 @@ bench-client: $(DEV)  ## the SQS client next to boto3
 bench-ledger: $(DEV)  ## the ledgers next to Powertools and idemkit
 	$(BIN)/python bench/ledgers.py
 
-bench-consumer: $(DEV)  ## the consumer next to boto3 loops, Powertools, Celery and dramatiq
+bench-consumer: $(DEV)  ## the consumer at its defaults, next to boto3 loops, Powertools, Celery and dramatiq
 	$(BIN)/python bench/consumers.py
 
 bench-spark: $(DEV)  ## SQS through Spark: source, sinks, state, latency

@@ -1,79 +1,61 @@
-"""The consumer against its peers: `make bench-consumer`.
+"""The consumer against its peers, at its defaults: `make bench-consumer`.
 
-One durable broker in a process of its own, one consumer process at a time with a handler that does nothing, and a queue
-that was filled before. Twice: the broker answers after 8 ms (its latency fault), as SQS does in its region, or at once.
-Rates come from the broker's own count of deletes: see consumer_bench/site.py. Contestants take turns in each round, the
-figure is the median of the rounds, and slow contestants get fewer messages.
+One durable broker in a process of its own, one consumer process at a time, and a queue that was filled before. The
+conditions say how fast the broker answers (its latency fault) and what the handler does; see consumer_bench/.
+Contestants take turns in each round, every other round in reverse order; the figure is the median of the rounds. Rates
+come from the broker's own count of deletes, after a warm-up.
 
-None of the loops, Celery and dramatiq_sqs keep a ledger: they do less than Semel and Powertools do.
+The loops, Celery and dramatiq_sqs keep no ledger: they do less than Semel and Powertools do.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import signal
-import statistics
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the servers that the tests use
 
 from broker_bench import machine
 from broker_bench.progress import Progress
-from broker_bench.results import Bar, Figure, at_least, at_most, ratio
 from broker_bench.targets import DATA, Unavailable
 from broker_bench.wire import WrongAnswer
-from consumer_bench import heartbeat
-from consumer_bench.contestants import CONTESTANTS, OURS, Contestant
-from consumer_bench.site import Race, Site, opened
+from consumer_bench import heartbeat, profiler, report
+from consumer_bench.conditions import CONDITIONS, Condition
+from consumer_bench.contestants import CONTESTANTS, Contestant
+from consumer_bench.report import Figures
+from consumer_bench.site import Ended, Race, Site, opened
 from peer_bench.arguments import names
 from peer_bench.libraries import prepare
-from peer_bench.tables import Table, as_markdown, bars_table, laid_out, quotient, rate
+from peer_bench.tables import as_markdown, bars_table, laid_out
 
 EXAMPLE = """\
-example:
-  python bench/consumers.py                                            everything, some 10 minutes
-  python bench/consumers.py --quick --contestants tutorial,tuned,sqlite
-  python bench/consumers.py --conditions once --json consumer.json
+examples:
+  python bench/consumers.py                             everything, some 8 minutes
+  python bench/consumers.py --contestants tuned,sqlite --conditions no-latency
+  python bench/consumers.py --rounds 1 --messages 5000  a first look
+  python bench/consumers.py --conditions heartbeat      not in the whole run
+  python bench/consumers.py --profile --flame consumer.svg
 """
-CONDITIONS = {"latency": 8.0, "once": 0.0}  # milliseconds
-TITLES = {"latency": "answers after 8 ms", "once": "answers at once"}
-NOISY = 0.25  # of a core used by others: beyond it a figure should be taken again
-PAUSE = 2.0  # seconds without a delete that are worth a note
+WINDOW = 4.0  # seconds
+WARM_UP = 1.0
 LARGEST = 150_000  # messages of one round
-
-# What each of Semel's contestants is to reach: messages/s, or so many times another's.
-BARS: dict[tuple[str, str], dict[str, float]] = {
-    ("latency", "sqlite"): {"tutorial": 100, "tuned": 2, "powertools": 20, "celery": 10, "dramatiq": 10},
-    ("latency", "postgres"): {"tutorial": 70, "powertools": 20, "celery": 10, "dramatiq": 10},
-    ("once", "sqlite"): {"": 5_000, "tuned": 2, "powertools": 20, "celery": 10, "dramatiq": 10},
-    ("once", "postgres"): {"": 3_000, "powertools": 20, "celery": 10, "dramatiq": 10},
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    window: float = 8.0
-    rounds: int = 3
-    leases: float = 1.5  # for which the heartbeat is watched
-
-
-QUICK = Settings(window=2.5, rounds=1, leases=1.1)
-Figures = dict[tuple[str, str], Figure]  # by condition and contestant
+SAMPLED = 10.0  # seconds, of a profile
+ATTEMPTS = 5  # at a profile
+HEARTBEAT = "heartbeat"
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     progress = Progress()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = QUICK if options.quick else Settings()
-    if options.rounds:
-        settings = dataclasses.replace(settings, rounds=options.rounds)
     try:
-        versions, figures, share = measure(options, settings, progress)
+        if options.profile or options.flame:
+            return sample(options, progress)
+        return compare(options, progress)
     except KeyboardInterrupt:
         progress.say("interrupted; everything is stopped")
         return 130
@@ -82,172 +64,180 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     finally:
         progress.finish()
-    head = header(settings, versions, options.quick)
-    bars = all_bars(options.conditions, figures, share)
-    parts = [(f"The broker {TITLES[name]}", figures_of(name, figures)) for name in options.conditions]
-    parts.append(("Bars", bars_table(bars)))
-    print("\n".join(head), *(f"{title}\n\n{laid_out(table)}" for title, table in parts), sep="\n\n")
-    print("\nNotes\n\n" + "\n".join(notes(figures)))
-    if options.json:
-        options.json.write_text(json.dumps(as_json(head, figures, bars), indent=2) + "\n")
-    if options.markdown:
-        text = ["# The consumer and its peers", "\n".join(f"- {line}" for line in head)]
-        text += [f"## {title}\n\n{as_markdown(table)}" for title, table in parts]
-        text += ["## Notes", "\n".join(f"- {note}" for note in notes(figures))]
-        options.markdown.write_text("\n\n".join(text) + "\n")
-    return 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/consumers.py",
-        description="Measure the consumer against boto3 loops, Powertools, Celery and dramatiq_sqs.",
+        description="Measure the consumer at its defaults against boto3 loops, Powertools, Celery and dramatiq_sqs.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--contestants", type=names(CONTESTANTS), help=f"some of {','.join(CONTESTANTS)} (all)")
     parser.add_argument(
-        "--contestants", type=names(CONTESTANTS), default=list(CONTESTANTS), help=f"some of {','.join(CONTESTANTS)}"
+        "--conditions",
+        type=names([*CONDITIONS, HEARTBEAT]),
+        help=f"some of {','.join(CONDITIONS)} (all of these), or {HEARTBEAT}",
     )
+    parser.add_argument("--rounds", type=_positive, default=3, metavar="N", help="rounds of each contestant (3)")
     parser.add_argument(
-        "--conditions", type=names(CONDITIONS), default=list(CONDITIONS), help=f"some of {','.join(CONDITIONS)}"
+        "--messages",
+        type=_positive,
+        metavar="N",
+        help=f"messages of each round (as many as last for {WARM_UP + WINDOW:g} s, by the contestant's speed)",
     )
-    parser.add_argument("--quick", action="store_true", help="one short round; not for figures to quote")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each is measured (3; quick: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="no comparison: print where one worker's CPU goes, by thread role and function "
+        "(the first contestant and condition; sqlite and no-latency unless chosen)",
+    )
+    parser.add_argument("--flame", type=Path, metavar="FILE.svg", help="no comparison: draw its flame graph")
+    options = parser.parse_args(arguments)
+    if (options.profile or options.flame) and HEARTBEAT in (options.conditions or []):
+        parser.error(f"{HEARTBEAT} has no profile; choose one of {', '.join(CONDITIONS)}")
+    return options
 
 
-def measure(
-    options: argparse.Namespace, settings: Settings, progress: Progress
-) -> tuple[dict[str, str], Figures, float | None]:
-    chosen = [CONTESTANTS[name] for name in options.contestants]
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+# Comparing.
+
+
+def compare(options: argparse.Namespace, progress: Progress) -> int:
+    conditions = options.conditions or list(CONDITIONS)
+    races = [CONDITIONS[name] for name in conditions if name != HEARTBEAT]
+    taking_part = {name for condition in races for name in condition.contestants}
+    chosen = [CONTESTANTS[name] for name in options.contestants or CONTESTANTS if name in taking_part]
+    if races and not chosen:
+        raise Unavailable(f"none of {', '.join(options.contestants)} takes part in {', '.join(conditions)}")
     versions = prepare([one.library for one in chosen if one.library], progress.say)
     ready = [one for one in chosen if one.library is None or one.library.name in versions]
-    progress.expect(len(ready) * len(options.conditions) * settings.rounds)
+    progress.expect(options.rounds * sum(one.name in condition.contestants for condition in races for one in ready))
     figures: Figures = {}
-    with opened(progress, ready) as site:
-        for condition in options.conditions:
-            figures |= rounds(site, condition, ready, settings)
-        return versions, figures, held(site, settings, progress) if "sqlite" in options.contestants else None
+    held = None
+    with opened(progress, [*ready, heartbeat.HOLDING]) as site:
+        for condition in races:
+            figures |= rounds(site, condition, [one for one in ready if one.name in condition.contestants], options)
+        if HEARTBEAT in conditions:
+            held = heartbeat.share(site)
+    show(options, header(options, versions), conditions, figures, held)
+    return 1 if any(CONTESTANTS[name].is_semel and not seen.samples for (_, name), seen in figures.items()) else 0
 
 
-def held(site: Site, settings: Settings, progress: Progress) -> float | None:
-    try:
-        return heartbeat.share(site, settings.leases)
-    except (Unavailable, WrongAnswer, OSError) as error:
-        progress.say(f"the heartbeat was not measured: {error}")
-        return None
-
-
-def rounds(site: Site, condition: str, contestants: list[Contestant], settings: Settings) -> Figures:
+def rounds(site: Site, condition: Condition, contestants: list[Contestant], options: argparse.Namespace) -> Figures:
     races: dict[str, list[Race]] = {one.name: [] for one in contestants}
     failed: dict[str, str] = {}
-    for _ in range(settings.rounds):
-        for one in contestants:
-            place = f"{TITLES[condition]}, {one.label}"
+    for number in range(options.rounds):
+        for one in contestants if number % 2 == 0 else reversed(contestants):
+            place = f"{condition.title}, {one.label}"
             if one.name in failed:
                 site.progress.step(f"{place}: failed")
                 continue
-            expected = max((race.rate for race in races[one.name]), default=one.first)
-            amount = min(LARGEST, max(100, round(expected * settings.window * 1.3 / 100) * 100))
+            amount = options.messages or messages_for(one, condition, races[one.name])
             try:
-                race = site.race(one, amount, settings.window, CONDITIONS[condition])
+                race = site.race(one, condition, -(-amount // 10) * 10, WARM_UP, WINDOW)
             except (Unavailable, WrongAnswer, OSError) as error:
-                failed[one.name] = " ".join(str(error).split())[:400]
+                failed[one.name] = " ".join(str(error).split())[:600]
                 site.progress.say(f"{place} failed: {failed[one.name]}")
                 site.progress.step(f"{place}: failed")
                 continue
             races[one.name].append(race)
             site.progress.step(f"{place}: {race.rate:,.0f} messages/s")
-    return {(condition, one.name): figure(races[one.name], failed.get(one.name, "")) for one in contestants}
+    return {(condition.name, one.name): report.figure(races[one.name], failed.get(one.name, "")) for one in contestants}
 
 
-def figure(races: list[Race], failure: str) -> Figure:
-    if failure or not races:
-        return Figure(note=failure or "not measured")
-    pause = max(race.pause for race in races)
-    return Figure(
-        samples=tuple(race.rate for race in races),
-        note=f"for up to {pause:.1f} s it deleted nothing, though messages were waiting" if pause > PAUSE else "",
-        per_round=statistics.median(race.messages for race in races),
-        cpu_us=statistics.median(race.cpu / race.messages * 1e6 for race in races),
-        others_share=statistics.median(race.others for race in races),
-    )
+def messages_for(one: Contestant, condition: Condition, races: list[Race], seconds: float = WARM_UP + WINDOW) -> int:
+    """Enough to keep the contestant busy all the time, by what it did before."""
+    expected = max((race.rate for race in races), default=min(one.first, condition.first))
+    return min(LARGEST, max(100, round(expected * seconds * 1.3)))
 
 
-def header(settings: Settings, versions: dict[str, str], quick: bool) -> list[str]:
+def header(options: argparse.Namespace, versions: dict[str, str]) -> list[str]:
     DATA.mkdir(exist_ok=True)
     median, worst = machine.fdatasync_ms(DATA)
     known = machine.description() | {"fdatasync of 4 KiB": f"{median:.2f} ms (99 %: {worst:.2f} ms)"}
+    amount = f"{options.messages:,} messages" if options.messages else f"{WINDOW:g} s"
+    threads = ", ".join(f"{one.label} {one.threads}" for one in CONTESTANTS.values() if not one.is_semel)
     return [
-        *(["QUICK RUN: one short round, not for figures to quote"] if quick else []),
         *(f"{name}: {value}" for name, value in known.items()),
         "peers: " + ("; ".join(f"{CONTESTANTS[name].label} {version}" for name, version in versions.items()) or "none"),
         "broker: semel serve, durable; bodies of 100 bytes (Celery's and dramatiq's own envelopes are larger)",
-        f"{settings.rounds} rounds of at most {settings.window:g} s; threads: "
-        + ", ".join(f"{one.label} {one.threads}" for one in CONTESTANTS.values() if one.name not in OURS),
-        "Semel with SQLite has up to 320 messages in hand (concurrency), the tuned loop 160; "
-        "with PostgreSQL batches of 100, its default",
+        f"{options.rounds} rounds of {amount} after {WARM_UP:g} s of warm-up, order of contestants alternating",
+        "Semel: semel run, every setting at its default, a queue with SQS's defaults; "
+        "SQLite: one message a call; PostgreSQL: batches, one transaction each",
+        f"threads of the others: {threads}",
         "ledgers: SQLite synchronous=FULL; PostgreSQL with fsync; Powertools' DynamoDB is moto, which sets its pace",
     ]
 
 
-def figures_of(condition: str, figures: Figures) -> Table:
-    tutorial, tuned = figures.get((condition, "tutorial")), figures.get((condition, "tuned"))
-    lines: Table = [("consumer", "messages/s", "× tutorial", "× tuned", "CPU µs a message")]
-    for one in CONTESTANTS.values():
-        found = figures.get((condition, one.name))
-        if found is not None:
-            cpu = f"{found.cpu_us:,.0f}" if found.cpu_us is not None else "–"
-            lines.append((one.label, rate(found), quotient(found, tutorial), quotient(found, tuned), cpu))
-    return lines
+def show(
+    options: argparse.Namespace, head: list[str], conditions: list[str], figures: Figures, held: float | None
+) -> None:
+    reached = report.targets(conditions, figures, held)
+    notes = report.notes(figures)
+    parts = [(CONDITIONS[name].title, report.table(name, figures)) for name in conditions if name != HEARTBEAT]
+    parts.append(("Targets", bars_table(reached)))
+    print("\n".join(head), *(f"{title}\n\n{laid_out(table)}" for title, table in parts), sep="\n\n")
+    print("\nNotes\n\n" + "\n".join(notes))
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(head, figures, reached), indent=2) + "\n")
+    if options.markdown:
+        text = ["# The consumer and its peers", "\n".join(f"- {line}" for line in head)]
+        text += [f"## {title}\n\n{as_markdown(table)}" for title, table in parts]
+        text += ["## Notes", "\n".join(f"- {note}" for note in notes)]
+        options.markdown.write_text("\n\n".join(text) + "\n")
 
 
-def all_bars(conditions: list[str], figures: Figures, share: float | None) -> list[tuple[str, Bar]]:
-    found: list[tuple[str, Bar]] = []
-    for (condition, name), wanted in BARS.items():
-        if condition not in conditions:
-            continue
-        reached = _value(figures, condition, name)
-        work = f"{CONTESTANTS[name].label}, {TITLES[condition]}"
-        for other, limit in wanted.items():
-            if other:
-                times = ratio(reached, _value(figures, condition, other))
-                bar = at_least(f"≥ {limit:g} × {CONTESTANTS[other].label}", limit, times, "×")
-            else:
-                bar = at_least(f"≥ {limit:,.0f} messages/s", limit, reached, "messages/s")
-            found.append((work, bar))
-    percent = None if share is None else share * 100
-    return [*found, ("heartbeat, 10,000 in flight", at_most("< 10 % of a core", 10, percent, "%"))]
+# Profiling.
 
 
-def _value(figures: Figures, condition: str, name: str) -> float | None:
-    found = figures.get((condition, name))
-    return found.value if found else None
+def sample(options: argparse.Namespace, progress: Progress) -> int:
+    """One worker under load, sampled: tables, flame graph, or both."""
+    one = CONTESTANTS[(options.contestants or ["sqlite"])[0]]
+    condition = CONDITIONS[(options.conditions or ["no-latency"])[0]]
+    if not one.is_semel or one.arguments:
+        raise Unavailable(
+            f"only one process of Semel can be sampled, not {one.label}: --contestants sqlite or postgres"
+        )
+    with opened(progress, [one]) as site:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                seen = sampled(site, one, condition, options.messages)
+                break
+            except Ended as error:  # see sampler.py
+                if error.code != -signal.SIGSEGV or attempt == ATTEMPTS:
+                    raise
+                progress.say("the sampler crashed the worker: once more")
+    title = f"{one.label}: {condition.title}; {seen.messages / seen.seconds:,.0f} messages/s while sampled"
+    print(f"{title}; {seen.samples:,} samples")
+    if options.profile:
+        print("", laid_out(profiler.roles_table(seen)), "", laid_out(profiler.functions_table(seen)), sep="\n")
+    if options.flame:
+        options.flame.write_text(profiler.flame_graph(seen, title))
+        text = options.flame.with_suffix(".collapsed")
+        text.write_text(profiler.collapsed(seen))
+        print(f"\nflame graph: {options.flame}; the same as collapsed stacks: {text}")
+    return 0
 
 
-def notes(figures: Figures) -> list[str]:
-    found = []
-    for (condition, name), seen in figures.items():
-        place = f"{CONTESTANTS[name].label}, {TITLES[condition]}"
-        if seen.note:
-            found.append(f"{place}: {seen.note}")
-        if (seen.others_share or 0.0) > NOISY:
-            found.append(f"{place}: other work used {seen.others_share:.0%} of a core meanwhile; repeat it")
-    found.append("×: so many times the rate of that loop in the same run. CPU: of the consumer process alone")
-    return found
-
-
-def as_json(head: list[str], figures: Figures, bars: list[tuple[str, Bar]]) -> dict[str, Any]:
-    return {
-        "head": head,
-        "figures": [
-            {"condition": condition, "contestant": name, "messages_per_second": one.value} | dataclasses.asdict(one)
-            for (condition, name), one in figures.items()
-        ],
-        "bars": [dataclasses.asdict(bar) | {"work": work, "verdict": bar.verdict} for work, bar in bars],
-    }
+def sampled(site: Site, one: Contestant, condition: Condition, messages: int | None) -> profiler.Profile:
+    amount = messages or messages_for(one, condition, [], WARM_UP + SAMPLED)
+    with (
+        tempfile.TemporaryDirectory(dir=DATA) as folder,
+        site.working(one, condition.handler, -(-amount // 10) * 10, condition.latency, folder) as worker,
+    ):
+        worker.warm_up(WARM_UP)
+        seen = profiler.profile(worker, SAMPLED)
+        if not sum(worker.counts()):
+            raise Unavailable(f"{amount:,} messages were too few to keep the worker busy: give more with --messages")
+        return seen
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The parts of `bench/consumers.py`: the site, one worker for each contestant, the report."""
+"""The parts of `bench/consumers.py`: conditions, contestants and their workers, the site, the report, the profiler."""

@@ -1,12 +1,20 @@
-"""What a worker is told, as JSON on its command line. Standard library only: it runs in every environment."""
+"""What a worker is told, as JSON on its command line or in its environment.
+
+Standard library only: it runs in the environment of every peer.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+VARIABLE = "BENCH_OPTIONS"
+SLEEP = 0.05  # seconds that the handler "sleep" takes
+COMPUTE = 0.002  # seconds of CPU that the handler "compute" takes
 
 
 @dataclass(frozen=True)
@@ -18,12 +26,20 @@ class Options:
     amount: int = 0
     threads: int = 16
     dynamodb: str = ""  # address of moto's server, where a contestant needs one
-    lease: int = 30
-    ledger: str = ""  # address of Semel's ledger, where it is a contestant of Semel's
+    ledger: str = ""  # Semel: address of its ledger
+    handler: str = "nothing"  # Semel: what it does with a message
+    effects: str = ""  # Semel: folder for the counts of effects.py
+    samples: str = ""  # Semel: folder for what sampler.py writes, if it is to be sampled
+    health: str = ""  # Semel: address of its health endpoint
 
     @staticmethod
     def read() -> Options:
         return Options(**json.loads(sys.argv[1]))
+
+    @staticmethod
+    def from_environment() -> Options:
+        """Of a worker whose command line is not its own."""
+        return Options(**json.loads(os.environ[VARIABLE]))
 
 
 def sqs_client(options: Options) -> Any:
@@ -44,7 +60,6 @@ def send_all(sqs: Any, options: Options, bodies: list[str]) -> None:
 
 def in_threads(count: int, work: Callable[[], None]) -> None:
     """Run `work` in so many threads; an error in one of them ends the process with its text."""
-    import os
     import threading
     import traceback
 

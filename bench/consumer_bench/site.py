@@ -1,7 +1,8 @@
-"""The place of the race: one durable broker, the stores that contestants need, queues, fills, and the count of deletes.
+"""Where consumers are measured: one durable broker, the stores that contestants need, queues, workers, and races.
 
-What counts is what the broker has deleted, by its own metrics, from the first delete that is seen to the last. So the
-time that a process takes to start does not count, and neither does what a contestant says of itself.
+The rule: what counts is what the broker has deleted, by its own metrics, from the end of the warm-up on. So neither the
+start of a process counts nor what a contestant says of itself. And a race of Semel's counts only if every message that
+was deleted had been handled exactly once (effects.py).
 """
 
 from __future__ import annotations
@@ -14,26 +15,34 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from broker_bench import machine
-from broker_bench.bench import Bench
+from broker_bench.bench import Bench, check_count, counts
 from broker_bench.bench import Settings as BrokerSettings
 from broker_bench.progress import Progress
-from broker_bench.targets import DATA, Moto, Semel, Server, Unavailable
-from broker_bench.wire import Session
+from broker_bench.targets import DATA, Moto, Semel, Server, Unavailable, free_port
+from broker_bench.wire import Session, WrongAnswer
+from consumer_bench import effects
+from consumer_bench.conditions import Condition
 from consumer_bench.contestants import Contestant
+from consumer_bench.numbered import NumberedSends
+from consumer_bench.options import VARIABLE
 from peer_bench.libraries import environment, python_of, run_worker
 
 EVERY = 0.02  # seconds between two looks at the metrics
 PATIENCE = 30.0  # seconds without any delete
+STOP_LIMIT = 40.0  # seconds from SIGTERM to the end of a worker
 FILL_LIMIT = 120.0
 BODY_BYTES = 100
+WARM_SHARE, MEASURED_SHARE = 0.1, 0.95  # of the messages: at the beginning and the end a consumer is not at full speed
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,19 @@ class Race:
     cpu: float  # seconds, of the consumer alone
     others: float  # share of a core that went to work that has nothing to do with this
     pause: float  # the longest time without a delete, in seconds
+    concurrency: int | None = None  # as Semel reports it
 
     @property
     def rate(self) -> float:
         return self.messages / self.seconds
+
+
+class Ended(Unavailable):
+    """A worker that was to run has ended."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(f"it ended with code {code}: {words}")
+        self.code = code
 
 
 class Look:
@@ -63,6 +81,90 @@ class Look:
         )
 
 
+class Worker:
+    """A contestant's running process on its queue."""
+
+    def __init__(
+        self, site: Site, one: Contestant, options: dict[str, Any], process: subprocess.Popen[bytes], log: IO[bytes]
+    ) -> None:
+        self.one = one
+        self.pid = process.pid
+        self.amount: int = options["amount"]
+        self.samples = Path(options["samples"])
+        self._site, self._options, self._process, self._log = site, options, process, log
+        self._before = site.deleted(options["queue"])  # by the filling: who makes his own messages may try one out
+
+    def check_running(self) -> None:
+        if self._process.poll() is not None:
+            raise Ended(self._process.returncode, self.last_words())
+
+    def counts(self) -> tuple[int, int]:
+        """Messages that the broker has for it: visible, and in flight."""
+        with contextlib.closing(Session(self._site.broker.address)) as session:
+            return counts(session, self._options["queue_url"])
+
+    def deleted(self) -> int:
+        return self._site.deleted(self._options["queue"]) - self._before
+
+    def warm_up(self, seconds: float) -> Look:
+        """Wait for the first delete, and from then on for so long or for a tenth of the messages."""
+        began, first_at = time.perf_counter(), 0.0
+        while True:
+            self.check_running()
+            deleted, now = self.deleted(), time.perf_counter()
+            if deleted:
+                first_at = first_at or now
+                if now - first_at >= seconds or deleted >= self.amount * WARM_SHARE:
+                    return Look(now, deleted, self.pid)
+            elif now - began > PATIENCE:
+                raise Unavailable(f"it deleted nothing for {PATIENCE:.0f} s: {self.last_words()}")
+            time.sleep(EVERY)
+
+    def measured(self, start: Look, window: float) -> Race:
+        """Watch it for `window` seconds, or until nearly all messages are deleted."""
+        seen, seen_at, pause = start.deleted, start.at, 0.0
+        while True:
+            time.sleep(EVERY)
+            self.check_running()
+            deleted, now = self.deleted(), time.perf_counter()
+            if deleted > seen:
+                seen, seen_at, pause = deleted, now, max(pause, now - seen_at)
+            if deleted >= self.amount * MEASURED_SHARE or (now - start.at > window and deleted > start.deleted):
+                break
+            if now - seen_at > PATIENCE:
+                words = f"it deleted nothing for {PATIENCE:.0f} s, {self.amount - deleted:,} messages being left"
+                raise Unavailable(f"{words}: {self.last_words()}")
+        end = Look(now, deleted, self.pid)
+        if end.deleted == start.deleted:
+            raise Unavailable(f"{self.amount:,} messages are too few to measure it")
+        seconds = end.at - start.at
+        others = (end.busy - start.busy - (end.ours - start.ours)) / seconds
+        concurrency = self._concurrency() if self.one.is_semel else None
+        pause = max(pause, end.at - seen_at)
+        return Race(end.deleted - start.deleted, seconds, end.cpu - start.cpu, max(0.0, others), pause, concurrency)
+
+    def _concurrency(self) -> int:
+        with urllib.request.urlopen(f"http://{self._options['health']}/workers", timeout=10) as answer:
+            return int(json.load(answer)["queues"][self._options["queue"]]["concurrency"])
+
+    def stop(self) -> None:
+        """Let Semel finish what it has begun, then prove that each message was handled exactly once."""
+        self._process.terminate()
+        try:
+            code = self._process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise WrongAnswer(f"it did not stop within {STOP_LIMIT:.0f} s: {self.last_words()}") from None
+        if code:
+            raise WrongAnswer(f"it stopped with code {code}: {self.last_words()}")
+        left = sum(self.counts())
+        if fault := effects.fault(Path(self._options["effects"]), self.amount, self.deleted(), left):
+            raise WrongAnswer(f"{fault}: {self.last_words()}")
+
+    def last_words(self) -> str:
+        self._log.seek(0)
+        return " ".join(self._log.read().decode(errors="replace").split())[-400:] or "nothing was said"
+
+
 class Site:
     def __init__(self, progress: Progress, broker: Server, stores: dict[str, str]) -> None:
         self.progress = progress
@@ -73,14 +175,25 @@ class Site:
         self._admin = http.client.HTTPConnection(*broker.address, timeout=30)
         self._names = itertools.count()
 
-    def race(self, one: Contestant, amount: int, window: float, latency: float) -> Race:
-        """Fill a new queue, let the contestant at it until it is empty or `window` seconds are over."""
-        with self._answering(), self.queue(one, amount) as options:
-            before = self._deleted(options["queue"])  # by the filling: who makes his own messages may try one out
+    def race(self, one: Contestant, condition: Condition, amount: int, warm_up: float, window: float) -> Race:
+        """Fill a new queue, let the contestant at it until it is nearly empty or `window` seconds are over."""
+        with self.working(one, condition.handler, amount, condition.latency) as worker:
+            race = worker.measured(worker.warm_up(warm_up), window)
+            if one.is_semel:
+                worker.stop()
+            return race
+
+    @contextlib.contextmanager
+    def working(
+        self, one: Contestant, handler: str, amount: int, latency: float, samples: str = ""
+    ) -> Iterator[Worker]:
+        """The contestant at work on a new queue with `amount` messages, sampled into a folder if one is named. It is
+        ended with the context."""
+        with self._answering(), self._queue(one, amount) as options:
             self._latency(latency)
             try:
-                with self.started(one, options) as (process, log):
-                    return self._watched(process, log, options["queue"], before, amount, window)
+                with self._started(one, options | {"handler": handler, "samples": samples}) as worker:
+                    yield worker
             finally:
                 self._latency(0)
 
@@ -95,13 +208,15 @@ class Site:
             raise Unavailable(f"the broker failed: {reason}; it said: {self.broker.last_words()}") from error
 
     @contextlib.contextmanager
-    def queue(self, one: Contestant, amount: int, visibility: int = 3600) -> Iterator[dict[str, Any]]:
+    def _queue(self, one: Contestant, amount: int) -> Iterator[dict[str, Any]]:
         """A new queue with `amount` messages for the contestant; yields what its worker must be told."""
         name = f"{one.name}-{next(self._names)}"
-        with contextlib.closing(Session(self.broker.address)) as session:
-            url = session.call("CreateQueue", QueueName=name, Attributes={"VisibilityTimeout": str(visibility)})[
-                "QueueUrl"
-            ]
+        visibility = {"VisibilityTimeout": str(one.visibility)}
+        with (
+            contextlib.closing(Session(self.broker.address)) as session,
+            tempfile.TemporaryDirectory(prefix="effects-", dir=DATA) as folder,
+        ):
+            url = session.call("CreateQueue", QueueName=name, Attributes=visibility)["QueueUrl"]
             options = {
                 "endpoint": self.endpoint,
                 "queue": name,
@@ -110,6 +225,8 @@ class Site:
                 "threads": one.threads,
                 "dynamodb": self.stores.get("dynamodb", ""),
                 "ledger": self._ledger(one),
+                "effects": folder,
+                "health": f"127.0.0.1:{free_port()}",
             }
             self._fill(one, session, options)
             yield options
@@ -123,59 +240,39 @@ class Site:
     def _fill(self, one: Contestant, session: Session, options: dict[str, Any]) -> None:
         if one.own_messages:
             run_worker(one.library, one.module, options | {"role": "fill"}, FILL_LIMIT)
-        else:
-            filled = self._filler.fill(
-                self.broker, session, options["queue_url"], options["amount"], BODY_BYTES, FILL_LIMIT
-            )
-            if filled < options["amount"]:
-                raise Unavailable(f"the broker took only {filled} of {options['amount']} messages")
+            return
+        work = NumberedSends(session.requests, options["queue_url"], BODY_BYTES, options["amount"])
+        self._filler.through(self.broker, work, FILL_LIMIT)
+        if work.messages < options["amount"]:
+            raise Unavailable(f"the broker took only {work.messages} of {options['amount']} messages")
+        check_count(session, options["queue_url"], work.messages)
 
     @contextlib.contextmanager
-    def started(self, one: Contestant, options: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-        command = [str(python_of(one.library)), "-m", one.module, json.dumps(options | {"role": "consume"})]
+    def _started(self, one: Contestant, options: dict[str, Any]) -> Iterator[Worker]:
+        told = json.dumps(options | {"role": "consume"})
+        if one.is_semel:
+            semel = Path(sys.executable).parent / "semel"
+            command = [str(semel), "run", f"{one.module}:app", "--health", options["health"], *one.arguments]
+        else:
+            command = [str(python_of(one.library)), "-m", one.module, told]
         with tempfile.TemporaryFile(dir=DATA) as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=environment(**{VARIABLE: told, "SEMEL_STATE": str(self.broker.folder / "state")}),
                 cwd=self.broker.folder,
                 start_new_session=True,
             )
             try:
-                yield process, log
+                yield Worker(self, one, options, process, log)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def _watched(
-        self, process: subprocess.Popen[bytes], log: IO[bytes], queue: str, before: int, amount: int, window: float
-    ) -> Race:
-        start: Look | None = None
-        seen, seen_at, pause = 0, time.perf_counter(), 0.0
-        while True:
-            deleted, now = self._deleted(queue) - before, time.perf_counter()
-            if process.poll() is not None:
-                raise Unavailable(f"it ended with code {process.returncode}: {last_words(log)}")
-            if deleted > seen:
-                pause = max(pause, now - seen_at) if start else 0.0
-                seen, seen_at = deleted, now
-                start = start or Look(now, deleted, process.pid)
-            if start and deleted > start.deleted and (deleted >= amount or now - start.at > window):
-                break
-            if now - seen_at > PATIENCE:
-                words = f"it deleted nothing for {PATIENCE:.0f} s, {amount - deleted:,} messages being left"
-                raise Unavailable(f"{words}: {last_words(log)}")
-            time.sleep(EVERY)
-        end = Look(now, deleted, process.pid)
-        seconds = end.at - start.at
-        others = (end.busy - start.busy - (end.ours - start.ours)) / seconds
-        pause = max(pause, end.at - seen_at)
-        return Race(end.deleted - start.deleted, seconds, end.cpu - start.cpu, max(0.0, others), pause)
-
-    def _deleted(self, queue: str) -> int:
+    def deleted(self, queue: str) -> int:
         text = self._fetch("GET", "/metrics")
         found = re.search(rf'^sqs_NumberOfMessagesDeleted_total{{QueueName="{re.escape(queue)}"}} (\S+)', text, re.M)
         return int(float(found[1])) if found else 0
@@ -197,11 +294,6 @@ class Site:
 
     def close(self) -> None:
         self._admin.close()
-
-
-def last_words(log: IO[bytes]) -> str:
-    log.seek(0)
-    return " ".join(log.read().decode(errors="replace").split())[-400:] or "nothing was said"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,142 @@
+"""The run as tables and JSON: the figures under each condition, and the targets beside what was reached."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from broker_bench.results import Bar, Figure, at_least, at_most, ratio
+from consumer_bench.conditions import CONDITIONS
+from consumer_bench.contestants import CONTESTANTS
+from consumer_bench.options import SLEEP
+from consumer_bench.site import Race
+from peer_bench.tables import Table, quotient, rate
+
+NOISY = 0.25  # of a core used by others: beyond it a figure should be taken again
+PAUSE = 2.0  # seconds without a delete that are worth a note
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConsumerFigure(Figure):
+    """Messages in a second: the median of the rounds. `concurrency` is what Semel reported in the last of them."""
+
+    concurrency: int | None = None
+
+
+Figures = dict[tuple[str, str], ConsumerFigure]  # by condition and contestant
+
+
+def figure(races: Sequence[Race], failure: str) -> ConsumerFigure:
+    if failure or not races:
+        return ConsumerFigure(note=failure or "not measured")
+    pause = max(race.pause for race in races)
+    return ConsumerFigure(
+        samples=tuple(race.rate for race in races),
+        note=f"for up to {pause:.1f} s it deleted nothing, though messages were waiting" if pause > PAUSE else "",
+        per_round=statistics.median(race.messages for race in races),
+        cpu_us=statistics.median(race.cpu / race.messages * 1e6 for race in races),
+        others_share=statistics.median(race.others for race in races),
+        concurrency=races[-1].concurrency,
+    )
+
+
+def table(condition: str, figures: Figures) -> Table:
+    tuned, semel = figures.get((condition, "tuned")), figures.get((condition, "sqlite"))
+    lines: Table = [
+        ("consumer", "messages/s", "× tuned loop", "Semel, SQLite is × it", "CPU µs per message", "concurrency")
+    ]
+    for one in CONTESTANTS.values():
+        seen = figures.get((condition, one.name))
+        if seen is not None:
+            cpu = "–" if seen.cpu_us is None else f"{seen.cpu_us:,.0f}"
+            threads = seen.concurrency if one.is_semel else one.threads
+            lines.append(
+                (one.label, rate(seen), quotient(seen, tuned), quotient(semel, seen), cpu, str(threads or "–"))
+            )
+    return lines
+
+
+def targets(conditions: Sequence[str], figures: Figures, heartbeat: float | None) -> list[tuple[str, Bar]]:
+    """Every target that the chosen conditions have, with what was reached if it was measured."""
+    by_condition = {
+        "latency": [_rate("latency", "sqlite", 7_000, figures), *_cost("latency", figures)],
+        "no-latency": [
+            _rate("no-latency", "sqlite", 9_000, figures),
+            _rate("no-latency", "postgres", 8_000, figures),
+            *_cost("no-latency", figures),
+        ],
+        "sleep": [_share(figures)],
+        "compute": [_scaling(figures)],
+        "heartbeat": [("Semel, SQLite: heartbeat of 10,000 in flight", _percent("<", 10, heartbeat))],
+    }
+    return [target for condition in conditions for target in by_condition[condition]]
+
+
+def _rate(condition: str, name: str, limit: float, figures: Figures) -> tuple[str, Bar]:
+    reached = _value(figures, condition, name)
+    return _work(condition, name), at_least(f"≥ {limit:,.0f} messages/s", limit, reached, "messages/s")
+
+
+def _cost(condition: str, figures: Figures) -> list[tuple[str, Bar]]:
+    work = _work(condition, "sqlite")
+    seen = figures.get((condition, "sqlite"))
+    times = ratio(_value(figures, condition, "sqlite"), _value(figures, condition, "tuned"))
+    return [
+        (work, at_most("≤ 90 µs of CPU per message", 90, seen.cpu_us if seen else None, "µs")),
+        (work, at_least("≥ 4 × tuned loop (which has no ledger)", 4, times, "×")),
+    ]
+
+
+def _share(figures: Figures) -> tuple[str, Bar]:
+    """Of what the handler's own time allows: so many messages at a time, each taking SLEEP."""
+    seen = figures.get(("sleep", "sqlite"))
+    if seen is None or seen.value is None or not seen.concurrency:
+        return _work("sleep", "sqlite"), at_least("≥ 95 % of concurrency / 50 ms", 95, None, "%")
+    most = seen.concurrency / SLEEP
+    text = f"≥ 95 % of {most:,.0f} messages/s (concurrency {seen.concurrency:,} / 50 ms)"
+    return _work("sleep", "sqlite"), at_least(text, 95, seen.value / most * 100, "%")
+
+
+def _scaling(figures: Figures) -> tuple[str, Bar]:
+    times = ratio(_value(figures, "compute", "processes"), _value(figures, "compute", "sqlite"))
+    return _work("compute", "processes"), at_least("≥ 1.7 × one process", 1.7, times, "×")
+
+
+def _percent(sign: str, limit: float, share: float | None) -> Bar:
+    return at_most(f"{sign} {limit:g} % of a core", limit, None if share is None else share * 100, "%")
+
+
+def _work(condition: str, name: str) -> str:
+    return f"{CONTESTANTS[name].label}: {CONDITIONS[condition].title}"
+
+
+def _value(figures: Figures, condition: str, name: str) -> float | None:
+    seen = figures.get((condition, name))
+    return seen.value if seen else None
+
+
+def notes(figures: Figures) -> list[str]:
+    found = []
+    for (condition, name), seen in figures.items():
+        place = f"{CONTESTANTS[name].label}, {CONDITIONS[condition].title}"
+        if seen.note:
+            found.append(f"{place}: {seen.note}")
+        if (seen.others_share or 0.0) > NOISY:
+            found.append(f"{place}: other work used {seen.others_share:.0%} of a core meanwhile; repeat it")
+    found.append("CPU is that of the consumer's processes. Concurrency is what Semel reports; of the others, threads")
+    if any(CONTESTANTS[name].is_semel and seen.value for (_, name), seen in figures.items()):
+        found.append("Semel: every message that was deleted had been handled exactly once, in every round")
+    return found
+
+
+def as_json(head: list[str], figures: Figures, reached: list[tuple[str, Bar]]) -> dict[str, Any]:
+    return {
+        "head": head,
+        "figures": [
+            {"condition": condition, "contestant": name, "messages_per_second": one.value} | dataclasses.asdict(one)
+            for (condition, name), one in figures.items()
+        ],
+        "targets": [dataclasses.asdict(bar) | {"work": work, "verdict": bar.verdict} for work, bar in reached],
+    }
