@@ -67,6 +67,7 @@ PURGE: Final = "/000000000000/orders?Action=PurgeQueue"
         {"Origin": "http://127.0.0.1:1"},
         # Browsers leave the first of these out if the broker is on another machine, and a page can suppress the second.
         {"User_Agent": "Mozilla/5.0 (X11; Linux x86_64)"},
+        {"User_Agent": "Mozilla/5.0 (X11; Linux x86_64)", "Authorization": "Basic eDp5"},
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
@@ -94,6 +95,8 @@ def test_a_page_of_another_site_does_not_even_get_an_answer(sqs: Service, path: 
         {},  # curl, and every SDK
         {"Sec_Fetch_Site": "none", "User_Agent": "Mozilla/5.0"},  # typed into the address bar
         {"Sec_Fetch_Site": "same-origin", "User_Agent": "Mozilla/5.0"},
+        # Celery: a page cannot make a browser send this header without asking the server first.
+        {"User_Agent": "Mozilla/5.0 (compatible; pycurl)", "Authorization": "AWS4-HMAC-SHA256 Credential=x/y"},
     ],
 )
 def test_what_no_page_of_another_site_sent_is_carried_out(sqs: Service, headers: dict[str, str]) -> None:

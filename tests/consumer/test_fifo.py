@@ -217,11 +217,10 @@ def test_a_second_sending_that_comes_in_the_same_receive_does_not_hold_up_the_fi
         place.send({"name": name}, QUEUE, group="a", dedup=str(dedup))
     book = Book()
     worker = place.worker(app_for(book))
-    assert worker.drain() == 1
+    worker.worker.work(take(worker, QUEUE))
     assert book.tried == [("a1", 1)]
     assert worker.consumer(QUEUE).metrics.received.count == 3  # the first one was not given back and received again
-    place.clock.advance(LEASE + 2)
-    worker.drain()
+    worker.drain()  # the second sending comes as soon as the first is done, not after its lease
     assert book.tried == [("a1", 1), ("a2", 1)]
     assert names(place) == []
 
@@ -403,10 +402,9 @@ def test_a_second_sending_does_not_hold_up_what_stands_before_it(place: Place, m
         place.send({"name": name}, QUEUE, group="a", dedup=str(dedup))
     book = Book()
     worker = place.worker(make(book))
-    assert worker.drain() == 2
+    worker.worker.work(take(worker, QUEUE))
     assert book.tried == [("a1", 1), ("a2", 1)]
     assert worker.consumer(QUEUE).metrics.received.count == 4  # nothing was given back and received again
-    place.clock.advance(LEASE + 2)
     worker.drain()
     assert book.tried == [("a1", 1), ("a2", 1), ("a3", 1)]
     assert names(place) == []

@@ -36,8 +36,11 @@ def other_site(header: Headers) -> str | None:
 
 
 def is_browser_without_a_site(header: Headers) -> bool:
-    """Whether a browser sent this and did not say from where. All browsers call themselves Mozilla, no client does."""
+    """Whether a browser may have sent this and did not say from where. All browsers call themselves Mozilla, and so do
+    some clients, such as Celery's; those sign their requests, which a page can make no browser do unasked."""
     if not (header("user-agent") or "").startswith("Mozilla/"):
+        return False
+    if (header("authorization") or "").startswith("AWS4-HMAC-SHA256 "):
         return False
     return all(header(name) is None for name in ("sec-fetch-site", "origin", "referer"))
 
