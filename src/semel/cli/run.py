@@ -12,7 +12,7 @@ from semel.cli.errors import UsageError, wrong_usage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.consumer.processes import Wanted
+    from semel.consumer.app_loader import RunOptions
     from semel.consumer.runtime import Report
 
 UNFINISHED: Final = 3
@@ -103,20 +103,21 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.consumer import explaining, processes
+    from semel.consumer import explain, processes
+    from semel.consumer.app_loader import AppNotFound
     from semel.telemetry import logs
 
     wanted = _wanted(given)
     logs.configure(given.log_format, given.log_level)
     try:
         if given.explain:
-            found = explaining.explain(wanted)
-            print(json.dumps(found, indent=2) if given.json else explaining.text(found))
+            found = explain.explain(wanted)
+            print(json.dumps(found, indent=2) if given.json else explain.text(found))
             return 0
         if given.on == "spark":
             return _on_spark(given, wanted)
         report = processes.run(wanted)
-    except processes.NotFound as error:
+    except AppNotFound as error:
         raise UsageError(str(error)) from None
     if given.json:
         print(json.dumps(_as_json(report)))
@@ -130,9 +131,10 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(given: argparse.Namespace) -> Wanted:
+def _wanted(given: argparse.Namespace) -> RunOptions:
     """What was asked for. Raises UsageError for what no app could do."""
-    from semel.consumer import backoff, processes, settings
+    from semel.consumer import backoff, settings
+    from semel.consumer.app_loader import RunOptions
     from semel.telemetry import endpoint
 
     _check_engine(given)
@@ -151,7 +153,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
             endpoint.parse(given.health)
     elif given.control_token is not None:
         raise UsageError("--control-token is for the address that --health gives: add --health 0.0.0.0:8080")
-    return processes.Wanted(
+    return RunOptions(
         app=given.app,
         endpoint_url=given.endpoint_url,
         region=given.region,
@@ -164,7 +166,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
         health=given.health,
         control_token=given.control_token,
         attempt_log=given.attempt_log,
-        options=for_handlers,
+        handler_options=for_handlers,
         log_format=given.log_format,
         log_level=given.log_level,
     )
@@ -200,7 +202,7 @@ def _what_is_left(report: Report) -> str:
     return f"messages are left for the next run: {', '.join(left)}"
 
 
-def _on_spark(given: argparse.Namespace, wanted: Wanted) -> int:
+def _on_spark(given: argparse.Namespace, wanted: RunOptions) -> int:
     try:
         from semel.spark import handlers
     except ImportError as error:
@@ -220,7 +222,7 @@ def _on_spark(given: argparse.Namespace, wanted: Wanted) -> int:
         attempt_log=wanted.attempt_log,
         log_format=given.log_format,
         log_level=given.log_level,
-        **wanted.options,
+        **wanted.handler_options,
     )
     if given.json:
         left = {"unfinished": report.unfinished, "waiting": report.waiting}

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -148,7 +148,7 @@ class App:
         drain: Duration | None = None,
         create_dlq: bool = False,
         tools: Tools | None = None,
-        queues: Mapping[str, Any] | None = None,
+        queues: Collection[str] | None = None,
         **command_line: Any,
     ) -> Runtime:
         """A runtime that can be started; `stack` closes what was opened for it."""
@@ -224,7 +224,7 @@ class App:
         tools: Tools,
         *,
         create_dlq: bool = False,
-        only: Mapping[str, Any] | None = None,
+        only: Collection[str] | None = None,
         **command_line: Any,
     ) -> list[Lane]:
         """One lane a handler, its settings resolved. Raises SemelError for whatever could not work."""

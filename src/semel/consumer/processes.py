@@ -7,23 +7,19 @@ visibility ends, and the ledger knows how far they were. What an operator told t
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from semel.consumer.app import App
+from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.runtime import Report, Runtime
 from semel.consumer.signals import OnSignals
@@ -38,89 +34,21 @@ PATIENCE: Final = 2.0  # seconds for a worker to answer
 MOST_UNANSWERED: Final = 100  # questions that a worker may owe an answer to; it gets no more, the pipe would fill up
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What `semel run` was asked for."""
-
-    app: str
-    endpoint_url: str | None = None
-    queues: tuple[str, ...] | None = None
-    region: str | None = None
-    profile: str | None = None
-    processes: int = 1
-    burst: bool = False
-    drain: str | float | None = None
-    create_dlq: bool = False
-    health: str | None = None
-    control_token: str | None = field(default=None, repr=False)
-    attempt_log: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    log_format: Literal["auto", "json", "text"] = "auto"
-    log_level: str = "info"
-
-
-class NotFound(SemelError):
-    """There is no such module, app or handler."""
-
-
-def load(name: str) -> App:
-    """The app that `module:attribute` names; the current folder is looked in first."""
-    module_name, separator, attribute = name.partition(":")
-    if not separator or not attribute:
-        raise NotFound(f"{name!r} does not name an app: write it as module:app, for example shop:app")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
-            raise NotFound(f"there is no module {module_name!r} here ({os.getcwd()})") from None
-        raise SemelError(f"the module {module_name!r} cannot be imported: {error}") from None
-    except SemelError:
-        raise
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise SemelError(
-            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error} "
-            f"({where.filename}, line {where.lineno})"
-        ) from error
-    app = getattr(module, attribute, None)
-    if not isinstance(app, App):
-        raise NotFound(f"{name!r} is not an App: {'there is no such name' if app is None else type(app).__name__}")
-    return app
-
-
-def run(wanted: Wanted) -> Report:
+def run(wanted: RunOptions) -> Report:
     if wanted.processes == 1:
-        return prepared(wanted).run(
+        return load_app(wanted).run(
             burst=wanted.burst,
             health=wanted.health,
             control_token=wanted.control_token,
             name=wanted.app,
             drain=wanted.drain,
             create_dlq=wanted.create_dlq,
-            queues=chosen(wanted),
-            **wanted.options,
+            queues=wanted.queues,
+            **wanted.handler_options,
         )
     report = _Parent(wanted).run()
     logger.info("stopped, %s", report)
     return report
-
-
-def prepared(wanted: Wanted) -> App:
-    app = load(wanted.app)
-    if wanted.endpoint_url or wanted.region or wanted.profile:
-        app.connect_to(wanted.endpoint_url, wanted.region, wanted.profile)
-    if wanted.attempt_log:
-        app.log_to(wanted.attempt_log)
-    for queue in wanted.queues or ():
-        if queue not in app.handlers:
-            raise NotFound(f"{wanted.app} has no handler for {queue!r}; it has {', '.join(sorted(app.handlers))}")
-    return app
-
-
-def chosen(wanted: Wanted) -> dict[str, None] | None:
-    return None if wanted.queues is None else dict.fromkeys(wanted.queues)
 
 
 class _Wishes:
@@ -149,7 +77,7 @@ class _Worker:
 
     A question has a number, and its answer too: an answer that came too late is not taken for that to the next one."""
 
-    def __init__(self, wanted: Wanted, place: int, wishes: _Wishes) -> None:
+    def __init__(self, wanted: RunOptions, place: int, wishes: _Wishes) -> None:
         self.place = place
         self._wanted = wanted
         self._wishes = wishes
@@ -221,8 +149,8 @@ class _Worker:
 
 
 class _Parent:
-    def __init__(self, wanted: Wanted) -> None:
-        app = prepared(wanted)  # whatever is wrong is said once, here
+    def __init__(self, wanted: RunOptions) -> None:
+        app = load_app(wanted)  # whatever is wrong is said once, here
         with ExitStack() as stack:
             ledger = app.ledger(stack)
             lanes = app.lanes(
@@ -230,8 +158,8 @@ class _Parent:
                 ledger,
                 app.tools(stack),
                 create_dlq=wanted.create_dlq,
-                only=chosen(wanted),
-                **wanted.options,
+                only=wanted.queues,
+                **wanted.handler_options,
             )
             app.announce(lanes, ledger, app.client(), f"{wanted.app} in {wanted.processes} processes")
         self._lanes = lanes  # only to know what there is: they are worked on by the workers
@@ -366,7 +294,7 @@ class _Parent:
         return Report.sum(reports)
 
 
-def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None:
+def _work(wanted: RunOptions, wishes: tuple[Command, ...], pipe: Connection) -> None:
     """A worker process."""
     from semel.telemetry import logs
 
@@ -375,10 +303,10 @@ def _work(wanted: Wanted, wishes: tuple[Command, ...], pipe: Connection) -> None
     logs.configure(wanted.log_format, wanted.log_level)
     sending = threading.Lock()
     try:
-        app = prepared(wanted)
+        app = load_app(wanted)
         with ExitStack() as stack:
             runtime = app.prepare(
-                stack, burst=wanted.burst, drain=wanted.drain, queues=chosen(wanted), **wanted.options
+                stack, burst=wanted.burst, drain=wanted.drain, queues=wanted.queues, **wanted.handler_options
             )
             OnSignals(runtime.stop_once, (signal.SIGTERM,)).listen()  # until this process has ended
             for command in wishes:

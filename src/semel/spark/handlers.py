@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from semel.consumer import processes
+from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.lane import Lane, Tools
 from semel.errors import SemelError
@@ -82,7 +82,7 @@ def run(
 
     `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
     """
-    wanted = processes.Wanted(
+    wanted = RunOptions(
         app,
         endpoint_url=endpoint_url,
         region=region,
@@ -104,10 +104,9 @@ def run(
     owns_spark = running_spark() is None
     with ExitStack() as stack, interruptible():
         try:
-            found = processes.prepared(wanted)
+            found = load_app(wanted)
             ledger = found.ledger(stack)
-            only = processes.chosen(wanted)
-            lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
+            lanes = found.lanes(found.client(), ledger, Tools(), create_dlq=create_dlq, only=wanted.queues, **options)
             found.announce(lanes, ledger, found.client(), f"{app} on Spark")
             folder = _folder(checkpoint, app)
             _check_ledger(ledger, folder, master)

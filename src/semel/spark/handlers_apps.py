@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
-from semel.consumer import processes
 from semel.consumer.app import App
+from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.handlers import Handler
 from semel.consumer.lane import Lane, Tools
@@ -50,8 +50,8 @@ class Place:
         variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)))
         return cls(app, folder=os.getcwd(), variables=variables, **given)
 
-    def wanted(self) -> processes.Wanted:
-        return processes.Wanted(
+    def run_options(self) -> RunOptions:
+        return RunOptions(
             self.app,
             endpoint_url=self.endpoint_url,
             region=self.region,
@@ -90,7 +90,7 @@ class LoadedApp:
             if place.folder not in sys.path:
                 sys.path.insert(0, place.folder)
         try:
-            return processes.prepared(place.wanted())
+            return load_app(place.run_options())
         except SemelError as error:
             raise SemelError(
                 f"{error}; on the executors ({os.getcwd()}). The app's modules must be importable there: install them, "
@@ -107,7 +107,7 @@ class LoadedApp:
         for reference in self.app.handlers:
             if self.client.queue(reference).name == name:
                 (lane,) = self.app.lanes(
-                    self.client, self.ledger, Tools(), only={reference: None}, **dict(self.place.options)
+                    self.client, self.ledger, Tools(), only={reference}, **dict(self.place.options)
                 )
                 # The message has left its queue: how often SQS would still deliver it says nothing any more.
                 settings = replace(lane.settings, max_receives=None)

@@ -6,16 +6,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from semel.consumer import outbox
-from semel.consumer.processes import Wanted, chosen, prepared
+from semel.consumer.app_loader import RunOptions, load_app
 from semel.ledger.contract import Ledger
 
 
-def explain(wanted: Wanted) -> dict[str, Any]:
-    app = prepared(wanted)
+def explain(options: RunOptions) -> dict[str, Any]:
+    app = load_app(options)
     with ExitStack() as stack:
         ledger = app.ledger(stack)
         client = app.client()
-        lanes = app.lanes(client, ledger, app.tools(stack), only=chosen(wanted), **wanted.options)
+        lanes = app.lanes(client, ledger, app.tools(stack), only=options.queues, **options.handler_options)
         return {
             "endpoint": client.endpoint,
             "ledger": type(ledger).__name__,
