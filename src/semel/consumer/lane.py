@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from semel.consumer import clock
 from semel.consumer.backoff import Exponential, seconds, visibility_for
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
@@ -53,7 +54,7 @@ def no_crash(_point: str) -> None:
 class Tools:
     """What the edge of the house gives to every lane: clocks, chance, logs, and in tests the places to die at."""
 
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = clock.monotonic
     now: Callable[[], float] = time.time
     chance: Callable[[], float] = random.random
     metrics: Metrics = field(default_factory=Metrics)
