@@ -25,7 +25,7 @@ def settle(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
 
 
 def _record(lane: Lane, items: Sequence[Settlement]) -> list[Settlement]:
-    keep = lane.settings.keep
+    keep = lane.settings.retention
     finishes = [
         Completion(
             lane.claim_of(delivery),

@@ -268,7 +268,7 @@ def _in_transaction(
                 _keep_result(lane, deliveries[0], result)
             elif any(item.is_set_aside for item in batch):
                 raise _SetAside
-            keep = lane.settings.keep
+            keep = lane.settings.retention
             finishes = [Completion(lane.claim_of(d), Status.DONE, d.result, keep) for d in deliveries]
             lane.tools.crash("before_commit")
             if not all(tx.record(finishes)):
