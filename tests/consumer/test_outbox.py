@@ -143,5 +143,5 @@ def test_health_metrics_and_explain_show_what_is_stuck_in_the_outbox(
     assert "semel_outbox_stuck 1\n" in page
     assert 'semel_outbox_refused_total{queue="nowhere"} 1\n' in page
     explained = text(explain(wanted))
-    assert "1 messages to send, 1 of them refused by SQS" in explained
+    assert "1 messages to send, 1 refused by SQS" in explained
     assert "nowhere, key k-1, refused 1 times: " in explained

@@ -666,7 +666,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
 def test_an_app_that_cannot_run_on_spark_says_why_before_it_starts(shop: Shop) -> None:
     shop.queue()
     for ledger, how, says in (
-        ("sqlite://", {}, "a ledger in memory is known to one process only"),
+        ("sqlite://", {}, "a ledger in memory belongs to one process"),
         (f"sqlite:///{shop.database}", {"master": "spark://host:7077"}, "use a PostgreSQL, Redis or DynamoDB ledger"),
     ):
         app = shop.app(text='@app.handler("orders")\ndef handle(order: dict): pass\n', ledger=ledger)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.consumer import key_rules
+from semel.consumer import key_rules, preflight
 from semel.consumer import settings as settings_
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
@@ -24,8 +24,8 @@ from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
 from semel.messages.keys import KeySpec, PayloadSpec
-from semel.sqs import Client
-from semel.telemetry import endpoint
+from semel.sqs import Client, limits
+from semel.telemetry import endpoint, logs
 from semel.telemetry.attempt_log.log import AttemptLog
 from semel.telemetry.control import Identity, RuntimeControl
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_LEDGER: Final = "sqlite:///semel-ledger.db"
-DEFAULT_DRAIN: Final = 25.0  # with what follows it, under the 30 seconds that Kubernetes gives
-DEAD_LETTER_RETENTION: Final = 1_209_600  # 14 days: a dead letter keeps the age that it came with
-PYTHONS_THRESHOLD: Final = (700, 10, 10)
-CALM: Final = (20_000, 20, 50)
+DEFAULT_DRAIN: Final = 25.0  # with the flush after it, below the 30 seconds that Kubernetes allows
+PYTHON_GC_THRESHOLD: Final = (700, 10, 10)
+GC_THRESHOLD: Final = (20_000, 20, 50)
 
 
 class App:
     """Handlers for queues, with one ledger.
 
-    `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else a SQLite file in this folder. `attempt_log`: a
-    folder, local or remote. Any option of a handler can be given here for all of them; see `semel run --explain`.
+    `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else, if SQS is on this machine, the SQLite file
+    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. Any option of a handler can be
+    given here for all of them; see `semel run --explain`.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class App:
         Options: burst, health ("host:port"), control_token, drain, create_dlq, and any option of a handler, which then
         counts most.
         """
-        if gc.get_threshold() == PYTHONS_THRESHOLD:
-            # Messages are many and short-lived; Python's own pace would spend a tenth of the time looking for cycles.
-            gc.set_threshold(*CALM)
+        if gc.get_threshold() == PYTHON_GC_THRESHOLD:
+            # Messages are many and short-lived: with the default, a tenth of the time is spent looking for cycles.
+            gc.set_threshold(*GC_THRESHOLD)
         with ExitStack() as stack:
             runtime = self.prepare(stack, **how)
             self.announce(
                 [threads.lane for threads in runtime.lanes], runtime.ledger, runtime.client, how.get("name", "")
             )
-            gc.freeze()  # what is here now stays: nobody need look at it again
+            gc.freeze()  # what exists now is never garbage: it need not be examined again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
             report = runtime.run()
@@ -190,6 +190,10 @@ class App:
         self._address = tuple(new or old for new, old in zip(given, self._address, strict=True))
         self._client = Client(*self._address)
 
+    def use_ledger(self, address: str) -> None:
+        """Use another ledger than the one that was configured."""
+        self._ledger = address
+
     def log_to(self, folder: str) -> None:
         """Write the attempt log here."""
         self._attempt_log = folder
@@ -207,9 +211,16 @@ class App:
     @property
     def configured_ledger(self) -> Ledger | str:
         """The ledger, or the address of the one that is opened when the app runs."""
-        return self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
+        return self._chosen_ledger or DEFAULT_LEDGER
+
+    @property
+    def _chosen_ledger(self) -> Ledger | str | None:
+        return self._ledger or os.environ.get("SEMEL_LEDGER")
 
     def ledger(self, stack: ExitStack) -> Ledger:
+        """Opens it. Raises SemelError if none was configured and SQS is not on this machine."""
+        if not self._chosen_ledger:
+            preflight.check_ledger_is_chosen(self.client().endpoint)
         configured = self.configured_ledger
         if isinstance(configured, Ledger):
             return configured
@@ -234,9 +245,9 @@ class App:
         return [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
 
     def announce(self, lanes: Sequence[Lane], ledger: Ledger, client: Client, name: str = "") -> None:
-        """Say what is about to run, and warn of what a user should know before it does."""
+        """Log what is about to run, with warnings."""
         what = f"started {name}" if name else "started"
-        logger.info("%s: ledger %s, SQS at %s", what, self._name_of(ledger), client.endpoint)
+        logger.info("%s: ledger %s, SQS at %s", what, self.ledger_name, client.endpoint)
         for lane in lanes:
             logger.info(
                 "queue %s: handler %s, %s; key %s, concurrency %d, dead-letter queue %s",
@@ -247,17 +258,15 @@ class App:
                 lane.concurrency,
                 lane.dead_letters.name if lane.dead_letters else "none",
             )
-            if lane.dead_letters is None:
-                logger.warning(
-                    "%s has no dead-letter queue: a message that always fails is tried again until its retention is "
-                    "over, and is lost then; give the queue a RedrivePolicy, or run with --create-dlq",
-                    lane.name,
-                )
+        for warning in preflight.warnings(lanes, ledger, client.endpoint):
+            logger.warning("%s", warning)
         _warn_of_new_keys(lanes, ledger)
 
-    def _name_of(self, ledger: Ledger) -> str:
-        address = self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
-        return type(ledger).__name__ if isinstance(address, Ledger) else address
+    @property
+    def ledger_name(self) -> str:
+        """The ledger's address, its password hidden; the name of its class if there is no address."""
+        configured = self.configured_ledger
+        return type(configured).__name__ if isinstance(configured, Ledger) else logs.safe_text(configured, 1_000)
 
     def _lane(
         self,
@@ -326,7 +335,7 @@ def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
 
 def create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
     name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
-    wanted = {"MessageRetentionPeriod": str(DEAD_LETTER_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
+    wanted = {"MessageRetentionPeriod": str(limits.MAX_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
     created = client.create_queue(name, wanted)
     policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": settings_.RECOMMENDED_RECEIVES})
     queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})

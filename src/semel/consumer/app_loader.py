@@ -26,6 +26,7 @@ class RunOptions:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    ledger: str | None = None
     processes: int = 1
     burst: bool = False
     drain: str | float | None = None
@@ -47,6 +48,8 @@ def load_app(options: RunOptions) -> App:
     app = _import_app(options.app)
     if options.endpoint_url or options.region or options.profile:
         app.connect_to(options.endpoint_url, options.region, options.profile)
+    if options.ledger:
+        app.use_ledger(options.ledger)
     if options.attempt_log:
         app.log_to(options.attempt_log)
     for queue in options.queues or ():

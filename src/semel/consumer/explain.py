@@ -1,16 +1,25 @@
-"""Each setting of each handler, where it came from, and what the handler guarantees: for people and for scripts."""
+"""`semel run --explain`: every setting of every handler, where it came from, and what the handler guarantees.
+
+The rule: the text says what the JSON says, and neither shows a password.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
-from semel.consumer import outbox
+from semel.consumer import outbox, preflight
 from semel.consumer.app_loader import RunOptions, load_app
+from semel.consumer.lane import Lane
+from semel.consumer.settings import OPTIONS
 from semel.ledger.contract import Ledger
+
+WIDTH: Final = 80
 
 
 def explain(options: RunOptions) -> dict[str, Any]:
+    """As JSON. Opens the app's ledger and reads the attributes of its queues; receives nothing."""
     app = load_app(options)
     with ExitStack() as stack:
         ledger = app.ledger(stack)
@@ -18,49 +27,75 @@ def explain(options: RunOptions) -> dict[str, Any]:
         lanes = app.lanes(client, ledger, app.tools(stack), only=options.queues, **options.handler_options)
         return {
             "endpoint": client.endpoint,
-            "ledger": type(ledger).__name__,
+            "ledger": app.ledger_name,
             "outbox": outbox.described(ledger.outbox_status()) if ledger.transactional else None,
-            "handlers": [
-                {
-                    "queue": lane.name,
-                    "handler": lane.handler.name,
-                    "guarantee": str(lane.handler.guarantee),
-                    "key": lane.handler.key.origin,
-                    "fifo": lane.fifo,
-                    "dead_letter_queue": lane.dead_letters.name if lane.dead_letters else None,
-                    "settings": {
-                        name: {"value": _shown(name, getattr(lane.settings, name), ledger), "source": source}
-                        for name, source in lane.settings.sources.items()
-                    },
-                }
-                for lane in lanes
-            ],
+            "warnings": preflight.warnings(lanes, ledger, client.endpoint),
+            "handlers": [_handler(lane, ledger) for lane in lanes],
         }
 
 
-def _shown(name: str, value: Any, ledger: Ledger) -> Any:
-    if name == "keep" and value is None:
-        value = ledger.keep
+def _handler(lane: Lane, ledger: Ledger) -> dict[str, Any]:
+    settings = {
+        name: {
+            "value": _json_value(getattr(lane.settings, name)),
+            "source": lane.settings.sources[name],
+            "description": option.description,
+        }
+        for name, option in OPTIONS.items()
+    }
+    if lane.settings.retention is None:
+        settings["retention"] |= {"value": ledger.keep, "source": "ledger"}
+    return {
+        "queue": lane.name,
+        "handler": lane.handler.name,
+        "guarantee": str(lane.handler.guarantee),
+        "key": lane.handler.key.origin,
+        "fifo": lane.fifo,
+        "dead_letter_queue": lane.dead_letters.name if lane.dead_letters else None,
+        "settings": settings,
+    }
+
+
+def _json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
-def text(found: dict[str, Any]) -> str:
-    lines = [f"endpoint  {found['endpoint']}", f"ledger    {found['ledger']}"]
-    if (waiting := found["outbox"]) and waiting["waiting"]:
-        lines.append(f"outbox    {waiting['waiting']} messages to send, {waiting['refused']} of them refused by SQS")
-        for one in waiting.get("examples", ()):
-            lines.append(f"          {one['queue']}, key {one['key']}, refused {one['attempts']} times: {one['error']}")
-    for handler in found["handlers"]:
-        lines += [
-            "",
-            f"{handler['queue']}  →  {handler['handler']}",
-            f"  guarantee: {handler['guarantee']}",
-            f"  key: {handler['key']}",
-            f"  dead letters: {handler['dead_letter_queue'] or 'NONE: what always fails is tried until it expires'}",
-        ]
-        width = max(len(name) for name in handler["settings"])
-        values = {name: str(setting["value"]) for name, setting in handler["settings"].items()}
-        wide = min(44, max(map(len, values.values())))
-        for name, setting in handler["settings"].items():
-            lines.append(f"    {name:<{width}}  {values[name]:<{wide}}  {setting['source']}")
+def text(explained: dict[str, Any]) -> str:
+    lines = [f"SQS endpoint  {explained['endpoint']}", f"ledger        {explained['ledger']}"]
+    outbox_status = explained["outbox"]
+    if outbox_status and outbox_status["waiting"]:
+        lines.append(
+            f"outbox        {outbox_status['waiting']} messages to send, {outbox_status['refused']} refused by SQS"
+        )
+        for refused in outbox_status.get("examples", ()):
+            lines.append(
+                f"  {refused['queue']}, key {refused['key']}, refused {refused['attempts']} times: {refused['error']}"
+            )
+    for warning in explained["warnings"]:
+        lines += ["", *_paragraph("WARNING: ", warning)]
+    for handler in explained["handlers"]:
+        lines += ["", *_handler_lines(handler)]
     return "\n".join(lines)
+
+
+def _handler_lines(handler: dict[str, Any]) -> list[str]:
+    values = {name: OPTIONS[name].text(setting["value"]) for name, setting in handler["settings"].items()}
+    names, shortest = max(map(len, values)), 22
+    return [
+        f"queue {handler['queue']}: handler {handler['handler']}",
+        *_paragraph("  guarantee: ", handler["guarantee"]),
+        f"  key: {handler['key']}",
+        f"  dead-letter queue: {handler['dead_letter_queue'] or 'none'}",
+        "  settings:",
+        *(
+            f"    {name:<{names}}  {values[name]:<{shortest}}  {setting['source']}"
+            for name, setting in handler["settings"].items()
+        ),
+    ]
+
+
+def _paragraph(label: str, content: str) -> list[str]:
+    indent = " " * (len(label) - len(label.lstrip()) + 2)
+    return textwrap.wrap(
+        content, WIDTH, initial_indent=label, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

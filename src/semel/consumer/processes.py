@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from semel.consumer import preflight
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.runtime import Report
@@ -54,6 +55,7 @@ class Supervisor:
         app = load_app(options)  # whatever is wrong with the app is raised here, once
         with ExitStack() as stack:
             ledger = app.ledger(stack)
+            preflight.check_ledger_is_shared(ledger)
             self._lanes = app.lanes(  # to know the queues and their settings: only the workers receive
                 app.client(),
                 ledger,

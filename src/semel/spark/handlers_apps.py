@@ -37,6 +37,7 @@ class Place:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    ledger: str | None = None
     attempt_log: str | None = None
     folder: str = ""
     variables: tuple[tuple[str, str], ...] = ()
@@ -56,6 +57,7 @@ class Place:
             endpoint_url=self.endpoint_url,
             region=self.region,
             profile=self.profile,
+            ledger=self.ledger,
             attempt_log=self.attempt_log,
         )
 
