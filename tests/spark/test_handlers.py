@@ -663,6 +663,14 @@ def handle(order: dict, ctx: Context, tx: Transaction):
         assert [one for one in effects if one.startswith(f"g{group}-")] == [f"g{group}-{n}" for n in range(10)]
 
 
+def test_a_ledger_that_is_given_to_the_run_is_used_by_the_executors(spark: SparkSession, shop: Shop) -> None:
+    send(shop.queue(), [{"id": 1}])
+    shop.app()  # makes the table of effects
+    report = on_spark(shop, shop.app(ledger="sqlite://"), ledger=f"sqlite:///{shop.database}")
+    assert (report.error, report.completed) == (None, 1)
+    assert len(shop.effects()) == 1
+
+
 def test_an_app_that_cannot_run_on_spark_says_why_before_it_starts(shop: Shop) -> None:
     shop.queue()
     for ledger, how, says in (
