@@ -200,3 +200,11 @@ def test_a_dead_letter_queue_that_cannot_be_looked_at_is_taken_to_keep_messages_
     (warning,) = warned(shop(endpoint_url=broker.url), retention="17d")
     assert "its dead-letter queue orders-dlq 14d" in warning
     assert warned(shop(endpoint_url=broker.url), retention="18d") == []
+
+
+# Options.
+
+
+def test_an_option_of_a_run_that_does_not_exist_is_an_error(broker: EmbeddedBroker, orders: Queue) -> None:
+    with pytest.raises(SemelError, match="a run has no option 'concurency'; the options are concurrency, "):
+        shop(endpoint_url=broker.url).run(burst=True, concurency=4)

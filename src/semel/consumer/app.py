@@ -1,4 +1,7 @@
-"""The app: handlers, the ledger they share, and what it takes to run them."""
+"""The app: handlers for queues, the ledger that they share, and how they are run.
+
+The rule: whatever could not work is an error before the first message is received.
+"""
 
 from __future__ import annotations
 
@@ -95,10 +98,11 @@ class App:
     ) -> Callable[[F], F]:
         def register(function: F) -> F:
             settings_.check_names(options, f"the handler of {queue!r}")
-            found = inspect_handler(queue, function, is_batch=is_batch, key=key, payload=payload, options=options)
+            handler = inspect_handler(queue, function, is_batch=is_batch, key=key, payload=payload, options=options)
             if queue in self.handlers:
-                raise SemelError(f"the queue {queue!r} has two handlers: {self.handlers[queue].name} and {found.name}")
-            self.handlers[queue] = found
+                names = f"{self.handlers[queue].name} and {handler.name}"
+                raise SemelError(f"the queue {queue!r} has two handlers: {names}")
+            self.handlers[queue] = handler
             return function
 
         return register
@@ -110,20 +114,19 @@ class App:
 
     # Running.
 
-    def run(self, **how: Any) -> Report:
-        """Work until SIGTERM or SIGINT (or the queues are empty, with burst=True); returns after the drain.
+    def run(self, **options: Any) -> Report:
+        """Run until SIGTERM or SIGINT, or, with burst=True, until the queues are empty; returns after the drain.
 
         Options: burst, health ("host:port"), control_token, drain, create_dlq, and any option of a handler, which then
-        counts most.
+        replaces what the handlers and the app set.
         """
         if gc.get_threshold() == PYTHON_GC_THRESHOLD:
             # Messages are many and short-lived: with the default, a tenth of the time is spent looking for cycles.
             gc.set_threshold(*GC_THRESHOLD)
         with ExitStack() as stack:
-            runtime = self.prepare(stack, **how)
-            self.announce(
-                [threads.lane for threads in runtime.lanes], runtime.ledger, runtime.client, how.get("name", "")
-            )
+            runtime = self.prepare(stack, **options)
+            lanes = [threads.lane for threads in runtime.lanes]
+            self.announce(lanes, runtime.ledger, runtime.client, options.get("name", ""))
             gc.freeze()  # what exists now is never garbage: it need not be examined again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
@@ -131,9 +134,9 @@ class App:
         logger.info("stopped, %s", report)
         return report
 
-    def start(self, stack: ExitStack, **how: Any) -> Runtime:
-        """A runtime at work; the caller stops and finishes it."""
-        runtime = self.prepare(stack, **how)
+    def start(self, stack: ExitStack, **options: Any) -> Runtime:
+        """A runtime that is running; the caller stops and finishes it."""
+        runtime = self.prepare(stack, **options)
         runtime.start()
         return runtime
 
@@ -241,8 +244,9 @@ class App:
         """One lane a handler, its settings resolved. Raises SemelError for whatever could not work."""
         if not self.handlers:
             raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
-        chosen = [handler for name, handler in self.handlers.items() if only is None or name in only]
-        return [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
+        settings_.check_names(command_line, "a run")
+        handlers = [handler for name, handler in self.handlers.items() if only is None or name in only]
+        return [self._lane(handler, client, ledger, tools, command_line, create_dlq) for handler in handlers]
 
     def announce(self, lanes: Sequence[Lane], ledger: Ledger, client: Client, name: str = "") -> None:
         """Log what is about to run, with warnings."""
@@ -281,7 +285,7 @@ class App:
         attributes = queue.attributes()
         if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
             attributes = create_dead_letter_queue(client, queue)
-        found = settings_.resolve(
+        resolved = settings_.resolve(
             queue=queue.name,
             command_line=command_line,
             handler=handler.options,
@@ -291,16 +295,16 @@ class App:
         )
         if handler.transaction and not ledger.transactional:
             raise LedgerError(
-                f"the handler {handler.name} asks for a transaction, which a {type(ledger).__name__} does not have: "
-                "use a PostgreSQL or SQLite ledger, or leave `tx` out of the handler"
+                f"the handler {handler.name} takes a transaction, and a {type(ledger).__name__} has none: use a "
+                "PostgreSQL, DynamoDB or SQLite ledger, or remove `tx` from the handler"
             )
-        dead_letters = client.queue(found.dead_letter) if found.dead_letter else None
-        return Lane(handler, found, queue, dead_letters, ledger, tools)
+        dead_letters = client.queue(resolved.dead_letter) if resolved.dead_letter else None
+        return Lane(handler, resolved, queue, dead_letters, ledger, tools)
 
     # In tests.
 
     def drain(self) -> int:
-        """Work off, on this thread, all that can be received now; returns the number of effects. See semel.testing."""
+        """Handle, on this thread, what can be received; returns how many messages took effect. See semel.testing."""
         if self._drain is None:
             raise SemelError("app.drain() is for tests: use it inside `with semel.testing.driving(app, broker):`")
         return self._drain()
@@ -318,11 +322,11 @@ def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
     rules = {lane.scope: str(lane.handler.key) for lane in lanes}
     names = {lane.scope: lane.name for lane in lanes}
     try:
-        replaced = key_rules.replaced(rules, ledger, lanes[0].tools.claimant())
+        former_rules = key_rules.update(rules, ledger, lanes[0].tools.claimant())
     except LedgerError as error:
-        logger.warning("the ledger could not say whether the keys are those of the last start: %s", error)
+        logger.warning("could not check in the ledger whether the key of a queue has changed: %s", error)
         return
-    for scope, former in replaced.items():
+    for scope, former in former_rules.items():
         logger.warning(
             "the key of %s is now %s and was %s: messages that were completed under the old key and are delivered or "
             "sent again will run again; to prevent that, go back to the old key until the queue and its dead-letter "
