@@ -69,6 +69,7 @@ def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str)
         "semel serve --host 0.0.0.0",
         "semel serve --ephemeral --ui-port 99999",
         "semel serve --ephemeral --ui-port 0 --ui-token x",
+        "semel run shop:app --ledger ledger.db",
         f"semel dashboard {NOWHERE} --port 99999",
         f"semel dashboard {NOWHERE} --host 0.0.0.0",
         f"semel dashboard {NOWHERE} --token x",

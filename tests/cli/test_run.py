@@ -19,6 +19,7 @@ import pytest
 from semel import Client
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
+from semel.consumer.settings import OPTIONS
 from semel.doctor import advice
 from semel.sqs import Entry, Queue
 from suite import slow
@@ -297,14 +298,20 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
     assert code == 0, errors
     lines = output.splitlines()
     assert any(line.split()[:3] == ["concurrency", "7", "command"] for line in lines)
-    assert any(line.split()[:3] == ["lease", "45.0", "handler"] for line in lines)
+    assert any(line.split()[:3] == ["lease", "45s", "handler"] for line in lines)
+    assert any(line.split()[:3] == ["prefetch", "auto", "default"] for line in lines)
+    assert any(line.split()[:3] == ["retention", "28d", "ledger"] for line in lines)
     assert any(line.split()[:3] == ["wait", "20", "default"] for line in lines)
-    assert "exactly once: its writes and the ledger's record are one transaction" in output
+    assert "exactly once: its writes and the ledger's record are one transaction" in " ".join(output.split())
     assert "at least once, one holder at a time" in output
-    assert max(map(len, lines)) <= 140
+    assert [line for line in lines if len(line) > 80 and not line.startswith(("ledger ", "    retry "))] == []
     code, output, _ = shop.run("run", "shop:app", "--explain", "--json")
     found = {handler["queue"]: handler for handler in json.loads(output)["handlers"]}
-    assert found["orders"]["settings"]["lease"] == {"value": 45.0, "source": "handler"}
+    assert found["orders"]["settings"]["lease"] == {
+        "value": 45.0,
+        "source": "handler",
+        "description": OPTIONS["lease"].description,
+    }
     assert found["payments"]["guarantee"].startswith("exactly once")
 
 
@@ -318,8 +325,10 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         (("run", "shop:app", "--lease", "soon"), "--lease soon: 'soon' is not a duration"),
         (("run", "shop:app", "--lease", "0"), "--lease 0: it must be from 1"),
         (("run", "shop:app", "--drain", "25x"), "--drain: '25x' is not a duration"),
-        (("run", "shop:app", "--concurrency", "0"), "--concurrency 0: 1 is the least"),
-        (("run", "shop:app", "--processes", "0"), "--processes 0: 1 is the least"),
+        (("run", "shop:app", "--concurrency", "0"), "--concurrency 0: the minimum is 1"),
+        (("run", "shop:app", "--prefetch", "-1"), "--prefetch -1: the minimum is 0"),
+        (("run", "shop:app", "--prefetch", "some"), "--prefetch some: it must be a whole number"),
+        (("run", "shop:app", "--processes", "0"), "--processes 0: the minimum is 1"),
         (("run", "shop:app", "--health", "nonsense"), "--health: 'nonsense' is no address"),
         (("run", "shop:app", "--checkpoint", "x"), "--checkpoint is for Spark: add --on spark"),
         (("run", "shop:app", "--control-token", "x"), "add --health"),

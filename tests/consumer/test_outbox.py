@@ -12,8 +12,8 @@ import pytest
 
 from driven import Place, logged, new_place
 from semel import App, Transaction
-from semel.consumer.explaining import explain, text
-from semel.consumer.processes import Wanted, prepared
+from semel.consumer.app_loader import RunOptions, load_app
+from semel.consumer.explain import explain, text
 from semel.telemetry.attempt_log.log import AttemptLog
 
 
@@ -126,11 +126,11 @@ def test_health_metrics_and_explain_show_what_is_stuck_in_the_outbox(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     (tmp_path / "stuck_shop.py").write_text(SHOP.format(folder=tmp_path))
-    wanted = Wanted("stuck_shop:app", endpoint_url=place.broker.url, region="us-east-1")
+    wanted = RunOptions("stuck_shop:app", endpoint_url=place.broker.url, region="us-east-1")
     assert "outbox" not in text(explain(wanted)), "nothing waits there"
     place.send({"id": 1})
     with ExitStack() as stack:
-        runtime = prepared(wanted).start(stack, burst=True)
+        runtime = load_app(wanted).start(stack, burst=True)
         assert runtime.stopping.wait(60)
         runtime.outbox.read_status()
         shown = runtime.health().details["outbox"]
@@ -143,5 +143,5 @@ def test_health_metrics_and_explain_show_what_is_stuck_in_the_outbox(
     assert "semel_outbox_stuck 1\n" in page
     assert 'semel_outbox_refused_total{queue="nowhere"} 1\n' in page
     explained = text(explain(wanted))
-    assert "1 messages to send, 1 of them refused by SQS" in explained
+    assert "1 messages to send, 1 refused by SQS" in explained
     assert "nowhere, key k-1, refused 1 times: " in explained

@@ -61,7 +61,7 @@ class TestDone:
 
     def test_the_ledger_remembers_for_as_long_as_the_handler_says(self, place: Place) -> None:
         place.send({"id": 7})
-        place.worker(shop(Calls(), keep="2d")).drain()
+        place.worker(shop(Calls(), retention="2d")).drain()
         assert place.known("7").expires == pytest.approx(place.clock.now() + 2 * 86_400, abs=60)
 
     def test_a_message_that_comes_back_is_deleted_and_not_handled(self, place: Place) -> None:

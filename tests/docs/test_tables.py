@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from semel.consumer.settings import OPTIONS
 from semel.spark.pipeline import metrics as pipeline
 from semel.spark.pipeline.snapshot import Snapshot, State
 from semel.telemetry import metrics as consumer
@@ -13,6 +14,7 @@ from semel.telemetry.attempt_log.log import SPARK_SCHEMA, Step
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")
+CONSUMER: Final = (DOCS / "consumer.md").read_text(encoding="utf-8")
 ATTEMPT_LOG: Final = (DOCS / "attempt-log.md").read_text(encoding="utf-8")
 
 
@@ -50,3 +52,7 @@ def test_every_metric_that_the_page_names_exists() -> None:
 def test_the_page_on_the_attempt_log_lists_its_columns_and_steps() -> None:
     assert table(ATTEMPT_LOG, "column") == set(re.findall(r"(\w+)`? [A-Z]+", SPARK_SCHEMA))
     assert table(ATTEMPT_LOG, "`step` | meaning") == {step.value for step in Step}
+
+
+def test_the_page_on_the_consumer_lists_every_setting() -> None:
+    assert table(CONSUMER, "setting") == set(OPTIONS)

@@ -21,6 +21,7 @@ import pytest
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.consumer import processes
+from semel.consumer.app_loader import RunOptions
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
 from semel.spark import handlers
@@ -88,7 +89,7 @@ def test_what_was_done_on_threads_is_done_for_spark(shop: Shop) -> None:
     queue = shop.queue()
     app = shop.app()
     send(queue, [{"id": place} for place in range(5)])
-    report = processes.run(processes.Wanted(app, endpoint_url=shop.broker.url, burst=True))
+    report = processes.run(RunOptions(app, endpoint_url=shop.broker.url, burst=True))
     assert report.completed == 5
     assert run(shop, app, made({"id": place, "message": f"again {place}"} for place in range(6)))["completed"] == 1
     assert len(shop.effects()) == 6
@@ -250,7 +251,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     (copy,) = queue.receive(1, 5)
     assert copy.attributes["semel-key"].value == "first"
     queue.change_visibility([(copy.receipt, 0)])
-    assert processes.run(processes.Wanted(app, endpoint_url=shop.broker.url, burst=True)).completed == 1
+    assert processes.run(RunOptions(app, endpoint_url=shop.broker.url, burst=True)).completed == 1
     assert shop.effects() == ["first"]
 
 
@@ -662,10 +663,18 @@ def handle(order: dict, ctx: Context, tx: Transaction):
         assert [one for one in effects if one.startswith(f"g{group}-")] == [f"g{group}-{n}" for n in range(10)]
 
 
+def test_a_ledger_that_is_given_to_the_run_is_used_by_the_executors(spark: SparkSession, shop: Shop) -> None:
+    send(shop.queue(), [{"id": 1}])
+    shop.app()  # makes the table of effects
+    report = on_spark(shop, shop.app(ledger="sqlite://"), ledger=f"sqlite:///{shop.database}")
+    assert (report.error, report.completed) == (None, 1)
+    assert len(shop.effects()) == 1
+
+
 def test_an_app_that_cannot_run_on_spark_says_why_before_it_starts(shop: Shop) -> None:
     shop.queue()
     for ledger, how, says in (
-        ("sqlite://", {}, "a ledger in memory is known to one process only"),
+        ("sqlite://", {}, "a ledger in memory belongs to one process"),
         (f"sqlite:///{shop.database}", {"master": "spark://host:7077"}, "use a PostgreSQL, Redis or DynamoDB ledger"),
     ):
         app = shop.app(text='@app.handler("orders")\ndef handle(order: dict): pass\n', ledger=ledger)

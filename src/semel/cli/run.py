@@ -1,4 +1,4 @@
-"""`semel run`: the consumer, as one process or many, or on Spark."""
+"""`semel run`: the consumer, in one process or several, or on Spark. Options are checked before the app is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semel.cli.errors import UsageError, wrong_usage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.consumer.processes import Wanted
+    from semel.consumer.app_loader import RunOptions
     from semel.consumer.report import Report
 
 UNFINISHED: Final = 3
@@ -20,103 +20,149 @@ NOT_EMPTY: Final = 4
 
 _EXAMPLES = """\
 examples:
-  semel run shop:app                     work until SIGTERM or Ctrl-C; drain
+  semel run shop:app                     run until SIGTERM or Ctrl-C
+  semel run shop:app --burst             run until the queues are empty
   semel run shop:app --concurrency 64 --processes 4 --health 0.0.0.0:8080
-  semel run shop:app --burst             work until nothing is left, then exit
-  semel run shop:app --explain           each setting, where it came from, and
-                                         what each handler guarantees
+  semel run shop:app --explain           print all settings and guarantees
   semel run shop:app --endpoint-url http://127.0.0.1:9324
   semel run shop:app --on spark --checkpoint /var/lib/semel/shop
-                                         the same handlers in Spark's executors,
-                                         under the same ledger
 
-A second SIGTERM or Ctrl-C ends the drain at once.
+The first SIGTERM or Ctrl-C stops receiving and waits for running handlers, for
+the time that --drain allows. The second one stops at once.
+
+Each handler option, such as concurrency, can also be set on the handler, on
+the App, or as an environment variable (SEMEL_CONCURRENCY); --explain shows
+which one is in effect.
 
 exit codes:
-  0  stopped, and nothing is left in progress; with --burst: nothing is left
-  1  could not start, or had to stop (the reason is on standard error)
-  2  wrong usage
-  3  stopped, but handlers were still running at the end of the drain; their
-     messages come back, or on Spark: their batch is run again by the next start
-  4  --burst has ended, but messages wait for a retry or are in the outbox
+  0  stopped, no handler was interrupted; with --burst: the queues are empty
+  1  could not start, or had to stop; the reason is on standard error
+  2  invalid command line
+  3  stopped while handlers were still running: their messages return to the
+     queue (on Spark: the next start runs their batch again)
+  4  --burst: messages are left that wait for a retry or are in the outbox
 """
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
-        help="run an app's handlers",
-        description="Run the handlers of an app: receive, claim, work, record, delete.\n"
-        "The effect of each message happens once.",
+        help="run the handlers of an app",
+        description="Run the handlers of an app. Each message is received, claimed in the ledger,\n"
+        "handled, recorded in the ledger and deleted from its queue. A duplicate is\n"
+        "deleted without being handled. --explain prints what each handler guarantees.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, for example shop:app or shop.workers:app")
-    parser.add_argument("--on", choices=("threads", "spark"), default="threads", help="the engine (default threads)")
-    parser.add_argument("--queue", action="append", metavar="NAME", help="only this handler's queue; may be repeated")
-    parser.add_argument("--concurrency", type=int, metavar="N", help="messages worked on at a time, for each handler")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="worker processes (default 1)")
-    parser.add_argument(
-        "--burst",
-        action="store_true",
-        help="exit once the queues and the outbox are empty; retries are waited for, up to 5 attempts of a message if "
-        "nothing else limits them",
-    )
-    parser.add_argument(
-        "--drain", metavar="TIME", help="time for handlers to finish after SIGTERM, such as 25, 25s or 2m (default 25)"
-    )
-    parser.add_argument("--lease", metavar="TIME", help="visibility timeout and lease, such as 30, 30s or 5m")
-    parser.add_argument(
-        "--create-dlq",
-        action="store_true",
-        help="create the dead-letter queues that are missing, with a maxReceiveCount of 5 and 14 days of retention",
-    )
-    parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health, /metrics, /workers and /control here")
-    parser.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        help="let others than this machine look at /workers and use /control, with this token "
-        "(or SEMEL_CONTROL_TOKEN, which no list of processes shows)",
-    )
-    parser.add_argument(
-        "--attempt-log", metavar="FOLDER", help="log every step of every message here; s3://… works too"
-    )
-    options.add_aws(parser)
-    parser.add_argument(
+    parser.add_argument("app", metavar="MODULE:APP", help="the App to run, such as shop:app or shop.workers:app")
+    _add_work(parser.add_argument_group("what to run"))
+    _add_connections(parser.add_argument_group("SQS and ledger"))
+    _add_observability(parser.add_argument_group("health, logs and output"))
+    spark = parser.add_argument_group("with --on spark")
+    spark.add_argument(
         "--checkpoint",
         metavar="FOLDER",
-        help="on Spark: where it keeps how far it is; s3://… works too (default ./semel-checkpoint/APP)",
+        help="folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
     )
-    parser.add_argument("--master", metavar="URL", help="on Spark: the cluster's address (default: this machine)")
-    parser.add_argument(
-        "--log-format", choices=("auto", "json", "text"), default="auto", help="auto: JSON unless a terminal"
-    )
-    parser.add_argument(
-        "--log-level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="info (the default) also says what is started, and at the end what was done",
-    )
-    parser.add_argument("--explain", action="store_true", help="print the settings and guarantees, and exit")
-    parser.add_argument("--json", action="store_true", help="with --explain, and for the report at the end: as JSON")
+    spark.add_argument("--master", metavar="URL", help="Spark master (default: this machine)")
     parser.set_defaults(run=run)
 
 
+def _add_work(group: Any) -> None:
+    group.add_argument("--queue", action="append", metavar="NAME", help="run only this queue's handler; repeatable")
+    group.add_argument(
+        "--burst",
+        action="store_true",
+        help="exit when the queues and the outbox are empty; waits for retries, at most 5 attempts of a message if "
+        "there is no other limit",
+    )
+    group.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="maximum number of handlers of a queue that run at once in a process (default: 32)",
+    )
+    group.add_argument(
+        "--prefetch",
+        metavar="N",
+        help="maximum number of messages received ahead of the handlers, or auto; 0: only as many as there are free "
+        "handlers (default: auto)",
+    )
+    group.add_argument("--processes", type=int, default=1, metavar="N", help="number of worker processes (default: 1)")
+    group.add_argument(
+        "--lease",
+        metavar="TIME",
+        help="visibility timeout and ledger lease, such as 30s or 5m: a crashed worker's messages return to the queue "
+        "after this long (default: the queue's VisibilityTimeout)",
+    )
+    group.add_argument(
+        "--drain",
+        metavar="TIME",
+        help="how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
+    )
+    group.add_argument(
+        "--on", choices=("threads", "spark"), default="threads", help="run on threads (default) or on Spark executors"
+    )
+
+
+def _add_connections(group: Any) -> None:
+    group.add_argument(
+        "--ledger",
+        type=options.ledger_url,
+        metavar="URL",
+        help="ledger that all workers share: postgresql://…, redis://…, dynamodb://… or sqlite:///FILE "
+        "(default: the App's, then $SEMEL_LEDGER)",
+    )
+    group.add_argument(
+        "--create-dlq",
+        action="store_true",
+        help="create missing dead-letter queues (maxReceiveCount 5, retention 14 days)",
+    )
+    options.add_aws(group)
+
+
+def _add_observability(group: Any) -> None:
+    group.add_argument("--health", metavar="[HOST:]PORT", help="serve /health, /metrics, /workers and /control")
+    group.add_argument(
+        "--control-token",
+        metavar="TOKEN",
+        help="bearer token that allows remote access to /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments "
+        "are visible in the process list",
+    )
+    group.add_argument(
+        "--attempt-log",
+        metavar="FOLDER",
+        help="write an event for every step of every message to this folder, local or s3://…",
+    )
+    group.add_argument(
+        "--log-format",
+        choices=("auto", "json", "text"),
+        default="auto",
+        help="auto (default): text on a terminal, else JSON",
+    )
+    group.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="default: info"
+    )
+    group.add_argument("--explain", action="store_true", help="print all settings and guarantees, and exit")
+    group.add_argument("--json", action="store_true", help="print the final report, or --explain, as JSON")
+
+
 def run(given: argparse.Namespace) -> int:
-    from semel.consumer import explaining, processes
+    from semel.consumer import explain, processes
+    from semel.consumer.app_loader import AppNotFound
     from semel.telemetry import logs
 
-    wanted = _wanted(given)
+    run_options = _run_options(given)
     logs.configure(given.log_format, given.log_level)
     try:
         if given.explain:
-            found = explaining.explain(wanted)
-            print(json.dumps(found, indent=2) if given.json else explaining.text(found))
+            explained = explain.explain(run_options)
+            print(json.dumps(explained, indent=2) if given.json else explain.text(explained))
             return 0
         if given.on == "spark":
-            return _on_spark(given, wanted)
-        report = processes.run(wanted)
-    except processes.NotFound as error:
+            return _on_spark(given, run_options)
+        report = processes.run(run_options)
+    except AppNotFound as error:
         raise UsageError(str(error)) from None
     if given.json:
         print(json.dumps(_as_json(report)))
@@ -124,22 +170,24 @@ def run(given: argparse.Namespace) -> int:
         raise report.error
     if report.left:
         return UNFINISHED
-    if wanted.burst and (report.waiting or report.outbox):
+    if run_options.burst and (report.waiting or report.outbox):
         print(f"semel: {_what_is_left(report)}", file=sys.stderr)
         return NOT_EMPTY
     return 0
 
 
-def _wanted(given: argparse.Namespace) -> Wanted:
-    """What was asked for. Raises UsageError for what no app could do."""
-    from semel.consumer import backoff, processes, settings
+def _run_options(given: argparse.Namespace) -> RunOptions:
+    """Raises UsageError for what is wrong whatever the app is."""
+    from semel.consumer import backoff, settings
+    from semel.consumer.app_loader import RunOptions
     from semel.telemetry import endpoint
 
     _check_engine(given)
     if given.processes < 1:
-        raise UsageError(f"--processes {given.processes}: 1 is the least")
-    for_handlers = {name: value for name in ("concurrency", "lease") if (value := getattr(given, name)) is not None}
-    for name, value in for_handlers.items():
+        raise UsageError(f"--processes {given.processes}: the minimum is 1")
+    names = ("concurrency", "prefetch", "lease")
+    handler_options = {name: value for name in names if (value := getattr(given, name)) is not None}
+    for name, value in handler_options.items():
         with wrong_usage(f"--{name} {value}"):
             settings.OPTIONS[name].check(value)
     drain = None
@@ -150,12 +198,13 @@ def _wanted(given: argparse.Namespace) -> Wanted:
         with wrong_usage("--health"):
             endpoint.parse(given.health)
     elif given.control_token is not None:
-        raise UsageError("--control-token is for the address that --health gives: add --health 0.0.0.0:8080")
-    return processes.Wanted(
+        raise UsageError("--control-token needs --health: add --health 0.0.0.0:8080")
+    return RunOptions(
         app=given.app,
         endpoint_url=given.endpoint_url,
         region=given.region,
         profile=given.profile,
+        ledger=given.ledger,
         queues=tuple(given.queue) if given.queue else None,
         processes=given.processes,
         burst=given.burst,
@@ -164,7 +213,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
         health=given.health,
         control_token=given.control_token,
         attempt_log=given.attempt_log,
-        options=for_handlers,
+        handler_options=handler_options,
         log_format=given.log_format,
         log_level=given.log_level,
     )
@@ -172,9 +221,9 @@ def _wanted(given: argparse.Namespace) -> Wanted:
 
 def _check_engine(given: argparse.Namespace) -> None:
     if given.on == "spark" and given.processes != 1:
-        raise UsageError("--processes is for threads; on Spark, --master local[4] says how many tasks run at once")
+        raise UsageError("--processes is for threads; on Spark, use --master local[4] to run four tasks at once")
     if given.on == "spark" and given.control_token is not None:
-        raise UsageError("--control-token is for threads: on Spark, the engine itself decides who works on what")
+        raise UsageError("--control-token is for threads: on Spark there is no /control")
     for option in ("checkpoint", "master"):
         if given.on != "spark" and getattr(given, option) is not None:
             raise UsageError(f"--{option} is for Spark: add --on spark, or leave it out")
@@ -200,27 +249,28 @@ def _what_is_left(report: Report) -> str:
     return f"messages are left for the next run: {', '.join(left)}"
 
 
-def _on_spark(given: argparse.Namespace, wanted: Wanted) -> int:
+def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     try:
         from semel.spark import handlers
     except ImportError as error:
         raise SemelError(f"this needs the package {error.name}: pip install 'semel[spark]'") from None
     report = handlers.run(
-        wanted.app,
-        endpoint_url=wanted.endpoint_url,
-        region=wanted.region,
-        profile=wanted.profile,
-        queues=wanted.queues,
+        run_options.app,
+        endpoint_url=run_options.endpoint_url,
+        region=run_options.region,
+        profile=run_options.profile,
+        ledger=run_options.ledger,
+        queues=run_options.queues,
         checkpoint=given.checkpoint,
-        available_now=wanted.burst,
+        available_now=run_options.burst,
         master=given.master,
-        drain=wanted.drain,
-        create_dlq=wanted.create_dlq,
-        health=wanted.health,
-        attempt_log=wanted.attempt_log,
+        drain=run_options.drain,
+        create_dlq=run_options.create_dlq,
+        health=run_options.health,
+        attempt_log=run_options.attempt_log,
         log_format=given.log_format,
         log_level=given.log_level,
-        **wanted.options,
+        **run_options.handler_options,
     )
     if given.json:
         left = {"unfinished": report.unfinished, "waiting": report.waiting}

@@ -1,4 +1,7 @@
-"""The app: handlers, the ledger they share, and what it takes to run them."""
+"""The app: handlers for queues, the ledger that they share, and how they are run.
+
+The rule: whatever could not work is an error before the first message is received.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.consumer import key_rules
+from semel.consumer import key_rules, preflight
 from semel.consumer import settings as settings_
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
@@ -25,8 +28,8 @@ from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
 from semel.messages.keys import KeySpec, PayloadSpec
-from semel.sqs import Client
-from semel.telemetry import endpoint
+from semel.sqs import Client, limits
+from semel.telemetry import endpoint, logs
 from semel.telemetry.attempt_log.log import AttemptLog
 from semel.telemetry.control import Identity, RuntimeControl
 
@@ -36,17 +39,17 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_LEDGER: Final = "sqlite:///semel-ledger.db"
-DEFAULT_DRAIN: Final = 25.0  # with what follows it, under the 30 seconds that Kubernetes gives
-DEAD_LETTER_RETENTION: Final = 1_209_600  # 14 days: a dead letter keeps the age that it came with
-PYTHONS_THRESHOLD: Final = (700, 10, 10)
-CALM: Final = (20_000, 20, 50)
+DEFAULT_DRAIN: Final = 25.0  # with the flush after it, below the 30 seconds that Kubernetes allows
+PYTHON_GC_THRESHOLD: Final = (700, 10, 10)
+GC_THRESHOLD: Final = (20_000, 20, 50)
 
 
 class App:
     """Handlers for queues, with one ledger.
 
-    `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else a SQLite file in this folder. `attempt_log`: a
-    folder, local or remote. Any option of a handler can be given here for all of them; see `semel run --explain`.
+    `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else, if SQS is on this machine, the SQLite file
+    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. Any option of a handler can be
+    given here for all of them; see `semel run --explain`.
     """
 
     def __init__(
@@ -96,10 +99,11 @@ class App:
     ) -> Callable[[F], F]:
         def register(function: F) -> F:
             settings_.check_names(options, f"the handler of {queue!r}")
-            found = inspect_handler(queue, function, is_batch=is_batch, key=key, payload=payload, options=options)
+            handler = inspect_handler(queue, function, is_batch=is_batch, key=key, payload=payload, options=options)
             if queue in self.handlers:
-                raise SemelError(f"the queue {queue!r} has two handlers: {self.handlers[queue].name} and {found.name}")
-            self.handlers[queue] = found
+                names = f"{self.handlers[queue].name} and {handler.name}"
+                raise SemelError(f"the queue {queue!r} has two handlers: {names}")
+            self.handlers[queue] = handler
             return function
 
         return register
@@ -111,29 +115,29 @@ class App:
 
     # Running.
 
-    def run(self, **how: Any) -> Report:
-        """Work until SIGTERM or SIGINT (or the queues are empty, with burst=True); returns after the drain.
+    def run(self, **options: Any) -> Report:
+        """Run until SIGTERM or SIGINT, or, with burst=True, until the queues are empty; returns after the drain.
 
         Options: burst, health ("host:port"), control_token, drain, create_dlq, and any option of a handler, which then
-        counts most.
+        replaces what the handlers and the app set.
         """
-        if gc.get_threshold() == PYTHONS_THRESHOLD:
-            # Messages are many and short-lived; Python's own pace would spend a tenth of the time looking for cycles.
-            gc.set_threshold(*CALM)
+        if gc.get_threshold() == PYTHON_GC_THRESHOLD:
+            # Messages are many and short-lived: with the default, a tenth of the time is spent looking for cycles.
+            gc.set_threshold(*GC_THRESHOLD)
         with ExitStack() as stack:
-            runtime = self.prepare(stack, **how)
+            runtime = self.prepare(stack, **options)
             setups = [consumer.setup for consumer in runtime.consumers]
-            self.announce(setups, runtime.ledger, runtime.client, how.get("name", ""))
-            gc.freeze()  # what is here now stays: nobody need look at it again
+            self.announce(setups, runtime.ledger, runtime.client, options.get("name", ""))
+            gc.freeze()  # what exists now is never garbage: it need not be examined again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
             report = runtime.run()
         logger.info("stopped, %s", report)
         return report
 
-    def start(self, stack: ExitStack, **how: Any) -> Runtime:
-        """A runtime at work; the caller stops and finishes it."""
-        runtime = self.prepare(stack, **how)
+    def start(self, stack: ExitStack, **options: Any) -> Runtime:
+        """A runtime that is running; the caller stops and finishes it."""
+        runtime = self.prepare(stack, **options)
         runtime.start()
         return runtime
 
@@ -148,7 +152,7 @@ class App:
         drain: Duration | None = None,
         create_dlq: bool = False,
         tools: Tools | None = None,
-        queues: Mapping[str, Any] | None = None,
+        queues: Collection[str] | None = None,
         **command_line: Any,
     ) -> Runtime:
         """A runtime that can be started; `stack` closes what was opened for it."""
@@ -190,6 +194,10 @@ class App:
         self._address = tuple(new or old for new, old in zip(given, self._address, strict=True))
         self._client = Client(*self._address)
 
+    def use_ledger(self, address: str) -> None:
+        """Use another ledger than the one that was configured."""
+        self._ledger = address
+
     def log_to(self, folder: str) -> None:
         """Write the attempt log here."""
         self._attempt_log = folder
@@ -207,9 +215,16 @@ class App:
     @property
     def configured_ledger(self) -> Ledger | str:
         """The ledger, or the address of the one that is opened when the app runs."""
-        return self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
+        return self._chosen_ledger or DEFAULT_LEDGER
+
+    @property
+    def _chosen_ledger(self) -> Ledger | str | None:
+        return self._ledger or os.environ.get("SEMEL_LEDGER")
 
     def ledger(self, stack: ExitStack) -> Ledger:
+        """Opens it. Raises SemelError if none was configured and SQS is not on this machine."""
+        if not self._chosen_ledger:
+            preflight.check_ledger_is_chosen(self.client().endpoint)
         configured = self.configured_ledger
         if isinstance(configured, Ledger):
             return configured
@@ -224,19 +239,20 @@ class App:
         tools: Tools,
         *,
         create_dlq: bool = False,
-        only: Mapping[str, Any] | None = None,
+        only: Collection[str] | None = None,
         **command_line: Any,
     ) -> list[QueueSetup]:
         """One for each handler, its settings resolved. Raises SemelError for whatever could not work."""
         if not self.handlers:
             raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
-        chosen = [handler for name, handler in self.handlers.items() if only is None or name in only]
-        return [self._queue_setup(handler, client, ledger, tools, command_line, create_dlq) for handler in chosen]
+        settings_.check_names(command_line, "a run")
+        handlers = [handler for name, handler in self.handlers.items() if only is None or name in only]
+        return [self._queue_setup(handler, client, ledger, tools, command_line, create_dlq) for handler in handlers]
 
     def announce(self, setups: Sequence[QueueSetup], ledger: Ledger, client: Client, name: str = "") -> None:
-        """Say what is about to run, and warn of what a user should know before it does."""
+        """Log what is about to run, with warnings."""
         what = f"started {name}" if name else "started"
-        logger.info("%s: ledger %s, SQS at %s", what, self._name_of(ledger), client.endpoint)
+        logger.info("%s: ledger %s, SQS at %s", what, self.ledger_name, client.endpoint)
         for setup in setups:
             logger.info(
                 "queue %s: handler %s, %s; key %s, concurrency %d, dead-letter queue %s",
@@ -247,17 +263,15 @@ class App:
                 setup.settings.concurrency,
                 setup.dead_letters.name if setup.dead_letters else "none",
             )
-            if setup.dead_letters is None:
-                logger.warning(
-                    "%s has no dead-letter queue: a message that always fails is tried again until its retention is "
-                    "over, and is lost then; give the queue a RedrivePolicy, or run with --create-dlq",
-                    setup.name,
-                )
+        for warning in preflight.warnings(setups, ledger, client.endpoint):
+            logger.warning("%s", warning)
         _warn_of_new_keys(setups, ledger)
 
-    def _name_of(self, ledger: Ledger) -> str:
-        address = self._ledger or os.environ.get("SEMEL_LEDGER") or DEFAULT_LEDGER
-        return type(ledger).__name__ if isinstance(address, Ledger) else address
+    @property
+    def ledger_name(self) -> str:
+        """The ledger's address, its password hidden; the name of its class if there is no address."""
+        configured = self.configured_ledger
+        return type(configured).__name__ if isinstance(configured, Ledger) else logs.safe_text(configured, 1_000)
 
     def _queue_setup(
         self,
@@ -272,7 +286,7 @@ class App:
         attributes = queue.attributes()
         if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
             attributes = create_dead_letter_queue(client, queue)
-        found = settings_.resolve(
+        resolved = settings_.resolve(
             queue=queue.name,
             command_line=command_line,
             handler=handler.options,
@@ -282,16 +296,16 @@ class App:
         )
         if handler.transaction and not ledger.transactional:
             raise LedgerError(
-                f"the handler {handler.name} asks for a transaction, which a {type(ledger).__name__} does not have: "
-                "use a PostgreSQL or SQLite ledger, or leave `tx` out of the handler"
+                f"the handler {handler.name} takes a transaction, and a {type(ledger).__name__} has none: use a "
+                "PostgreSQL, DynamoDB or SQLite ledger, or remove `tx` from the handler"
             )
-        dead_letters = client.queue(found.dead_letter) if found.dead_letter else None
-        return QueueSetup(handler, found, queue, dead_letters, ledger, tools)
+        dead_letters = client.queue(resolved.dead_letter) if resolved.dead_letter else None
+        return QueueSetup(handler, resolved, queue, dead_letters, ledger, tools)
 
     # In tests.
 
     def drain(self) -> int:
-        """Work off, on this thread, all that can be received now; returns the number of effects. See semel.testing."""
+        """Handle, on this thread, what can be received; returns how many messages took effect. See semel.testing."""
         if self._drain is None:
             raise SemelError("app.drain() is for tests: use it inside `with semel.testing.driving(app, broker):`")
         return self._drain()
@@ -309,11 +323,11 @@ def _warn_of_new_keys(setups: Sequence[QueueSetup], ledger: Ledger) -> None:
     rules = {setup.scope: str(setup.handler.key) for setup in setups}
     names = {setup.scope: setup.name for setup in setups}
     try:
-        replaced = key_rules.replaced(rules, ledger, setups[0].tools.claimant())
+        former_rules = key_rules.update(rules, ledger, setups[0].tools.claimant())
     except LedgerError as error:
-        logger.warning("the ledger could not say whether the keys are those of the last start: %s", error)
+        logger.warning("could not check in the ledger whether the key of a queue has changed: %s", error)
         return
-    for scope, former in replaced.items():
+    for scope, former in former_rules.items():
         logger.warning(
             "the key of %s is now %s and was %s: messages that were completed under the old key and are delivered or "
             "sent again will run again; to prevent that, go back to the old key until the queue and its dead-letter "
@@ -326,7 +340,7 @@ def _warn_of_new_keys(setups: Sequence[QueueSetup], ledger: Ledger) -> None:
 
 def create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
     name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
-    wanted = {"MessageRetentionPeriod": str(DEAD_LETTER_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
+    wanted = {"MessageRetentionPeriod": str(limits.MAX_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
     created = client.create_queue(name, wanted)
     policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": settings_.RECOMMENDED_RECEIVES})
     queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})

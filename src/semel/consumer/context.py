@@ -68,7 +68,7 @@ class Context:
 
     @property
     def deadline(self) -> float:
-        """When the claim ends by time.monotonic(), unless the heartbeat extends it once more, which it does."""
+        """When the claim ends, by semel.consumer.clock.monotonic(), unless the heartbeat extends it once more."""
         return self._delivery.deadline
 
     @property

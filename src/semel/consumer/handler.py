@@ -1,6 +1,6 @@
-"""What a handler is: a plain function, and what its signature asks for.
+"""A handler: a plain function, and what its signature asks for.
 
-Everything that can be wrong with a handler is said when it is registered, before any message is received.
+The rule: whatever is wrong with a handler is an error when it is registered, before any message is received.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ def inspect_handler(
             "make it a plain function, it then runs on a thread of its own"
         )
     if is_batch and (asked["message"] or asked["context"]):
-        raise SemelError(f"the batch handler {name} finds key, attempt and message in each item of its batch")
+        raise SemelError(
+            f"the batch handler {name} cannot take a context or a message: key, attempt and message are in each item "
+            "of its batch"
+        )
     takes_message = annotation is Message
     try:
         return Handler(
@@ -148,8 +151,8 @@ def _asked(name: str, parameters: list[inspect.Parameter], annotations: Mapping[
         if what is None:
             if parameter.default is inspect.Parameter.empty:
                 raise SemelError(
-                    f"the handler {name} asks for {parameter.name!r}, which nobody could give it: after the body, a "
-                    "handler can ask for `ctx: Context`, `tx: Transaction` and `message: Message`"
+                    f"the handler {name} has a parameter {parameter.name!r} that Semel cannot fill: after the body, a "
+                    "handler can take `ctx: Context`, `tx: Transaction` and `message: Message`"
                 )
             continue
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:

@@ -359,8 +359,8 @@ class HandlerCaller:
                     self._keep_result(deliveries[0], result)
                 elif any(item.is_set_aside for item in batch):
                     raise _SetAside
-                keep = setup.settings.keep
-                completions = [Completion(d.owned_claim, Status.DONE, d.result, keep) for d in deliveries]
+                retention = setup.settings.retention
+                completions = [Completion(d.owned_claim, Status.DONE, d.result, retention) for d in deliveries]
                 setup.tools.crash("before_commit")
                 if not all(tx.record(completions)):
                     raise Fenced("a newer claim exists: this transaction is undone")

@@ -1,7 +1,7 @@
-"""A ledger remembers by which rule each queue's messages got their keys, so that a change is noticed.
+"""The ledger keeps the key rule of each queue, so that a change is noticed at the next start.
 
-What was done under the old keys counts for nothing under the new ones: such a message that comes again runs again.
-Of a function only its name is known: what it returns may have changed all the same.
+What was completed under the old keys is unknown under the new ones: such a message, delivered again, runs again. Of a
+function only the name is compared: what it returns may have changed all the same.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ from typing import Final
 
 from semel.ledger.contract import DAY, ClaimRequest, Completion, Ledger, Won
 
-PREFIX: Final = "semel:key-rule/"  # no region is called so, so no message has such a key
-_KEEP: Final = 3_650 * DAY
+PREFIX: Final = "semel:key-rule/"  # a message's key begins with a region, and no region is called so
+_RETENTION: Final = 3_650 * DAY
 _LEASE: Final = 30.0
 
 
-def replaced(rules: Mapping[str, str], ledger: Ledger, claimant: str) -> dict[str, str]:
-    """The former rules of those queues that have another one now. `rules`, by queue (its scope), are remembered from
-    now on."""
-    keys = {queue: f"{PREFIX}{queue}" for queue in rules}
+def update(rules: Mapping[str, str], ledger: Ledger, claimant: str) -> dict[str, str]:
+    """Record the key rules, by scope of the queue. Returns the former rules of those queues whose rule has changed."""
+    keys = {scope: f"{PREFIX}{scope}" for scope in rules}
     entries = ledger.get(list(keys.values()))
-    former = {queue: entry.result.decode() for queue, entry in zip(keys, entries, strict=True) if entry is not None}
-    news = {queue: rule for queue, rule in rules.items() if former.get(queue) != rule}
-    if news:
-        ledger.forget([keys[queue] for queue in news])
-        verdicts = ledger.claim([ClaimRequest(keys[queue]) for queue in news], claimant=claimant, lease=_LEASE)
+    former = {scope: entry.result.decode() for scope, entry in zip(keys, entries, strict=True) if entry is not None}
+    changed = {scope: rule for scope, rule in rules.items() if former.get(scope) != rule}
+    if changed:
+        ledger.forget([keys[scope] for scope in changed])
+        results = ledger.claim([ClaimRequest(keys[scope]) for scope in changed], claimant=claimant, lease=_LEASE)
         ledger.record(
             [
-                Completion(verdict.claim, result=rule.encode(), keep=_KEEP)
-                for rule, verdict in zip(news.values(), verdicts, strict=True)
-                if isinstance(verdict, Won)  # if not, another worker is writing it down
+                Completion(result.claim, result=rule.encode(), keep=_RETENTION)
+                for rule, result in zip(changed.values(), results, strict=True)
+                if isinstance(result, Won)  # if not, another worker is recording it
             ]
         )
-    return {queue: former[queue] for queue in news if former.get(queue)}
+    return {scope: former[scope] for scope in changed if former.get(scope)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
+from semel.consumer import clock
 from semel.consumer.handler import Handler
 from semel.consumer.settings import Settings
 from semel.ledger.contract import Ledger
@@ -28,7 +29,7 @@ def no_crash(_point: str) -> None:
 class Tools:
     """Shared by all queues of a process: clocks, randomness, metrics, the attempt log, and crash points for tests."""
 
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = clock.monotonic  # goes on while the machine is suspended
     now: Callable[[], float] = time.time
     chance: Callable[[], float] = random.random
     metrics: Metrics = field(default_factory=Metrics)

@@ -105,13 +105,13 @@ class Recorder(Stage[LedgerWork]):
 
     def _record(self, items: Sequence[Item]) -> list[Item]:
         setup = self._setup
-        keep = setup.settings.keep
+        retention = setup.settings.retention
         completions = [
             Completion(
                 delivery.owned_claim,
                 Status.DONE if action is Action.RECORD else Status.REJECTED,
                 delivery.result,
-                keep,
+                retention,
             )
             for delivery, action in items
         ]

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from semel.consumer.preflight import MAX_REDELIVERY, redelivery_period
 from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.doctor import commands
 from semel.doctor.model import Advice, Behaviour, Case, Cause, Cure, QueueState, Times
@@ -253,11 +254,11 @@ def ledger_memory(case: Case) -> float:
     """For how long a message can come back: as long as both queues may hold it. 28 days where nothing is known."""
     state = case.state
     if state is None:
-        return 2.0 * limits.MAX_RETENTION
+        return MAX_REDELIVERY
     letters = state.dead_letters
     if letters is None:
-        return state.retention
-    return state.retention + (letters.retention or DEAD_LETTER_RETENTION)
+        return redelivery_period(state.retention)
+    return redelivery_period(state.retention, letters.retention or DEAD_LETTER_RETENTION)
 
 
 def _ledger_memory(case: Case) -> Advice | None:

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from semel.consumer import processes
+from semel.consumer import preflight
+from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.backoff import Duration, seconds
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.errors import SemelError
@@ -61,6 +62,7 @@ def run(
     endpoint_url: str | None = None,
     region: str | None = None,
     profile: str | None = None,
+    ledger: str | None = None,
     queues: Sequence[str] | None = None,
     checkpoint: str | None = None,
     available_now: bool = False,
@@ -82,11 +84,12 @@ def run(
 
     `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
     """
-    wanted = processes.Wanted(
+    wanted = RunOptions(
         app,
         endpoint_url=endpoint_url,
         region=region,
         profile=profile,
+        ledger=ledger,
         queues=None if queues is None else tuple(queues),
         attempt_log=attempt_log,
     )
@@ -95,6 +98,7 @@ def run(
         endpoint_url=endpoint_url,
         region=region,
         profile=profile,
+        ledger=ledger,
         attempt_log=_absolute(attempt_log),
         options=tuple(sorted(options.items())),
         log_format="text" if log_format == "auto" and sys.stderr.isatty() else log_format,
@@ -104,19 +108,20 @@ def run(
     owns_spark = running_spark() is None
     with ExitStack() as stack, interruptible():
         try:
-            found = processes.prepared(wanted)
-            ledger = found.ledger(stack)
-            only = processes.chosen(wanted)
-            setups = found.queue_setups(found.client(), ledger, Tools(), create_dlq=create_dlq, only=only, **options)
-            found.announce(setups, ledger, found.client(), f"{app} on Spark")
+            found = load_app(wanted)
+            opened = found.ledger(stack)
+            setups = found.queue_setups(
+                found.client(), opened, Tools(), create_dlq=create_dlq, only=wanted.queues, **options
+            )
+            found.announce(setups, opened, found.client(), f"{app} on Spark")
             folder = _folder(checkpoint, app)
-            _check_ledger(ledger, folder, master)
+            _check_ledger(opened, folder, master)
             source = Source(found, folder, available_now, receivers, max_messages)
             spark = _started(app, master, [source.receivers(setup) for setup in setups])
             if owns_spark:
                 stack.callback(partial(_quietly, spark.stop))
             if master is None:  # as spark-submit has it
-                _check_ledger(ledger, folder, spark.sparkContext.master)
+                _check_ledger(opened, folder, spark.sparkContext.master)
             limit = seconds(found.drain_limit if drain is None else drain)
             engine = _Engine(setups, place, source, patience, limit, owns_spark)
             with on_signals(stop):
@@ -246,14 +251,12 @@ def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
     from semel.ledger.sqlite.ledger import SqliteLedger
 
     cluster = master is not None and not master.startswith("local")
-    if isinstance(ledger, SqliteLedger):
-        if ledger.path == ":memory:":
-            raise SemelError("a ledger in memory is known to one process only, and Spark has several: give it a file")
-        if cluster:
-            raise SemelError(
-                f"the ledger {ledger.path} is a file of this machine, and the executors of {master} are on others: use "
-                "a PostgreSQL, Redis or DynamoDB ledger"
-            )
+    preflight.check_ledger_is_shared(ledger)
+    if cluster and isinstance(ledger, SqliteLedger):
+        raise SemelError(
+            f"the ledger {ledger.path} is a file of this machine, and the executors of {master} are on others: use "
+            "a PostgreSQL, Redis or DynamoDB ledger"
+        )
     if cluster and "://" not in checkpoint:
         log.warning("the checkpoint %s must be on a file system that all executors of %s share", checkpoint, master)
 

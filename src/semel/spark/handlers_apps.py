@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
-from semel.consumer import processes
 from semel.consumer.app import App
+from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.handler import Handler
 from semel.consumer.queue_setup import QueueSetup, Tools
@@ -37,6 +37,7 @@ class Place:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    ledger: str | None = None
     attempt_log: str | None = None
     folder: str = ""
     variables: tuple[tuple[str, str], ...] = ()
@@ -50,12 +51,13 @@ class Place:
         variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)))
         return cls(app, folder=os.getcwd(), variables=variables, **given)
 
-    def wanted(self) -> processes.Wanted:
-        return processes.Wanted(
+    def run_options(self) -> RunOptions:
+        return RunOptions(
             self.app,
             endpoint_url=self.endpoint_url,
             region=self.region,
             profile=self.profile,
+            ledger=self.ledger,
             attempt_log=self.attempt_log,
         )
 
@@ -90,7 +92,7 @@ class LoadedApp:
             if place.folder not in sys.path:
                 sys.path.insert(0, place.folder)
         try:
-            return processes.prepared(place.wanted())
+            return load_app(place.run_options())
         except SemelError as error:
             raise SemelError(
                 f"{error}; on the executors ({os.getcwd()}). The app's modules must be importable there: install them, "
@@ -107,7 +109,7 @@ class LoadedApp:
         for reference in self.app.handlers:
             if self.client.queue(reference).name == name:
                 (setup,) = self.app.queue_setups(
-                    self.client, self.ledger, Tools(), only={reference: None}, **dict(self.place.options)
+                    self.client, self.ledger, Tools(), only={reference}, **dict(self.place.options)
                 )
                 # The message has left its queue: how often SQS would still deliver it says nothing any more.
                 settings = replace(setup.settings, max_receives=None)
@@ -117,10 +119,8 @@ class LoadedApp:
 
     def setup(self, parts: Parts, queue: object, tools: Tools) -> QueueSetup:
         """Deletes of rows in memory need not wait for others to fill a call."""
-        rows = cast(Queue, queue)
-        return QueueSetup(
-            parts.handler, parts.settings, rows, parts.dead_letters, self.ledger, tools, delete_linger=0.0
-        )
+        rows, dead_letters = cast(Queue, queue), parts.dead_letters
+        return QueueSetup(parts.handler, parts.settings, rows, dead_letters, self.ledger, tools, delete_linger=0.0)
 
     def purge(self) -> None:
         """Now and then, what has expired in the ledger."""

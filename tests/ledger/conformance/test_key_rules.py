@@ -8,8 +8,8 @@ from semel.ledger.contract import Ledger
 
 
 def test_a_key_rule_that_was_changed_is_noticed_once(ledger: Ledger, ahead: Shift) -> None:
-    assert key_rules.replaced({"orders": "$.n", "payments": "message-id"}, ledger, "a") == {}
-    assert key_rules.replaced({"orders": "$.n"}, ledger, "b") == {}
+    assert key_rules.update({"orders": "$.n", "payments": "message-id"}, ledger, "a") == {}
+    assert key_rules.update({"orders": "$.n"}, ledger, "b") == {}
     ahead.advance(2 * ledger.keep)  # the rule outlives the keys
-    assert key_rules.replaced({"orders": "$.order.id", "payments": "message-id"}, ledger, "c") == {"orders": "$.n"}
-    assert key_rules.replaced({"orders": "$.order.id"}, ledger, "d") == {}
+    assert key_rules.update({"orders": "$.order.id", "payments": "message-id"}, ledger, "c") == {"orders": "$.n"}
+    assert key_rules.update({"orders": "$.order.id"}, ledger, "d") == {}

@@ -25,7 +25,7 @@ def _short_memory(case: Case) -> Seen | None:
         why="A message that comes back after the ledger has forgotten it takes effect a second time.",
         cure=Cure(
             text=(
-                f"Let the ledger remember for {seconds(wanted)} (`keep={wanted:.0f}`, in seconds), or keep "
+                f"Let the ledger remember for {seconds(wanted)} (`retention={wanted:.0f}`, in seconds), or keep "
                 "messages for less."
             )
         ),
