@@ -245,7 +245,7 @@ def test_a_burst_that_leaves_something_exits_with_4_and_says_what(
     code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--burst", "--lease", "2", *quiet)
     assert code == 4, errors
     of_worker, at_the_end = errors.splitlines()
-    assert re.search(r"ERROR +semel.consumer: \S+ of refunds was to become a dead letter", of_worker)
+    assert re.search(r"ERROR +semel.consumer: could not move message \S+ of refunds to the dead-letter queue", of_worker)
     assert at_the_end == "semel: messages are left for the next run: 1 of refunds waiting for a retry"
 
 
