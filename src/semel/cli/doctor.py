@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import doctor_options as options
 from semel.cli.errors import UsageError
 from semel.cli.progress import Progress
-from semel.consumer.signals import Herald
 from semel.errors import SemelError
 from semel.extras import require
+from semel.signals import Herald
 
 if TYPE_CHECKING:
     from semel.doctor.examine import Request

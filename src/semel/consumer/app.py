@@ -20,10 +20,10 @@ from semel.consumer.context import Context, current, logger
 from semel.consumer.handlers import Handler, inspect_handler
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.runtime import Report, Runtime
-from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
 from semel.messages.keys import KeySpec, PayloadSpec
+from semel.signals import OnSignals
 from semel.sqs import Client
 from semel.telemetry import endpoint
 from semel.telemetry.attempt_log.log import AttemptLog

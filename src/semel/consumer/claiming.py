@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described, is_failure
 from semel.consumer.lane import Lane
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import Action, Event, State
+from semel.failures import described, is_failure
 from semel.ledger.contract import ClaimRequest, ClaimResult, Conflict, Done, Held, LedgerError, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.messages.decoding import Undecodable

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 from semel.consumer.backoff import Exponential, seconds, visibility_for
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described, is_failure
 from semel.consumer.groups import Groups
 from semel.consumer.handlers import Handler
 from semel.consumer.inbox import Inbox
 from semel.consumer.life import ENDS, Action, Event, State, step
 from semel.consumer.settings import Settings
 from semel.consumer.slots import Slots
+from semel.failures import described, is_failure
 from semel.ledger.contract import Claim, Ledger, LedgerError
 from semel.sqs import Cancel
 from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError

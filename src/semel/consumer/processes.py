@@ -26,8 +26,8 @@ from typing import Any, Final, Literal
 from semel.consumer.app import App
 from semel.consumer.context import logger
 from semel.consumer.runtime import Report, Runtime
-from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
+from semel.signals import OnSignals
 from semel.telemetry import control, endpoint
 from semel.telemetry.control import Action, Command, Identity, Refused
 from semel.telemetry.health_server import Health

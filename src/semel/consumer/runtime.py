@@ -19,12 +19,12 @@ from typing import Any, Final
 from semel.consumer import outbox
 from semel.consumer.burst import Burst
 from semel.consumer.context import logger
-from semel.consumer.failures import described
 from semel.consumer.guard import Guard
 from semel.consumer.heartbeat import Heartbeat
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.life import LEASED, State
 from semel.consumer.threads import LaneThreads
+from semel.failures import described
 from semel.ledger.contract import Ledger, LedgerError, OutboxStatus
 from semel.sqs import Client
 from semel.telemetry.health_server import Health

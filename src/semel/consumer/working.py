@@ -16,11 +16,11 @@ from semel.consumer.backoff import seconds
 from semel.consumer.batches import Batch
 from semel.consumer.context import CURRENT, logger
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described, is_failure, text_of
 from semel.consumer.lane import MARGIN, Lane
 from semel.consumer.life import Event, State
 from semel.consumer.outcomes import Lost, Reject, Retry, Skip
 from semel.errors import SemelError
+from semel.failures import described, is_failure, text_of
 from semel.ledger import callables
 from semel.ledger.contract import (
     Completion,

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from semel.broker import EmbeddedBroker
 from semel.consumer.app import App
-from semel.consumer.failures import Killed
 from semel.consumer.inline import Inline
 from semel.consumer.lane import Lane, Tools
 from semel.errors import SemelError
+from semel.failures import Killed
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
 from semel.telemetry.attempt_log.log import AttemptLog

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from semel.consumer.signals import Herald
+from semel.signals import Herald
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 INTERRUPT_DRAIN: Final = 5.0  # seconds for the batch after Ctrl-C: somebody is waiting
