@@ -1,8 +1,8 @@
-"""SIGTERM and SIGINT, heard without a lock.
+"""SIGTERM and SIGINT, handled without a lock.
 
-A signal's handler runs in the middle of whatever the main thread is at, also of the handler of the signal before. If it
+A signal handler runs in the middle of whatever the main thread does, also of the handler of the signal before. If it
 took a lock that is held there, as an event's `set` does, the process would hang and no signal would end it any more. So
-it only leaves word in a queue made for that, and a thread of its own does what is to be done.
+it only puts a note into a `SimpleQueue`, which is made for that, and a thread of its own does the work.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
-HEARD: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class Herald:
-    """Carries word to a thread of its own, which does `act` for each. `tell` is for a signal's handler."""
+class SignalNotifier:
+    """Calls `act` on a thread of its own, once for each `notify`, which is safe to call in a signal handler."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
-        self._word: SimpleQueue[bool] = SimpleQueue()
-        threading.Thread(target=self._wait, name="semel-signals", daemon=True).start()
+        self._notes: SimpleQueue[bool] = SimpleQueue()
+        threading.Thread(target=self._run, name="semel-signals", daemon=True).start()
 
-    def tell(self) -> None:
-        self._word.put(True)
+    def notify(self) -> None:
+        self._notes.put(True)
 
     def close(self) -> None:
-        self._word.put(False)
+        self._notes.put(False)
 
-    def _wait(self) -> None:
-        while self._word.get():
+    def _run(self) -> None:
+        while self._notes.get():
             self._act()
 
 
 class OnSignals:
     """While it is entered, each of these signals calls `act`. In the main thread only."""
 
-    def __init__(self, act: Callable[[], object], signals: Sequence[signal.Signals] = HEARD) -> None:
+    def __init__(self, act: Callable[[], object], signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
         self._act = act
         self._signals = signals
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
-        self._herald = self.listen()
+        self._notifier = self.listen()
 
-    def listen(self) -> Herald:
+    def listen(self) -> SignalNotifier:
         """To the end of the process."""
-        herald = Herald(self._act)
+        notifier = SignalNotifier(self._act)
         for number in self._signals:
-            self._before[number] = signal.signal(number, lambda _number, _frame: herald.tell())
-        return herald
+            self._before[number] = signal.signal(number, lambda _number, _frame: notifier.notify())
+        return notifier
 
     def __exit__(self, *_exception: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        self._herald.close()
+        self._notifier.close()

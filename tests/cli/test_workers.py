@@ -152,18 +152,18 @@ def test_workers_are_paused_resumed_and_resized_while_they_work(
         assert found.look()["app"] == "shop:app"
         assert "paused orders" in found.tell("pause", queue="orders")["done"]
         (tmp_path / "go").touch()
-        found.until(lambda: found.queue()["in_hand"] == 0)
+        found.until(lambda: found.queue()["in_progress"] == 0)
         send(orders, 2, 3)
         assert found.queue()["paused"]
         assert not found.queue("log.fifo")["paused"]
         assert found.effects == [1]
         answer = found.tell("concurrency", queue="orders", value=9)
-        assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_hand": 0}
+        assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_progress": 0}
         found.tell("resume")
         found.until(lambda: found.effects == [1, 2, 3])
         with pytest.raises(ControlError, match=r"log.fifo works on one batch at a time"):
             found.tell("concurrency", value=2)
-        with pytest.raises(ControlError, match=r"'nope'; it has log.fifo, orders"):
+        with pytest.raises(ControlError, match=r"'nope'; its queues are log.fifo, orders"):
             found.tell("pause", queue="nope")
         assert found.queue()["concurrency"] == 9, "a command that is refused changes nothing"
 
@@ -245,11 +245,11 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
 ) -> None:
     with worker(tmp_path, broker, 1) as found:
         send(orders, 1, wait=True)
-        found.until(lambda: found.queue()["in_hand"] == 1)
+        found.until(lambda: found.queue()["in_progress"] == 1)
         code, said, _ = semel(tmp_path, "workers")
         assert code == 0
         assert "shop:app" in said
-        assert "orders: 4 at a time, 1 in hand" in said
+        assert "orders: concurrency 4, 1 in progress" in said
         assert "working for" in said
         code, said, _ = semel(tmp_path, "workers", "pause", "--queue", "orders")
         assert (code, "paused orders" in said) == (0, True)
@@ -259,13 +259,13 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         code, said, _ = semel(tmp_path, "workers", "--worker", port, "--json")
         assert json.loads(said)[0]["queues"]["orders"]["concurrency"] == 7
         code, said, _ = semel(tmp_path, "workers", "concurrency", "7", "--queue", "nope")
-        assert (code, "'nope'; it has log.fifo, orders" in said) == (1, True)
+        assert (code, "'nope'; its queues are log.fifo, orders" in said) == (1, True)
         code, _, errors = semel(tmp_path, "workers", "stop")
         assert (code, "--worker, or say --all" in errors) == (2, True)
         code, _, errors = semel(tmp_path, "workers", "--worker", "somebody")
         assert (code, found.note.id in errors) == (1, True)
         code, said, _ = semel(tmp_path, "health", port)
-        assert (code, "orders: 1 in hand, paused" in said) == (0, True)
+        assert (code, "orders: 1 in progress, paused" in said) == (0, True)
         (tmp_path / "go").touch()
         assert semel(tmp_path, "workers", "stop", "--worker", found.note.id)[0] == 0
         _, errors = found.process.communicate(timeout=60)

@@ -14,7 +14,7 @@ from driven import Place, logged, new_place
 from semel import App, Transaction
 from semel.consumer.explaining import explain, text
 from semel.consumer.processes import Wanted, prepared
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 
 
 @pytest.fixture

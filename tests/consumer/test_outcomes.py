@@ -14,10 +14,10 @@ import pytest
 from driven import LEASE, Calls, Place, letter, logged, new_place, place_of, shop, take
 from semel import App, Context, Exponential, Fixed, Message, Reject, Retry, Skip
 from semel.broker import running
-from semel.consumer.backoff import LONGEST
 from semel.ledger.contract import Status
+from semel.messages.visibility import LONGEST
 from semel.sqs import Client
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.driver import Driver
 
 HOUR = 3_600

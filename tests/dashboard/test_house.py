@@ -274,11 +274,11 @@ def test_a_worker_shows_what_it_has_in_hand_and_can_be_paused(
     assert house.queue("orders").row.workers == 1
     assert "paused" in house.control(row.id, "pause", "orders")
     assert house.workers().workers[0].paused
-    assert "3 at a time" in house.control(row.id, "concurrency", "orders", 3)
+    assert "the concurrency of orders to 3" in house.control(row.id, "concurrency", "orders", 3)
     assert house.workers().workers[0].queues[0].concurrency == 3
     house.control(row.id, "resume")
     assert not house.workers().workers[0].paused
-    with pytest.raises(HouseError, match="takes nothing from"):
+    with pytest.raises(HouseError, match="does not receive from"):
         house.control(row.id, "pause", "nope")
     with pytest.raises(NotThere):
         house.control("nobody", "pause")

@@ -9,7 +9,7 @@ from typing import Final
 from semel.spark.pipeline import metrics as pipeline
 from semel.spark.pipeline.snapshot import Snapshot, State
 from semel.telemetry import metrics as consumer
-from semel.telemetry.attempt_log.log import SPARK_SCHEMA, Step
+from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")

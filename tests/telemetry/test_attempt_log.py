@@ -17,9 +17,9 @@ import orjson
 import pytest
 
 from semel.errors import StartError
+from semel.telemetry.attempt_log import SPARK_SCHEMA, Attempt, AttemptLog, Step
 from semel.telemetry.attempt_log import remote_sink as attempts_remote
 from semel.telemetry.attempt_log.local_sink import CLEAN_EVERY, DAY, Roll
-from semel.telemetry.attempt_log.log import SPARK_SCHEMA, Attempt, AttemptLog, Step
 from semel.telemetry.attempt_log.remote_sink import RemoteSink
 
 NOON = 1_794_830_400.0  # 2026-11-16 12:00 UTC
@@ -204,7 +204,7 @@ def test_a_folder_may_be_given_as_a_file_address(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 log = AttemptLog.open(sys.argv[1], format=sys.argv[2])
 log.add_all([Attempt(1.0, Step.RECEIVED, "orders", f"id-{n}") for n in range(1000)])
 assert log.flush(30)

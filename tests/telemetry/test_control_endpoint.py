@@ -164,7 +164,7 @@ def test_a_command_is_carried_out_and_the_answer_says_what_was_done(worker: Work
 def test_what_cannot_be_done_is_said_with_its_status(server: HealthServer) -> None:
     assert post(server, {"action": "pause", "queue": "full"}) == (409, {"error": "full cannot be paused"})
     status, body = post(server, {"action": "explode"})
-    assert (status, "not known" in body["error"]) == (400, True)
+    assert (status, "unknown action" in body["error"]) == (400, True)
 
 
 def test_a_failure_keeps_its_reason_to_the_log(server: HealthServer, caplog: pytest.LogCaptureFixture) -> None:

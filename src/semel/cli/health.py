@@ -50,5 +50,5 @@ def run(given: argparse.Namespace) -> int:
         print(f"{'live' if found.live else 'not live'}, {'ready' if found.ready else 'not ready'}")
         for name, lane in found.details.get("lanes", {}).items():
             polled = "paused" if lane.get("paused") else f"last poll {lane['seconds_since_poll']} s ago"
-            print(f"  {name}: {lane['in_hand']} in hand, {polled}")
+            print(f"  {name}: {lane['in_progress']} in progress, {polled}")
     return 0 if found.live and found.ready else 1

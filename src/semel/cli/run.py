@@ -132,7 +132,8 @@ def run(given: argparse.Namespace) -> int:
 
 def _wanted(given: argparse.Namespace) -> Wanted:
     """What was asked for. Raises UsageError for what no app could do."""
-    from semel.consumer import backoff, processes, settings
+    from semel.consumer import processes, settings
+    from semel.durations import seconds
     from semel.telemetry import endpoint
 
     _check_engine(given)
@@ -145,7 +146,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
     drain = None
     if given.drain is not None:
         with wrong_usage("--drain"):
-            drain = backoff.seconds(given.drain)
+            drain = seconds(given.drain)
     if given.health is not None:
         with wrong_usage("--health"):
             endpoint.parse(given.health)

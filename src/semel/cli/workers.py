@@ -195,15 +195,15 @@ def _listed(one: _Said, only: str | None) -> str:
     for name, queue in sorted(found["queues"].items()):
         if only is not None and name != only:
             continue
-        state = "paused" if queue["paused"] else f"{queue['concurrency']} at a time"
-        lines.append(f"  {name}: {state}, {queue['in_hand']} in hand")
+        state = "paused" if queue["paused"] else f"concurrency {queue['concurrency']}"
+        lines.append(f"  {name}: {state}, {queue['in_progress']} in progress")
         lines += [
             f"    {message['message_id']}  {message['state']} for {_span(message['since'])}, attempt "
             f"{message['attempt']}, heartbeat {_span(message['heartbeat_age'])} ago, key {message['key']!r}"
             for message in queue["messages"][:10]
         ]
-        if queue["in_hand"] > 10:
-            lines.append(f"    … and {queue['in_hand'] - 10:,} more: --json shows up to 1,000, the longest first")
+        if queue["in_progress"] > 10:
+            lines.append(f"    … and {queue['in_progress'] - 10:,} more: --json shows up to 1,000, the longest first")
     return "\n".join(lines)
 
 

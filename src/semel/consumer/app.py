@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import socket
 import sys
@@ -11,32 +10,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.consumer import key_rules
 from semel.consumer import settings as settings_
-from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
+from semel.consumer.control import RuntimeControl
 from semel.consumer.handlers import Handler, inspect_handler
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.runtime import Report, Runtime
+from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
+from semel.messages.dead_letter_queue import create_dead_letter_queue
 from semel.messages.keys import KeySpec, PayloadSpec
 from semel.signals import OnSignals
 from semel.sqs import Client
 from semel.telemetry import endpoint
-from semel.telemetry.attempt_log.log import AttemptLog
-from semel.telemetry.control import Identity, RuntimeControl
-
-if TYPE_CHECKING:
-    from semel.sqs import Queue
+from semel.telemetry.attempt_log import AttemptLog
+from semel.telemetry.control import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_LEDGER: Final = "sqlite:///semel-ledger.db"
 DEFAULT_DRAIN: Final = 25.0  # with what follows it, under the 30 seconds that Kubernetes gives
-DEAD_LETTER_RETENTION: Final = 1_209_600  # 14 days: a dead letter keeps the age that it came with
 PYTHONS_THRESHOLD: Final = (700, 10, 10)
 CALM: Final = (20_000, 20, 50)
 
@@ -271,7 +268,7 @@ class App:
         queue = client.queue(handler.queue)
         attributes = queue.attributes()
         if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
-            attributes = create_dead_letter_queue(client, queue)
+            attributes = create_dead_letter_queue(client, queue, logger)
         found = settings_.resolve(
             queue=queue.name,
             command_line=command_line,
@@ -322,18 +319,3 @@ def _warn_of_new_keys(lanes: Sequence[Lane], ledger: Ledger) -> None:
             rules[scope],
             former,
         )
-
-
-def create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
-    name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
-    wanted = {"MessageRetentionPeriod": str(DEAD_LETTER_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
-    created = client.create_queue(name, wanted)
-    policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": settings_.RECOMMENDED_RECEIVES})
-    queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
-    logger.warning(
-        "created the dead-letter queue %s for %s: SQS moves a message there after %d receives (maxReceiveCount)",
-        name,
-        queue.name,
-        settings_.RECOMMENDED_RECEIVES,
-    )
-    return queue.attributes()

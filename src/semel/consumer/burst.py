@@ -14,9 +14,9 @@ from typing import Final
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import Lane
 from semel.consumer.life import State
-from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.consumer.threads import LaneThreads
 from semel.ledger.contract import Ledger, LedgerError
+from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
 from semel.sqs.errors import SqsError
 
 EMPTY_POLLS: Final = 2

@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
-from semel.consumer.backoff import LONGEST
-from semel.consumer.backoff import MARGIN as CAP_MARGIN
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import MARGIN, Lane
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.life import BEATING, LEASED, State
 from semel.ledger.contract import Claim, LedgerError, LedgerUnavailable
+from semel.messages.visibility import LONGEST
+from semel.messages.visibility import MARGIN as CAP_MARGIN
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
 from semel.telemetry.attempt_log.log import Step

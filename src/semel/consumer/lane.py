@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from semel.consumer.backoff import Exponential, seconds, visibility_for
+from semel.consumer.backoff import Exponential
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.groups import Groups
@@ -24,8 +24,10 @@ from semel.consumer.inbox import Inbox
 from semel.consumer.life import ENDS, Action, Event, State, step
 from semel.consumer.settings import Settings
 from semel.consumer.slots import Slots
+from semel.durations import seconds
 from semel.failures import described, is_failure
 from semel.ledger.contract import Claim, Ledger, LedgerError
+from semel.messages.visibility import visibility_for
 from semel.sqs import Cancel
 from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
 from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step

@@ -23,13 +23,14 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
+from semel.consumer import control
 from semel.consumer.app import App
 from semel.consumer.context import logger
 from semel.consumer.runtime import Report, Runtime
 from semel.errors import SemelError
 from semel.signals import OnSignals
-from semel.telemetry import control, endpoint
-from semel.telemetry.control import Action, Command, Identity, Refused
+from semel.telemetry import endpoint
+from semel.telemetry.control import Action, Command, Identity, Refused, done, page
 from semel.telemetry.health_server import Health
 from semel.telemetry.metrics import merge_texts, without_gauges
 
@@ -330,10 +331,10 @@ class _Parent:
     # Control.
 
     def workers(self) -> dict[str, Any]:
-        return control.page(self._identity, self._looks())
+        return page(self._identity, self._views())
 
-    def _looks(self) -> list[dict[str, Any]]:
-        return [answer for answer in self._ask_all("look") if isinstance(answer, dict)]
+    def _views(self) -> list[dict[str, Any]]:
+        return [answer for answer in self._ask_all("view") if isinstance(answer, dict)]
 
     def do(self, command: Command) -> dict[str, Any]:
         with self._telling:
@@ -345,8 +346,8 @@ class _Parent:
             else:
                 self._wishes.add(command)
                 self._ask_all(command)
-            answer = control.done(command, names, self._looks())
-        logger.info("told by an operator: %s", answer["done"])
+            answer = done(command, names, self._views())
+        logger.info("operator command: %s", answer["done"])
         return answer
 
     def _ask_all(self, question: str | Command) -> list[Any]:
@@ -409,8 +410,8 @@ def _answer_to(runtime: Runtime, question: str | Command) -> Any:
             return control.carry_out(runtime, question)
         except Refused as error:
             return error
-    if question == "look":
-        return control.look(runtime)
+    if question == "view":
+        return control.view(runtime)
     if question == "stop now":
         runtime.stop_once()
         return runtime.stop()

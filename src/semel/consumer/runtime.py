@@ -362,7 +362,7 @@ class Runtime:
             silent = now - threads.last_poll
             lanes[threads.lane.name] = {
                 "seconds_since_poll": round(silent, 1),
-                "in_hand": len(threads.lane.in_hand),
+                "in_progress": len(threads.lane.in_hand),
                 "receivers": threads.receivers,
                 "free_slots": threads.lane.slots.free,
                 "paused": paused,

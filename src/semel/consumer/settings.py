@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from semel.consumer.backoff import Backoff, Exponential, seconds
+from semel.consumer.backoff import Backoff, Exponential
+from semel.durations import seconds
 from semel.errors import SemelError
 
 MISSING_KEY: Final = ("reject", "message-id", "skip")
 ON_FAILURE: Final = ("block_group", "skip_message")
 SHORTEST_LEASE: Final = 10  # seconds; a queue whose timeout is shorter is not a choice but an oversight
 DEFAULT_LEASE: Final = 30
-RECOMMENDED_RECEIVES: Final = 5  # maxReceiveCount: what --create-dlq sets, and what the doctor advises
 
 
 class Setting(NamedTuple):

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import orjson
 
-from semel.consumer.backoff import seconds
 from semel.consumer.batches import Batch
 from semel.consumer.context import CURRENT, logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lane import MARGIN, Lane
 from semel.consumer.life import Event, State
 from semel.consumer.outcomes import Lost, Reject, Retry, Skip
+from semel.durations import seconds
 from semel.errors import SemelError
 from semel.failures import described, is_failure, text_of
 from semel.ledger import callables

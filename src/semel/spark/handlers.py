@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.consumer import processes
-from semel.consumer.backoff import Duration, seconds
 from semel.consumer.lane import Lane, Tools
+from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.spark.handlers_apps import Place

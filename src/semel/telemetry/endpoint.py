@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Final
 
-from semel.consumer.context import logger
 from semel.errors import SemelError
 from semel.telemetry import worker_registry as registry
 from semel.telemetry.control import Controlled, Identity
 from semel.telemetry.control_client import TOKEN_VARIABLE
 from semel.telemetry.health_server import Health, HealthServer
+
+# These lines belong to the worker whose endpoint this is.
+_log: Final = logging.getLogger("semel.consumer")
 
 
 def parse(address: str) -> tuple[str, int]:
@@ -39,10 +43,10 @@ def serve(
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     server = HealthServer(host, port, health=health, metrics=metrics, control=control, token=token)
     stack.callback(server.close)
-    logger.info("health, metrics and control on %s", server.url)
+    _log.info("health, metrics and control on %s", server.url)
     try:
         note = registry.register(identity, server.url, queues, processes=processes, needs_token=token is not None)
         stack.callback(registry.forget, note)
     except SemelError as error:
-        logger.info("%s", error)  # it works all the same
+        _log.info("%s", error)  # it works all the same
     return server

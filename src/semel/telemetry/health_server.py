@@ -26,7 +26,7 @@ from semel.errors import SemelError, StartError
 from semel.telemetry.access import refusal
 from semel.telemetry.control import Command, Controlled, Refused
 
-log = logging.getLogger("semel.telemetry.health_server")
+log = logging.getLogger("semel.telemetry")
 
 MAX_REQUESTS: Final = 32  # at a time; more are turned away
 REQUEST_SECONDS: Final = 10.0  # for a client to say what it wants, and to take the answer

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from semel.errors import SemelError
 
-log = logging.getLogger("semel.telemetry.metrics")
+log = logging.getLogger("semel.telemetry")
 
 COUNTERS: Final = {
     "received": "Messages received.",

@@ -137,7 +137,7 @@ def _queue(name: str, told: Mapping[str, Any], worker: str) -> WorkerQueue:
         paused=bool(told.get("paused")),
         concurrency=told.get("concurrency"),
         in_hand=tuple(_in_hand(name, worker, told.get("messages", ()))),
-        in_flight=int(told.get("in_hand", 0)),
+        in_flight=int(told.get("in_progress", 0)),
         settings={key: str(value) for key, value in (told.get("settings") or {}).items() if value is not None},
     )
 

@@ -25,7 +25,7 @@ from semel.telemetry.logs import safe_text
 
 __all__ = ["SPARK_SCHEMA", "Attempt", "AttemptLog", "Step"]
 
-log = logging.getLogger("semel.telemetry.attempt_log.log")
+log = logging.getLogger("semel.telemetry")
 
 CHUNK: Final = 2_000  # events turned into lines at once
 FLUSH_EVERY: Final = 1.0  # seconds: what a killed process loses at most

@@ -20,7 +20,7 @@ from semel.telemetry.attempt_log.local_sink import Format, Names, Roll
 from semel.telemetry.attempt_log.parquet import to_parquet
 from semel.telemetry.logs import safe_text
 
-log = logging.getLogger("semel.telemetry.attempt_log.log")
+log = logging.getLogger("semel.telemetry")
 
 RETRY_FIRST: Final = 1.0  # seconds; doubles from try to try
 RETRY_LAST: Final = 30.0
