@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.version import __version__
+
 if TYPE_CHECKING:
     from semel.consumer.app import App as App
     from semel.consumer.backoff import Exponential as Exponential
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from semel.ledger.redis.ledger import RedisLedger as RedisLedger
     from semel.ledger.sqlite.ledger import SqliteLedger as SqliteLedger
     from semel.sqs.client import Client as Client
-
-__version__ = "0.1.0.dev0"
 
 _WHERE: Final = {
     "App": "consumer.app",

@@ -9,7 +9,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
-from semel import __version__
 from semel.broker.clock import Clock, ManualClock
 from semel.broker.engine import Caller, Engine, Wanted
 from semel.broker.engine.peeking import STATES
@@ -19,6 +18,7 @@ from semel.broker.http import Request, render
 from semel.broker.metrics import exposition
 from semel.sqs import limits
 from semel.sqs.errors import ServiceError
+from semel.version import __version__
 
 PREFIX: Final = "/_semel/"
 _MAX_PEEKED: Final = 1_000

@@ -85,7 +85,7 @@ class Identity:
 
     @classmethod
     def new(cls, app: str = "", *, now: Callable[[], float] = time.time) -> Identity:
-        from semel import __version__
+        from semel.version import __version__
 
         host, pid = socket.gethostname(), os.getpid()
         safe = re.sub(r"[^A-Za-z0-9_.]+", "_", host).strip(".")[:60] or "host"
