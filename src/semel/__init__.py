@@ -57,7 +57,9 @@ _WHERE: Final = {
     "idempotent": "ledger.idempotent.decorator",
 }
 _EXTRAS: Final = {"DynamoLedger": "dynamodb", "PostgresLedger": "postgres", "RedisLedger": "redis"}
-_PACKAGES: Final = frozenset({"broker", "consumer", "dlq", "doctor", "errors", "ledger", "spark", "sqs", "testing"})
+_PACKAGES: Final = frozenset(
+    {"broker", "consumer", "dlq", "doctor", "errors", "ledger", "messages", "spark", "sqs", "telemetry", "testing"}
+)
 # `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
 __all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]
 
