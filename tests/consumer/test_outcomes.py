@@ -74,7 +74,7 @@ class TestDone:
         place.broker.faults.clear()
         worker.drain()
         assert calls.seen == [("7", 1)]
-        assert worker.lane("orders").metrics.healed.count == 1
+        assert worker.lane("orders").metrics.duplicates_deleted.count == 1
         assert place.is_empty()
 
     def test_a_message_that_is_delivered_again_to_its_own_worker_keeps_running_under_its_newest_handle(
@@ -196,7 +196,7 @@ class TestRetry:
         place.broker.faults.clear()
         place.clock.advance(LEASE + 1)
         other.drain()
-        assert other.lane("orders").metrics.bounced.count == 3
+        assert other.lane("orders").metrics.claimed_elsewhere.count == 3
         assert calls.seen == [("7", 2)]  # the dead worker's attempt and this one
 
 
@@ -436,7 +436,11 @@ class TestConflicts:
         assert place.is_empty()
         assert place.is_empty("dead")
         metrics = worker.lane("orders").metrics
-        assert (metrics.different_payloads.count, metrics.healed.count, metrics.conflicts.count) == (28, 28, 0)
+        assert (metrics.different_payloads.count, metrics.duplicates_deleted.count, metrics.conflicts.count) == (
+            28,
+            28,
+            0,
+        )
         assert len(logged(caplog, "another payload")) == 1, "the log of the process is not flooded"
         place.clock.advance(61)
         place.send({"id": 7, "sent_at": 99})
@@ -465,7 +469,7 @@ class TestConflicts:
         place.send({"id": 7, "sent_at": 2})
         second = place.worker(shop(calls))
         second.drain()
-        assert second.lane("orders").metrics.bounced.count == 1
+        assert second.lane("orders").metrics.claimed_elsewhere.count == 1
         assert second.lane("orders").metrics.different_payloads.count == 0, "it comes again, and is counted then"
         first.worker.work(lane)
         place.clock.advance(LEASE + 3)

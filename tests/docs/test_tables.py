@@ -25,9 +25,9 @@ def table(page: str, heading: str) -> set[str]:
 def exposed() -> set[str]:
     """The metrics that Prometheus would read from a consumer and from a pipeline."""
     of_consumer = consumer.Metrics()
-    lane = of_consumer.lane("orders")
+    queue = of_consumer.queue("orders")
     for gauge in consumer.GAUGES:
-        lane.gauge(gauge, lambda: 0.0)
+        queue.gauge(gauge, lambda: 0.0)
     snapshot = Snapshot("shop", "1", "table", State.RUNNING, 1, "host", "1", 0.0, 0.0, backlog={"orders": 1})
     of_pipeline = pipeline.Metrics(lambda: snapshot, ("orders",))
     return set(re.findall(r"^(semel_\w+)", of_consumer.text() + of_pipeline.text(), re.MULTILINE))

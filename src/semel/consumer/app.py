@@ -176,7 +176,7 @@ class App:
         tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **given)
         if log is not None:
             opened = log
-            tools.metrics.lane().counter("attempts_dropped", lambda: opened.dropped)
+            tools.metrics.queue().counter("attempts_dropped", lambda: opened.dropped)
         return tools
 
     def connect_to(

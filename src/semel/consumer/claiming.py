@@ -190,10 +190,10 @@ def _told(lane: Lane, deliveries: Sequence[Delivery], verdicts: Sequence[ClaimRe
                     metrics.taken_over.add(1)
                 lane.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,), error=delivery.error)
             case Done():
-                metrics.healed.add(1)
+                metrics.duplicates_deleted.add(1)
                 lane.log(Step.DUPLICATE, (delivery,), error=delivery.error)
             case Held(remaining=remaining):
-                metrics.bounced.add(1)
+                metrics.claimed_elsewhere.add(1)
                 lane.log(Step.BOUNCED, (delivery,), remaining)
             case Conflict():
                 metrics.conflicts.add(1)

@@ -32,8 +32,7 @@ from semel.sqs import Cancel
 from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
 from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
 from semel.telemetry.logs import RateLimitedLog
-from semel.telemetry.metrics import Lane as LaneMetrics
-from semel.telemetry.metrics import Metrics
+from semel.telemetry.metrics import Metrics, QueueMetrics
 
 if TYPE_CHECKING:
     from semel.sqs import Queue
@@ -88,7 +87,7 @@ class Lane:
         self.name = queue.name
         self.scope = queue.scope  # what its keys are kept apart by in the ledger
         self.fifo = queue.fifo
-        self.metrics: LaneMetrics = tools.metrics.lane(self.name)
+        self.metrics: QueueMetrics = tools.metrics.queue(self.name)
         self.concurrency = settings.concurrency  # as it is now: it can be changed while the lane is at work
         self.slots = Slots(self._slots_for(self.concurrency), settings.max_bytes)
         self.lock = threading.Lock()

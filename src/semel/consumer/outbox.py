@@ -117,7 +117,7 @@ def _put_off(ledger: Ledger, name: str, refused: Sequence[tuple[Outgoing, str]])
 
 def _count(tools: Tools, name: str, taken: Sequence[Outgoing], refused: int) -> None:
     queue = name.rstrip("/").replace(":", "/").rpartition("/")[2]  # also of a URL or an ARN
-    metrics = tools.metrics.lane(queue)
+    metrics = tools.metrics.queue(queue)
     metrics.outbox_sent.add(len(taken))
     metrics.outbox_refused.add(refused)
     if tools.log is not None:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.consumer import control
 from semel.consumer.app import App
@@ -32,7 +32,9 @@ from semel.signals import OnSignals
 from semel.telemetry import endpoint
 from semel.telemetry.control import Action, Command, Identity, Refused, done, page
 from semel.telemetry.health_server import Health
-from semel.telemetry.metrics import merge_texts, without_gauges
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 LONGEST_PAUSE: Final = 30.0  # between two starts of a worker that keeps dying
 PATIENCE: Final = 2.0  # seconds for a worker to answer
@@ -160,13 +162,13 @@ class _Worker:
         self._lock = threading.Lock()
         self._pipe: Connection | None = None
         self.report: Report | None = None
-        self.last_metrics = ""
+        self.last_metrics: list[Metric] = []
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.starts += 1
         self.signals = 0  # those it was sent
-        self.last_metrics = ""
+        self.last_metrics = []
         self.started_at = time.monotonic()
         with self._lock:  # a command is either among its wishes, or comes over its own pipe
             self._answered = self._asked
@@ -243,7 +245,7 @@ class _Parent:
         quiet = replace(wanted, health=None, control_token=None, processes=1)
         self._workers = [_Worker(quiet, place, self._wishes) for place in range(wanted.processes)]
         self._signals = 0  # how often we were asked to stop
-        self._ended: list[str] = []  # what was counted by workers that have died
+        self._ended: list[Metric] = []  # what was counted by workers that have died
 
     def run(self) -> Report:
         before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -289,13 +291,18 @@ class _Parent:
                     pause = min(LONGEST_PAUSE, 0.5 * 2 ** min(worker.starts, 10)) if worker.starts > 1 else 0.0
                     if time.monotonic() - worker.started_at >= pause:
                         logger.error("worker %d died (%s): starting it again", worker.place, worker.process.exitcode)
-                        if worker.last_metrics:
-                            # Its counts stay in the sum: a counter that falls would be taken for a restart of all.
-                            self._ended.append(without_gauges(worker.last_metrics))
+                        self._keep_counts(worker)
                         worker.start()
             if not alive:
                 return
             time.sleep(0.05)
+
+    def _keep_counts(self, worker: _Worker) -> None:
+        """Of one that died: they stay in the sum, because a counter that falls would be taken for a restart of all."""
+        if worker.last_metrics:
+            from semel.telemetry import exposition
+
+            self._ended = exposition.merged([self._ended, exposition.without_gauges(worker.last_metrics)])
 
     def _serve_health(self, stack: ExitStack) -> None:
         if self._wanted.health is not None:
@@ -321,12 +328,14 @@ class _Parent:
         )
 
     def _metrics(self) -> str:
-        texts = list(self._ended)
+        from semel.telemetry import exposition
+
+        processes = [self._ended]
         for worker, answer in zip(self._workers, self._ask_all("metrics"), strict=True):
-            if isinstance(answer, str):
+            if isinstance(answer, list):
                 worker.last_metrics = answer
-                texts.append(answer)
-        return merge_texts(texts)
+                processes.append(answer)
+        return exposition.text(exposition.merged(processes))
 
     # Control.
 
@@ -415,4 +424,4 @@ def _answer_to(runtime: Runtime, question: str | Command) -> Any:
     if question == "stop now":
         runtime.stop_once()
         return runtime.stop()
-    return runtime.health() if question == "health" else runtime.tools.metrics.text()
+    return runtime.health() if question == "health" else runtime.tools.metrics.families()

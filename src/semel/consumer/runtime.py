@@ -122,7 +122,7 @@ class Runtime:
             lane.failed = self.fail
             self._offer_gauges(lane)
         if ledger.transactional:
-            gauge = tools.metrics.lane().gauge
+            gauge = tools.metrics.queue().gauge
             gauge("outbox_waiting", lambda: self._outbox.waiting)
             gauge("outbox_stuck", lambda: self._outbox.refused)
         self.burst = Burst(self.lanes, ledger, tools.monotonic) if burst else None
@@ -130,7 +130,7 @@ class Runtime:
     def _offer_gauges(self, lane: Lane) -> None:
         gauge = lane.metrics.gauge
         gauge("in_flight", lambda: len(lane.in_hand))
-        gauge("permits_free", lambda: lane.slots.free)
+        gauge("free_slots", lambda: lane.slots.free)
         gauge("bytes_in_flight", lambda: lane.slots.bytes)
         gauge("circuit_open", lambda: float(self.guard.is_open))
         gauge("receivers", lambda: sum(threads.receivers for threads in self.lanes if threads.lane is lane))
@@ -322,7 +322,7 @@ class Runtime:
             completed=sum(lane.completed.count for lane in metrics),
             left=left,
             error=self._error,
-            duplicates=sum(lane.healed.count for lane in metrics),
+            duplicates=sum(lane.duplicates_deleted.count for lane in metrics),
             retried=sum(lane.retried.count for lane in metrics),
             dead_lettered=sum(lane.rejected.count for lane in metrics),
             waiting=waiting,

@@ -217,10 +217,10 @@ class _Engine:
     def _count(self, written: Sequence[Written]) -> None:
         for one in written:
             for queue, counts in one.payload["counts"].items():
-                lane = self._metrics.lane(queue)
+                metrics = self._metrics.queue(queue)
                 for name, count in counts.items():
                     if name in COUNTERS:
-                        getattr(lane, name).add(count)
+                        getattr(metrics, name).add(count)
 
     def _health(self) -> Health:
         details = {query.name: {"active": query.active, "waiting": query.waiting} for query in self._queries}

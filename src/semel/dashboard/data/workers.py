@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.keeping import Kept
-from semel.dashboard.data.model import InHand, WorkerQueue, WorkerRow, WorkersPage
+from semel.dashboard.data.model import InProgress, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
 from semel.telemetry import control_client
 from semel.telemetry import worker_registry as registry
@@ -72,8 +72,8 @@ class Crew:
                     found[queue.name] = found.get(queue.name, 0) + 1
         return found
 
-    def holding(self, message_id: str) -> InHand | None:
-        held = (one for worker in self.page().workers for queue in worker.queues for one in queue.in_hand)
+    def holding(self, message_id: str) -> InProgress | None:
+        held = (one for worker in self.page().workers for queue in worker.queues for one in queue.in_progress)
         return next((one for one in held if one.message_id == message_id), None)
 
     def metrics(self) -> dict[str, str]:
@@ -136,15 +136,15 @@ def _queue(name: str, told: Mapping[str, Any], worker: str) -> WorkerQueue:
         name=name,
         paused=bool(told.get("paused")),
         concurrency=told.get("concurrency"),
-        in_hand=tuple(_in_hand(name, worker, told.get("messages", ()))),
+        in_progress=tuple(_in_progress(name, worker, told.get("messages", ()))),
         in_flight=int(told.get("in_progress", 0)),
         settings={key: str(value) for key, value in (told.get("settings") or {}).items() if value is not None},
     )
 
 
-def _in_hand(queue: str, worker: str, messages: Sequence[Mapping[str, Any]]) -> Iterator[InHand]:
+def _in_progress(queue: str, worker: str, messages: Sequence[Mapping[str, Any]]) -> Iterator[InProgress]:
     for told in messages:
-        yield InHand(
+        yield InProgress(
             message_id=str(told.get("message_id", "")),
             queue=queue,
             worker=worker,
