@@ -18,9 +18,9 @@ import pytest
 from semel import Client
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Queue
-from semel.telemetry import control_client
+from semel.telemetry import worker_client
 from semel.telemetry import worker_registry as registry
-from semel.telemetry.control_client import ControlError
+from semel.telemetry.worker_client import WorkerError
 
 APP = """
 import os, time
@@ -86,14 +86,14 @@ class Running:
             time.sleep(0.02)
 
     def look(self) -> dict[str, Any]:
-        return control_client.look(self.url)
+        return worker_client.get_worker(self.url)
 
     def queue(self, name: str = "orders") -> dict[str, Any]:
         found: dict[str, Any] = self.look()["queues"].get(name, {})
         return found
 
     def tell(self, action: str, **more: Any) -> dict[str, Any]:
-        return control_client.tell(self.url, action, **more)
+        return worker_client.send_command(self.url, action, **more)
 
     @property
     def effects(self) -> list[int]:
@@ -161,9 +161,9 @@ def test_workers_are_paused_resumed_and_resized_while_they_work(
         assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_progress": 0}
         found.tell("resume")
         found.until(lambda: found.effects == [1, 2, 3])
-        with pytest.raises(ControlError, match=r"log.fifo works on one batch at a time"):
+        with pytest.raises(WorkerError, match=r"log.fifo works on one batch at a time"):
             found.tell("concurrency", value=2)
-        with pytest.raises(ControlError, match=r"'nope'; its queues are log.fifo, orders"):
+        with pytest.raises(WorkerError, match=r"'nope'; its queues are log.fifo, orders"):
             found.tell("pause", queue="nope")
         assert found.queue()["concurrency"] == 9, "a command that is refused changes nothing"
 
@@ -177,7 +177,7 @@ def test_a_worker_that_is_told_to_stop_drains_ends_well_and_takes_its_note_away(
         found.until(lambda: found.effects == [1])
         assert found.tell("stop")["done"].startswith("stopping")
         found.until(lambda: found.look()["stopping"])
-        with pytest.raises(ControlError, match="is stopping") as error:
+        with pytest.raises(WorkerError, match="is stopping") as error:
             found.tell("pause")
         assert error.value.status == 409
         (tmp_path / "go").touch()

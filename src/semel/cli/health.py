@@ -35,7 +35,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.telemetry.health_server import ask
+    from semel.telemetry.worker_client import get_health
 
     address: str = given.address
     if "://" not in address:
@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
         address = f"http://{host or '127.0.0.1'}:{port}"
     with wrong_usage(given.address):
         urlsplit(address).port  # noqa: B018 - it is a number, or this raises
-    found = ask(address)
+    found = get_health(address)
     if given.json:
         print(json.dumps({"live": found.live, "ready": found.ready, **found.details}, indent=2))
     else:

@@ -146,13 +146,13 @@ def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> li
 
 
 def _ask(given: argparse.Namespace, worker: str, url: str) -> _Said:
-    from semel.telemetry import control_client
+    from semel.telemetry import worker_client
 
     try:
         if given.action == "ls":
-            return _Said(worker, url, control_client.look(url, token=given.control_token))
-        answer = control_client.tell(url, given.action, queue=given.queue, value=given.value, token=given.control_token)
-        return _Said(worker, url, answer)
+            return _Said(worker, url, worker_client.get_worker(url, token=given.control_token))
+        command = {"queue": given.queue, "value": given.value, "token": given.control_token}
+        return _Said(worker, url, worker_client.send_command(url, given.action, **command))
     except SemelError as error:
         return _Said(worker, url, error=str(error))
 
