@@ -261,7 +261,7 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         code, said, _ = semel(tmp_path, "workers", "concurrency", "7", "--queue", "nope")
         assert (code, "'nope'; its queues are log.fifo, orders" in said) == (1, True)
         code, _, errors = semel(tmp_path, "workers", "stop")
-        assert (code, "--worker, or say --all" in errors) == (2, True)
+        assert (code, "--worker, or use --all" in errors) == (2, True)
         code, _, errors = semel(tmp_path, "workers", "--worker", "somebody")
         assert (code, found.note.id in errors) == (1, True)
         code, said, _ = semel(tmp_path, "health", port)

@@ -246,12 +246,12 @@ class HoldsUnknown:
     ids=str,
 )
 def test_an_annotation_that_cannot_be_is_refused_when_the_handler_is_made(annotation: Any) -> None:
-    with pytest.raises(SemelError, match=r"a handler cannot take its message as .*; possible are|possible are dict"):
+    with pytest.raises(SemelError, match=r"a handler cannot have a message of type .*; use dict|use dict"):
         decoder_for(annotation)
 
 
 def test_pydantic_says_at_once_what_it_cannot_make() -> None:
-    with pytest.raises(SemelError, match="possible are"):
+    with pytest.raises(SemelError, match="use dict"):
         decoder_for(OrderModel | Plain)
 
 

@@ -122,7 +122,7 @@ def test_the_metrics_of_a_queue_are_made_once() -> None:
 
 @pytest.mark.parametrize("what", ["gauge", "counter"])
 def test_an_unknown_name_is_refused_with_those_that_exist(what: str) -> None:
-    with pytest.raises(SemelError, match=rf"there is no {what} 'in_fligth'; there are: "):
+    with pytest.raises(SemelError, match=rf"unknown {what} 'in_fligth'; the {what}s are "):
         getattr(Metrics().queue("orders"), what)("in_fligth", lambda: 1)
 
 

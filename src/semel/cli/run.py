@@ -71,12 +71,12 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="create the dead-letter queues that are missing, with a maxReceiveCount of 5 and 14 days of retention",
     )
-    parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health, /metrics, /workers and /control here")
+    parser.add_argument("--health", metavar="[HOST:]PORT", help="serve /health, /metrics, /workers and /control there")
     parser.add_argument(
         "--control-token",
         metavar="TOKEN",
-        help="let others than this machine look at /workers and use /control, with this token "
-        "(or SEMEL_CONTROL_TOKEN, which no list of processes shows)",
+        help="bearer token that allows remote access to /workers and /control; prefer SEMEL_CONTROL_TOKEN, "
+        "because arguments are visible in the process list",
     )
     parser.add_argument(
         "--attempt-log", metavar="FOLDER", help="log every step of every message here; s3://… works too"
@@ -151,7 +151,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
         with wrong_usage("--health"):
             endpoint.parse(given.health)
     elif given.control_token is not None:
-        raise UsageError("--control-token is for the address that --health gives: add --health 0.0.0.0:8080")
+        raise UsageError("--control-token needs --health: add --health 0.0.0.0:8080")
     return processes.Wanted(
         app=given.app,
         endpoint_url=given.endpoint_url,
@@ -175,7 +175,7 @@ def _check_engine(given: argparse.Namespace) -> None:
     if given.on == "spark" and given.processes != 1:
         raise UsageError("--processes is for threads; on Spark, --master local[4] says how many tasks run at once")
     if given.on == "spark" and given.control_token is not None:
-        raise UsageError("--control-token is for threads: on Spark, the engine itself decides who works on what")
+        raise UsageError("--control-token works on threads only: on Spark, workers cannot be controlled")
     for option in ("checkpoint", "master"):
         if given.on != "spark" and getattr(given, option) is not None:
             raise UsageError(f"--{option} is for Spark: add --on spark, or leave it out")

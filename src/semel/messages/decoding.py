@@ -22,8 +22,8 @@ Decoder = Callable[[str], Any]
 
 LONGEST_REASON: Final = 300
 POSSIBLE: Final = (
-    "possible are dict, list, str, bytes, Any or no annotation, a dataclass or TypedDict, a msgspec.Struct, "
-    "a pydantic model, and lists, unions and Optional of these"
+    "use dict, list, str, bytes, Any or no annotation, a dataclass or TypedDict, a msgspec.Struct, "
+    "a pydantic model, or a list, union or Optional of these"
 )
 _UNTYPED: Final[tuple[Any, ...]] = (Any, object, inspect.Parameter.empty)
 _OBJECTS: Final[tuple[Any, ...]] = (dict, dict[str, Any], dict[str, object], dict[Any, Any], typing.Dict)  # noqa: UP006
@@ -58,7 +58,7 @@ def decoder_for(annotation: Any) -> Decoder:
     if annotation is bytes:
         return _bytes
     if isinstance(annotation, (str, TypeVar)) or annotation is None:
-        raise SemelError(f"a handler cannot take its message as {annotation!r}: {POSSIBLE}")
+        raise SemelError(f"a handler cannot have a message of type {annotation!r}: {POSSIBLE}")
     if _holds_pydantic(annotation):
         return _with_pydantic(annotation)
     return _with_msgspec(annotation)
@@ -110,7 +110,7 @@ def _with_msgspec(annotation: Any) -> Decoder:
     except (TypeError, NameError, AttributeError, RuntimeError) as error:
         raise _refused(annotation, f"{error}") from error
     if unknown is not None:
-        raise _refused(annotation, f"msgspec does not know how to make a {unknown.__qualname__} of JSON")
+        raise _refused(annotation, f"msgspec cannot decode JSON into a {unknown.__qualname__}")
 
     def decoder(body: str) -> Any:
         try:
@@ -120,7 +120,7 @@ def _with_msgspec(annotation: Any) -> Decoder:
         except msgspec.DecodeError as error:
             raise Undecodable(f"it is not JSON: {error}") from None
         except Exception as error:  # noqa: BLE001 - of a __post_init__, or too deep: the message is at fault
-            raise Undecodable(f"{_name_of(annotation)} refused it with {type(error).__name__}") from None
+            raise Undecodable(f"{_name_of(annotation)} rejected it with {type(error).__name__}") from None
 
     return decoder
 
@@ -155,7 +155,7 @@ def _with_pydantic(annotation: Any) -> Decoder:
         except pydantic.ValidationError as error:
             raise Undecodable(_reason_of(error)) from None
         except Exception as error:  # noqa: BLE001 - of a validator: the message is at fault, not the worker
-            raise Undecodable(f"{_name_of(annotation)} refused it with {type(error).__name__}") from None
+            raise Undecodable(f"{_name_of(annotation)} rejected it with {type(error).__name__}") from None
 
     return decoder
 
@@ -204,4 +204,4 @@ def _name_of(annotation: Any) -> str:
 
 
 def _refused(annotation: Any, reason: str) -> SemelError:
-    return SemelError(f"a handler cannot take its message as {_name_of(annotation)}: {reason}; {POSSIBLE}")
+    return SemelError(f"a handler cannot have a message of type {_name_of(annotation)}: {reason}; {POSSIBLE}")

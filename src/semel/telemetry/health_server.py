@@ -114,7 +114,7 @@ def _bound(host: str, port: int, sources: _Sources) -> _Server:
     except (OSError, OverflowError) as error:
         raise StartError(
             f"the health endpoint cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
-            "choose another port, or 0 for any free one, or leave it out"
+            "choose another port, 0 for any free port, or leave it out"
         ) from None
 
 

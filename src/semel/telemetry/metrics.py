@@ -195,13 +195,13 @@ class QueueMetrics:
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """`read` is called, from another thread, each time that the page is made."""
         if name not in GAUGES:
-            raise SemelError(f"there is no gauge {name!r}; there are: {', '.join(GAUGES)}")
+            raise SemelError(f"unknown gauge {name!r}; the gauges are {', '.join(GAUGES)}")
         self.gauges[name] = read
 
     def counter(self, name: str, read: Callable[[], float]) -> None:
         """A counter that is kept elsewhere, such as the drops of the attempt log."""
         if name not in COUNTERS:
-            raise SemelError(f"there is no counter {name!r}; there are: {', '.join(COUNTERS)}")
+            raise SemelError(f"unknown counter {name!r}; the counters are {', '.join(COUNTERS)}")
         self.counted(name).read = read
 
     def counted(self, name: str) -> Counter:
