@@ -6,6 +6,7 @@ variables and what the command line said travel with the task; connections are o
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -16,7 +17,6 @@ from typing import Any, Final, Literal, cast
 
 from semel.consumer import processes
 from semel.consumer.app import App
-from semel.consumer.context import logger
 from semel.consumer.handlers import Handler
 from semel.consumer.lane import Lane, Tools
 from semel.consumer.settings import Settings
@@ -25,6 +25,7 @@ from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client, Queue
 from semel.telemetry import logs
 
+_log: Final = logging.getLogger("semel.spark")
 PURGE_EVERY: Final = 60.0
 _VARIABLES: Final = "SEMEL_"
 
@@ -125,7 +126,7 @@ class LoadedApp:
             try:
                 self.ledger.purge()
             except LedgerError as error:
-                logger.warning("cleaning the ledger up failed: %s", error)
+                _log.warning("cleaning up the ledger failed: %s", error)
 
 
 _loaded: dict[Place, LoadedApp] = {}
