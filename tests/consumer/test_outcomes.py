@@ -447,7 +447,7 @@ class TestConflicts:
         worker.drain()
         first, second = logged(caplog, "another payload")
         assert "'7'" in first
-        assert "and 27 times more" in second, "none is left out"
+        assert "repeated 27 more times" in second, "none is left out"
 
     def test_the_attempt_log_says_of_a_duplicate_that_its_body_differs(self, place: Place, tmp_path: Path) -> None:
         with closing(AttemptLog.open(str(tmp_path))) as log:

@@ -284,9 +284,9 @@ class Away(SqliteLedger):
         self.ask()
         return super().claim(asks, **how)
 
-    def look(self, keys):
+    def get(self, keys):
         self.ask()
-        return super().look(keys)
+        return super().get(keys)
 
     def ask(self):
         if pathlib.Path("away").exists():
