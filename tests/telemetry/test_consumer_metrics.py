@@ -188,5 +188,14 @@ def test_what_an_ended_process_counted_stays_and_its_gauges_go() -> None:
     assert found["semel_in_flight", "orders"] == 6
 
 
+def test_what_many_ended_processes_counted_takes_the_room_of_one() -> None:
+    ended = without_gauges(filled().families())
+    one = len(samples(text(ended)))
+    for _ in range(9):
+        ended = merged([ended, without_gauges(filled().families())])
+    assert samples(text(ended))["semel_received_total", "orders"] == 100
+    assert text(ended).count("\nsemel_") == one
+
+
 def test_no_process_at_all_is_an_empty_page() -> None:
     assert samples(text(merged([]))) == {}
