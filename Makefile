@@ -36,11 +36,12 @@ $(DEV): EXTRA := dev
 demo: $(DEMO)  ## a faulty queue through Spark into a table, the driver killed half-way; then the audit
 	@$(BIN)/semel demo pipeline
 
-check: $(DEV)  ## formatter, linter, strict types
+check: $(DEV)  ## formatter, linter, strict types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/conftest.py
+	$(BIN)/lint-imports --no-logo
 
 test: check browser  ## check, then the fast tier of tests
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -101,4 +102,4 @@ prove-spark: $(DEV)  ## drivers of pipelines killed 20 times at random moments, 
 	$(BIN)/python bench/crashes.py
 
 clean:  ## remove what the rules above have made
-	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.version import __version__
+
 if TYPE_CHECKING:
     from semel.consumer.app import App as App
     from semel.consumer.backoff import Exponential as Exponential
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from semel.ledger.redis.ledger import RedisLedger as RedisLedger
     from semel.ledger.sqlite.ledger import SqliteLedger as SqliteLedger
     from semel.sqs.client import Client as Client
-
-__version__ = "0.1.0.dev0"
 
 _WHERE: Final = {
     "App": "consumer.app",
@@ -57,7 +57,9 @@ _WHERE: Final = {
     "idempotent": "ledger.idempotent.decorator",
 }
 _EXTRAS: Final = {"DynamoLedger": "dynamodb", "PostgresLedger": "postgres", "RedisLedger": "redis"}
-_PACKAGES: Final = frozenset({"broker", "consumer", "dlq", "doctor", "errors", "ledger", "spark", "sqs", "testing"})
+_PACKAGES: Final = frozenset(
+    {"broker", "consumer", "dlq", "doctor", "errors", "ledger", "messages", "spark", "sqs", "telemetry", "testing"}
+)
 # `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
 __all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]
 

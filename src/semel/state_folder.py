@@ -1,4 +1,4 @@
-"""Where Semel keeps what outlives a process: the audit log, snapshots, jobs, and who works right now.
+"""Where Semel keeps what outlives a process: the audit log, snapshots, jobs, and the registry of workers.
 
 One folder for each user, readable by nobody else: what is in it may quote messages.
 """
@@ -13,7 +13,7 @@ from semel.errors import SemelError
 
 
 def state_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """`$SEMEL_STATE`, else `$XDG_STATE_HOME/semel`, else `~/.local/state/semel`; made if it is not there."""
+    """`$SEMEL_STATE`, else `$XDG_STATE_HOME/semel`, else `~/.local/state/semel`; created if it does not exist."""
     known = os.environ if environment is None else environment
     if own := known.get("SEMEL_STATE"):
         folder = Path(own).expanduser()
@@ -24,7 +24,7 @@ def state_folder(environment: Mapping[str, str] | None = None) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise SemelError(
-            f"the state folder {folder} cannot be made: {error.strerror or error}; "
+            f"the state folder {folder} cannot be created: {error.strerror or error}; "
             "set SEMEL_STATE to a folder that this user may write to"
         ) from None
     return folder

@@ -62,7 +62,8 @@ class Service:
     def metric(self, kind: str, queue: str = "orders") -> int:
         """How often a fault was injected, as /metrics has it."""
         line = f'semel_faults_injected_total{{QueueName="{queue}",kind="{kind}"}} '
-        return sum(int(text.removeprefix(line)) for text in self.broker.metrics().splitlines() if text.startswith(line))
+        lines = [text for text in self.broker.metrics().splitlines() if text.startswith(line)]
+        return sum(int(float(text.removeprefix(line))) for text in lines)
 
     def put(self, body: bytes) -> Answer:
         host = urlsplit(self.broker.url)

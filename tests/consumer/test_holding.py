@@ -10,8 +10,8 @@ import pytest
 
 from driven import LEASE, Calls, Place, new_place, shop, take
 from semel import App, Context, Retry
-from semel.consumer.backoff import LONGEST
 from semel.ledger.contract import ClaimRequest, Status, Won
+from semel.messages.visibility import LONGEST
 
 HOUR = 3_600
 

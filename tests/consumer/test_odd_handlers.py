@@ -21,9 +21,10 @@ from driven import Place, letter, new_place
 from running_apps import client_of, running_app, send, until
 from semel import App, Batch, Context, Fixed, Reject, Retry, SemelError, Transaction
 from semel.broker import EmbeddedBroker, running
-from semel.consumer.backoff import LONGEST, Exponential
+from semel.consumer.backoff import Exponential
 from semel.ledger.contract import MAX_RESULT, Status
 from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.messages.visibility import LONGEST
 from semel.telemetry.logs import JsonFormatter, TextFormatter
 
 

@@ -169,7 +169,7 @@ def test_the_same_error_is_said_once_in_a_while_and_how_often_it_was_left_out(
     tried = ledger.calls
     place.clock.advance(6)
     worker.worker.work(lane)
-    assert f"(and {tried - 1} times more since it was last said)" in said()[1]
+    assert f"(repeated {tried - 1} more times since)" in said()[1]
     assert len(said()) == 2
 
 

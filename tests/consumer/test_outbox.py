@@ -14,7 +14,7 @@ from driven import Place, logged, new_place
 from semel import App, Transaction
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.explain import explain, text
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_what_sqs_refuses_is_counted_kept_and_tried_again_after_ever_longer_wait
     assert "nowhere" in error
     assert len(logged(caplog, "SQS refuses 1 messages of the outbox for nowhere")) == 1
     metrics = worker.worker.tools.metrics
-    assert (metrics.lane("nowhere").outbox_refused.count, metrics.lane("receipts").outbox_sent.count) == (1, 1)
+    assert (metrics.queue("nowhere").outbox_refused.count, metrics.queue("receipts").outbox_sent.count) == (1, 1)
     tried: list[int] = []
     for second in range(0, 400, 10):
         place.clock.advance(10)
@@ -139,9 +139,9 @@ def test_health_metrics_and_explain_show_what_is_stuck_in_the_outbox(
     assert report.outbox == 1
     assert (shown["waiting"], shown["refused"]) == (1, 1)
     assert [(it["queue"], it["key"], it["attempts"]) for it in shown["examples"]] == [("nowhere", "k-1", 1)]
-    assert "semel_outbox_waiting 1\n" in page
-    assert "semel_outbox_stuck 1\n" in page
-    assert 'semel_outbox_refused_total{queue="nowhere"} 1\n' in page
+    assert "semel_outbox_waiting 1.0\n" in page
+    assert "semel_outbox_stuck 1.0\n" in page
+    assert 'semel_outbox_refused_total{queue="nowhere"} 1.0\n' in page
     explained = text(explain(wanted))
     assert "1 messages to send, 1 refused by SQS" in explained
     assert "nowhere, key k-1, refused 1 times: " in explained

@@ -14,10 +14,10 @@ import pytest
 from driven import LEASE, Calls, Place, letter, logged, new_place, place_of, shop, take
 from semel import App, Context, Exponential, Fixed, Message, Reject, Retry, Skip
 from semel.broker import running
-from semel.consumer.backoff import LONGEST
 from semel.ledger.contract import Status
+from semel.messages.visibility import LONGEST
 from semel.sqs import Client
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.driver import Driver
 
 HOUR = 3_600
@@ -74,7 +74,7 @@ class TestDone:
         place.broker.faults.clear()
         worker.drain()
         assert calls.seen == [("7", 1)]
-        assert worker.consumer("orders").metrics.healed.count == 1
+        assert worker.consumer("orders").metrics.duplicates_deleted.count == 1
         assert place.is_empty()
 
     def test_a_message_that_is_delivered_again_to_its_own_worker_keeps_running_under_its_newest_handle(
@@ -196,7 +196,7 @@ class TestRetry:
         place.broker.faults.clear()
         place.clock.advance(LEASE + 1)
         other.drain()
-        assert other.consumer("orders").metrics.bounced.count == 3
+        assert other.consumer("orders").metrics.claimed_elsewhere.count == 3
         assert calls.seen == [("7", 2)]  # the dead worker's attempt and this one
 
 
@@ -436,14 +436,18 @@ class TestConflicts:
         assert place.is_empty()
         assert place.is_empty("dead")
         metrics = worker.consumer("orders").metrics
-        assert (metrics.different_payloads.count, metrics.healed.count, metrics.conflicts.count) == (28, 28, 0)
+        assert (metrics.different_payloads.count, metrics.duplicates_deleted.count, metrics.conflicts.count) == (
+            28,
+            28,
+            0,
+        )
         assert len(logged(caplog, "another payload")) == 1, "the log of the process is not flooded"
         place.clock.advance(61)
         place.send({"id": 7, "sent_at": 99})
         worker.drain()
         first, second = logged(caplog, "another payload")
         assert "'7'" in first
-        assert "and 27 times more" in second, "none is left out"
+        assert "repeated 27 more times" in second, "none is left out"
 
     def test_the_attempt_log_says_of_a_duplicate_that_its_body_differs(self, place: Place, tmp_path: Path) -> None:
         with closing(AttemptLog.open(str(tmp_path))) as log:
@@ -465,7 +469,7 @@ class TestConflicts:
         place.send({"id": 7, "sent_at": 2})
         second = place.worker(shop(calls))
         second.drain()
-        assert second.consumer("orders").metrics.bounced.count == 1
+        assert second.consumer("orders").metrics.claimed_elsewhere.count == 1
         assert second.consumer("orders").metrics.different_payloads.count == 0, "it comes again, and is counted then"
         first.worker.work(lane)
         place.clock.advance(LEASE + 3)

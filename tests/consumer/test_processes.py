@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from prometheus_client.core import Metric
+
 from semel.consumer.worker_process import CommandsInForce, MetricsHistory, RestartDelay
 from semel.telemetry.control import Action, Command
 from semel.telemetry.metrics import Metrics
 
 
-def page(completed: int) -> str:
+def page(completed: int) -> list[Metric]:
     """What a process with so many completed messages, and five slots free, replies."""
     metrics = Metrics()
-    lane = metrics.lane("orders")
+    lane = metrics.queue("orders")
     lane.completed.add(completed)
     lane.gauge("in_flight", lambda: 5.0)
-    return metrics.text()
+    return metrics.families()
 
 
-def value(text: str, name: str) -> float | None:
-    found = [
-        float(line.split()[-1]) for line in text.splitlines() if line.startswith(f'semel_{name}{{queue="orders"}}')
-    ]
+def value(families: list[Metric], name: str) -> float | None:
+    found = [sample.value for family in families for sample in family.samples if sample.name == f"semel_{name}"]
     return found[0] if found else None
+
+
+def samples(families: list[Metric]) -> int:
+    return sum(len(family.samples) for family in families)
 
 
 def test_a_worker_that_keeps_dying_is_restarted_more_and_more_slowly() -> None:
@@ -35,26 +39,26 @@ def test_a_worker_that_was_well_for_a_minute_is_restarted_at_once_again() -> Non
 
 def test_what_a_dead_process_has_counted_stays_in_the_sum_and_its_gauges_do_not() -> None:
     history = MetricsHistory()
-    alive = history.page(page(completed=3))
+    alive = history.families(page(completed=3))
     assert (value(alive, "completed_total"), value(alive, "in_flight")) == (3, 5)
-    silent = history.page(None)  # dead, and its supervisor has not noticed yet
+    silent = history.families(None)  # dead, and its supervisor has not noticed yet
     assert (value(silent, "completed_total"), value(silent, "in_flight")) == (3, None)
     history.process_died()
-    waiting = history.page(None)
+    waiting = history.families(None)
     assert (value(waiting, "completed_total"), value(waiting, "in_flight")) == (3, None)
-    restarted = history.page(page(completed=2))
+    restarted = history.families(page(completed=2))
     assert (value(restarted, "completed_total"), value(restarted, "in_flight")) == (5, 5)
 
 
-def test_however_often_a_worker_dies_its_metrics_take_the_space_of_one_page() -> None:
+def test_however_often_a_worker_dies_its_metrics_take_the_space_of_one_process() -> None:
     history = MetricsHistory()
     for _ in range(100):
-        history.page(page(completed=1))
+        history.families(page(completed=1))
         history.process_died()
-    total = history.page(page(completed=1))
+    total = history.families(page(completed=1))
     assert value(total, "completed_total") == 101
-    assert len(total) <= len(page(completed=101))
-    assert sum(len(text) for text in vars(history).values()) <= 2 * len(total)
+    assert samples(total) == samples(page(completed=101))
+    assert sum(samples(families) for families in vars(history).values()) <= 2 * samples(total)
 
 
 def test_a_worker_that_starts_later_gets_the_last_command_for_each_queue() -> None:

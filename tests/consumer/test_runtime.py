@@ -19,7 +19,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.ledger.contract import ClaimResult, LedgerUnavailable
 from semel.sqs import Queue
 from semel.sqs.errors import AccessDenied, QueueNotFound
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 
 
 @pytest.fixture

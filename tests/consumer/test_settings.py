@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from semel.consumer import settings
-from semel.consumer.backoff import seconds
 from semel.consumer.settings import Settings, duration_text
+from semel.durations import seconds
 from semel.errors import SemelError
 
 

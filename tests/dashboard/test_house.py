@@ -265,20 +265,20 @@ def test_a_worker_shows_what_it_has_in_hand_and_can_be_paused(
 ) -> None:
     id = place.orders.send(json.dumps({"key": "k1", "waits": True})).message_id
     assert worker["entered"].wait(60)
-    row = until(lambda: next((one for one in house.workers().workers if one.queues[0].in_hand), None), "the worker")
-    (held,) = row.queues[0].in_hand
+    row = until(lambda: next((one for one in house.workers().workers if one.queues[0].in_progress), None), "the worker")
+    (held,) = row.queues[0].in_progress
     assert (held.message_id, held.key, row.app, row.live) == (id, "k1", "shop:app", True)
     page = house.message("orders", id)
-    assert page.in_hand is not None
+    assert page.in_progress is not None
     assert "works on it" in page.stuck[0]
     assert house.queue("orders").row.workers == 1
     assert "paused" in house.control(row.id, "pause", "orders")
     assert house.workers().workers[0].paused
-    assert "3 at a time" in house.control(row.id, "concurrency", "orders", 3)
+    assert "the concurrency of orders to 3" in house.control(row.id, "concurrency", "orders", 3)
     assert house.workers().workers[0].queues[0].concurrency == 3
     house.control(row.id, "resume")
     assert not house.workers().workers[0].paused
-    with pytest.raises(HouseError, match="takes nothing from"):
+    with pytest.raises(HouseError, match="does not receive from"):
         house.control(row.id, "pause", "nope")
     with pytest.raises(NotThere):
         house.control("nobody", "pause")
@@ -293,7 +293,7 @@ def test_deliveries_are_held_against_effects(house: House, place: Shop, worker: 
     assert page.workers == 1
     (queue,) = [one for one in page.queues if one.queue == "orders"]
     assert queue.effects == 2
-    assert {one.cause for one in page.caught} == {"healed", "bounced", "fenced", "conflicts"}
+    assert {one.cause for one in page.caught} == {"duplicates_deleted", "claimed_elsewhere", "fenced", "conflicts"}
 
 
 def test_duplicates_are_told_by_their_cause_where_there_is_an_attempt_log(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_addresses_localhost_and_given_names_are_served(place: Shop) -> None:
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
         {"origin": "http://127.0.0.1:1"},  # another port is another site
+        {"referer": "http://evil.example/page"},
     ],
 )
 def test_a_foreign_page_changes_nothing(open_site: Site, place: Shop, headers: dict[str, str]) -> None:

@@ -64,7 +64,7 @@ def test_a_letter_speaks_as_the_attempt_log_does() -> None:
 
 def test_spark_makes_the_same_shapes(spark: SparkSession) -> None:
     from semel.doctor import figures
-    from semel.telemetry.attempt_log.log import Step
+    from semel.telemetry.attempt_log import Step
 
     schema = "queue string, message_id string, at double, step string, error string"
     rows = [("orders", f"m{n}", float(n), Step.REJECTED.value, error) for n, error in enumerate(ERRORS)]

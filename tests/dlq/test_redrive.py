@@ -290,7 +290,7 @@ def test_a_message_that_was_done_and_died_nevertheless_is_not_done_again(either:
     worker = either.place.worker(app)
     worker.drain()
     assert done == ["a1"]
-    assert worker.consumer(either.queue).metrics.healed.count == 1
+    assert worker.consumer(either.queue).metrics.duplicates_deleted.count == 1
     assert either.names() == []
 
 

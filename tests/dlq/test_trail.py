@@ -15,7 +15,7 @@ import pytest
 
 from semel.dlq import trail
 from semel.dlq.trail import Trail, TrailError
-from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 DAY = 86_400.0
 NOON = 1_794_830_400.0  # of a day

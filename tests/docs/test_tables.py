@@ -10,7 +10,7 @@ from semel.consumer.settings import OPTIONS
 from semel.spark.pipeline import metrics as pipeline
 from semel.spark.pipeline.snapshot import Snapshot, State
 from semel.telemetry import metrics as consumer
-from semel.telemetry.attempt_log.log import SPARK_SCHEMA, Step
+from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")
@@ -27,9 +27,9 @@ def table(page: str, heading: str) -> set[str]:
 def exposed() -> set[str]:
     """The metrics that Prometheus would read from a consumer and from a pipeline."""
     of_consumer = consumer.Metrics()
-    lane = of_consumer.lane("orders")
+    queue = of_consumer.queue("orders")
     for gauge in consumer.GAUGES:
-        lane.gauge(gauge, lambda: 0.0)
+        queue.gauge(gauge, lambda: 0.0)
     snapshot = Snapshot("shop", "1", "table", State.RUNNING, 1, "host", "1", 0.0, 0.0, backlog={"orders": 1})
     of_pipeline = pipeline.Metrics(lambda: snapshot, ("orders",))
     return set(re.findall(r"^(semel_\w+)", of_consumer.text() + of_pipeline.text(), re.MULTILINE))

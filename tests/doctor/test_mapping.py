@@ -16,7 +16,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.mapping import DEFAULT_WORDS, Mapping, parse, parse_path, written
 from semel.doctor.model import Quality
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 ISO: Final = "2026-11-16T12:00:00Z"

@@ -17,7 +17,7 @@ from semel.doctor import logs, remote
 from semel.doctor.errors import DoctorError
 from semel.doctor.mapping import parse
 from semel.doctor.model import Quality
-from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 

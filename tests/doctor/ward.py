@@ -14,7 +14,7 @@ from typing import Any
 
 from driven import LEASE, Place, new_place
 from semel import App, Context, Reject, Retry
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.driver import Driver
 
 Truth = dict[str, dict[str, int]]  # queue -> cause -> duplicates

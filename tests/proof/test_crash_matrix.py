@@ -193,7 +193,7 @@ def test_row_6_a_lost_delete_is_healed_by_the_next_delivery(case: Case) -> None:
     place.clock.advance(LEASE + 1)
     place.broker.faults.clear()
     assert worker.drain() == 0
-    assert worker.consumer("orders").metrics.healed.count == 1
+    assert worker.consumer("orders").metrics.duplicates_deleted.count == 1
     case.assert_done_once()
 
 
@@ -362,7 +362,7 @@ def test_row_9_of_two_copies_one_runs_and_the_other_waits_for_the_rest_of_the_le
     def meanwhile(_ctx: Context) -> None:
         place.clock.advance(10)
         second.drain()
-        assert second.consumer("orders").metrics.bounced.count == 1
+        assert second.consumer("orders").metrics.claimed_elsewhere.count == 1
         assert LEASE - 10 <= place.hidden_for() <= LEASE - 10 + 2
 
     first = case.worker(before=meanwhile)

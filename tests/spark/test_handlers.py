@@ -74,8 +74,8 @@ def test_each_effect_is_once_whatever_is_doubled_or_replayed(shop: Shop) -> None
     app = shop.app()
     found = made({"id": place % 60, "message": f"m{place}"} for place in range(100))
     first, second = run(shop, app, found), run(shop, app, found)
-    assert (first["completed"], first["healed"]) == (60, 40)
-    assert second == {"received": 100, "healed": 100, "deleted": 100}
+    assert (first["completed"], first["duplicates_deleted"]) == (60, 40)
+    assert second == {"received": 100, "duplicates_deleted": 100, "deleted": 100}
     assert sorted(map(int, shop.effects())) == list(range(60))
 
 
@@ -231,7 +231,7 @@ def test_a_message_that_waits_for_long_goes_back_to_its_queue_as_the_same_messag
         assert json.loads(str(told["semel-dead-letter"]))["attempts"] == 3
         assert json.loads(str(told["semel-dead-letter"]))["message_id"] == "first"
         # A second copy, as a crash after the sending back leaves one: it is known.
-        assert run(shop, app, found) == {"received": 1, "healed": 1, "deleted": 1}
+        assert run(shop, app, found) == {"received": 1, "duplicates_deleted": 1, "deleted": 1}
         assert not all_of(dead)
 
 
@@ -530,7 +530,7 @@ def test_spark_runs_the_handlers_of_an_app_each_effect_once(spark: SparkSession,
     report = on_spark(shop, app, max_messages=60, attempt_log=ledger_log)
     assert report.error is None
     assert (report.completed, report.unfinished, report.waiting) == (79, (), {})
-    assert (report.counts["orders"]["healed"], report.counts["orders"]["rejected"]) == (20, 1)
+    assert (report.counts["orders"]["duplicates_deleted"], report.counts["orders"]["rejected"]) == (20, 1)
     assert sorted(map(int, shop.effects())) == [place for place in range(80) if place != 33]
     assert [message.attributes["semel-reason"].value for message in all_of(dead)] == ["out of attempts"]
     told = [json.loads(line) for file in Path(ledger_log).rglob("*.jsonl") for line in file.read_text().splitlines()]

@@ -368,7 +368,7 @@ def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(
         running_ = shop.until(lambda found: found.totals.rows == 5 and found.state is State.RUNNING)
         assert status.show(shop.pipeline) == 0
         with urlopen(f"{running_.health}/metrics") as answer:
-            assert b'semel_completed_total{queue="orders",pipeline="orders"} 5' in answer.read()
+            assert b'semel_completed_total{pipeline="orders",queue="orders"} 5.0' in answer.read()
         with urlopen(f"{running_.health}/health/ready") as answer:
             assert answer.status == 200
         with pytest.raises(SemelError, match=f"in use by pid {os.getpid()}"):

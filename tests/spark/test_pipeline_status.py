@@ -337,14 +337,14 @@ def metrics() -> Metrics:
 
 def test_metrics_have_the_consumers_names_where_they_mean_the_same() -> None:
     text = metrics().text()
-    labels = 'queue="orders",pipeline="orders"'
-    assert f"semel_received_total{{{labels}}} 15" in text
-    assert f"semel_completed_total{{{labels}}} 10" in text
-    assert f'semel_healed_total{{{labels},by="redelivered"}} 2' in text
-    assert f'semel_healed_total{{{labels},by="key"}} 1' in text
-    assert f'semel_rejected_total{{{labels},reason="say \\"no\\""}} 2' in text
-    assert f"semel_backlog_messages{{{labels}}} 5" in text
-    assert f'semel_batch_seconds_bucket{{{labels},le="0.5"}} 1' in text
+    labels = 'pipeline="orders",queue="orders"'
+    assert f"semel_received_total{{{labels}}} 15.0" in text
+    assert f"semel_completed_total{{{labels}}} 10.0" in text
+    assert f'semel_duplicates_deleted_total{{by="redelivered",{labels}}} 2.0' in text
+    assert f'semel_duplicates_deleted_total{{by="key",{labels}}} 1.0' in text
+    assert f'semel_rejected_total{{{labels},reason="say \\"no\\""}} 2.0' in text
+    assert f"semel_backlog_messages{{{labels}}} 5.0" in text
+    assert f'semel_batch_seconds_bucket{{le="0.5",{labels}}} 1.0' in text
 
 
 def test_prometheus_can_read_the_page() -> None:

@@ -9,16 +9,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
-from semel import __version__
 from semel.broker.clock import Clock, ManualClock
 from semel.broker.engine import Caller, Engine, Wanted
 from semel.broker.engine.peeking import STATES
 from semel.broker.faults import MEANING, FaultError, Faults
 from semel.broker.history import History
 from semel.broker.http import Request, render
-from semel.broker.metrics import exposition
 from semel.sqs import limits
 from semel.sqs.errors import ServiceError
+from semel.version import __version__
 
 PREFIX: Final = "/_semel/"
 _MAX_PEEKED: Final = 1_000
@@ -88,6 +87,8 @@ class Admin:
         method = "GET" if request.method == "HEAD" else request.method
         match method, *unquote(url.path).strip("/").split("/"):
             case "GET", "metrics":
+                from semel.broker.metrics import exposition
+
                 return lambda now: exposition(self._engine, self._faults, now)
             case "GET", "_semel", "health":
                 return lambda now: {"status": "ok", "version": __version__, "now": now / 1000}

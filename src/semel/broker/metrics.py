@@ -1,13 +1,20 @@
-"""Queue metrics in Prometheus' text format, under the names that CloudWatch gives them."""
+"""Queue metrics in Prometheus' text format, under the names that CloudWatch gives them.
+
+Import this where a page is made: a broker in a test starts without prometheus_client."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
+
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from semel.broker.engine import Engine
 from semel.broker.faults import Faults
 
-# (name, type, help, the engine's counter)
+# (name, help, the engine's counter)
 _COUNTERS: Final = (
     ("NumberOfMessagesSent", "Messages sent, the deduplicated ones included.", "sent"),
     ("NumberOfMessagesReceived", "Messages handed out.", "received"),
@@ -25,39 +32,38 @@ _GAUGES: Final = (
 )
 
 
+class _Page(Collector):
+    def __init__(self, families: Iterator[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families
+
+
 def exposition(engine: Engine, faults: Faults, now: int) -> str:
     """All metrics of all queues. Counters start at 0 when the broker starts."""
+    return generate_latest(_Page(_families(engine, faults, now))).decode()
+
+
+def _families(engine: Engine, faults: Faults, now: int) -> Iterator[Metric]:
     totals = engine.store.totals
-    names = sorted(engine.store.queues)
-    measures = {name: engine.measure(name, now) for name in names}
-    lines: list[str] = []
-
-    def metric(name: str, kind: str, text: str, samples: list[tuple[str, float]]) -> None:
-        lines.append(f"# HELP {name} {text}")
-        lines.append(f"# TYPE {name} {kind}")
-        lines.extend(
-            f"{name}{labels} {value:.3f}" if value % 1 else f"{name}{labels} {int(value)}" for labels, value in samples
-        )
-
-    for name, text, counter in _COUNTERS:
-        metric(f"sqs_{name}_total", "counter", text, [(_labels(queue), totals[queue, counter]) for queue in names])
-    for name, text, field in _GAUGES:
-        metric(f"sqs_{name}", "gauge", text, [(_labels(queue), getattr(measures[queue], field)) for queue in names])
-    lines += ["# HELP sqs_SentMessageSize Bytes of the messages sent.", "# TYPE sqs_SentMessageSize summary"]
-    for queue in names:
-        lines.append(f"sqs_SentMessageSize_sum{_labels(queue)} {totals[queue, 'sent_bytes']}")
-        lines.append(f"sqs_SentMessageSize_count{_labels(queue)} {totals[queue, 'sent']}")
-    injected = sorted(faults.counts_by_queue().items())
-    metric(
-        "semel_faults_injected_total",
-        "counter",
-        "Faults that the broker injected on purpose.",
-        [(_labels(queue, kind), count) for (kind, queue), count in injected],
-    )
-    return "\n".join(lines) + "\n"
-
-
-def _labels(queue: str, kind: str | None = None) -> str:
-    # Queue names and kinds have no character that needs escaping; a name that a client made up may.
-    safe = queue.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{{QueueName="{safe}"}}' if kind is None else f'{{QueueName="{safe}",kind="{kind}"}}'
+    measures = {name: engine.measure(name, now) for name in sorted(engine.store.queues)}
+    for name, about, total in _COUNTERS:
+        family = Metric(f"sqs_{name}", about, "counter")
+        for queue in measures:
+            family.add_sample(f"sqs_{name}_total", {"QueueName": queue}, totals[queue, total])
+        yield family
+    for name, about, field in _GAUGES:
+        family = Metric(f"sqs_{name}", about, "gauge")
+        for queue, measured in measures.items():
+            family.add_sample(f"sqs_{name}", {"QueueName": queue}, getattr(measured, field))
+        yield family
+    sizes = Metric("sqs_SentMessageSize", "Bytes of the messages sent.", "summary")
+    for queue in measures:
+        sizes.add_sample("sqs_SentMessageSize_sum", {"QueueName": queue}, totals[queue, "sent_bytes"])
+        sizes.add_sample("sqs_SentMessageSize_count", {"QueueName": queue}, totals[queue, "sent"])
+    yield sizes
+    injected = Metric("semel_faults_injected", "Faults that the broker injected on purpose.", "counter")
+    for (kind, queue), count in sorted(faults.counts_by_queue().items()):
+        injected.add_sample("semel_faults_injected_total", {"QueueName": queue, "kind": kind}, count)
+    yield injected

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from semel import __version__
 from semel.cli.errors import UsageError
 from semel.errors import SemelError
+from semel.version import __version__
 
 
 class Parser(argparse.ArgumentParser):

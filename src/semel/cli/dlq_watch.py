@@ -15,8 +15,8 @@ from semel.cli import dlq_options as options
 from semel.cli import dlq_text as text
 from semel.cli.dlq_options import command
 from semel.cli.errors import UsageError
-from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
+from semel.signals import OnSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

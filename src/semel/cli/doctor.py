@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import doctor_options as options
 from semel.cli.errors import UsageError
 from semel.cli.progress import Progress
-from semel.consumer.signals import Herald
 from semel.errors import SemelError
 from semel.extras import require
+from semel.signals import SignalNotifier
 
 if TYPE_CHECKING:
     from semel.doctor.examine import Request
@@ -201,13 +201,13 @@ def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: 
 def _set_by_sigterm() -> Iterator[threading.Event]:
     """SIGTERM ends the watch after the examination under way; Ctrl-C ends it at once."""
     stop = threading.Event()
-    herald = Herald(stop.set)
-    before = signal.signal(signal.SIGTERM, lambda _number, _frame: herald.tell())
+    notifier = SignalNotifier(stop.set)
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: notifier.notify())
     try:
         yield stop
     finally:
         signal.signal(signal.SIGTERM, before)
-        herald.close()
+        notifier.close()
 
 
 def _check_output(given: argparse.Namespace) -> None:

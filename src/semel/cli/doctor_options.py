@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.cli import options
 from semel.cli.errors import UsageError
-from semel.consumer.backoff import seconds
+from semel.durations import seconds
 from semel.errors import SemelError
 
 if TYPE_CHECKING:

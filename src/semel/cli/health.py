@@ -29,13 +29,13 @@ def add_to(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("address", metavar="[HOST:]PORT|URL", help="where it listens")
-    parser.add_argument("--json", action="store_true", help="print all that it says")
+    parser.add_argument("address", metavar="[HOST:]PORT|URL", help="address of the health endpoint")
+    parser.add_argument("--json", action="store_true", help="print the whole answer as JSON")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.telemetry.health_server import ask
+    from semel.telemetry.worker_client import get_health
 
     address: str = given.address
     if "://" not in address:
@@ -43,12 +43,12 @@ def run(given: argparse.Namespace) -> int:
         address = f"http://{host or '127.0.0.1'}:{port}"
     with wrong_usage(given.address):
         urlsplit(address).port  # noqa: B018 - it is a number, or this raises
-    found = ask(address)
+    health = get_health(address)
     if given.json:
-        print(json.dumps({"live": found.live, "ready": found.ready, **found.details}, indent=2))
+        print(json.dumps({"live": health.live, "ready": health.ready, **health.details}, indent=2))
     else:
-        print(f"{'live' if found.live else 'not live'}, {'ready' if found.ready else 'not ready'}")
-        for name, lane in found.details.get("lanes", {}).items():
+        print(f"{'live' if health.live else 'not live'}, {'ready' if health.ready else 'not ready'}")
+        for name, lane in health.details.get("lanes", {}).items():
             polled = "paused" if lane.get("paused") else f"last poll {lane['seconds_since_poll']} s ago"
-            print(f"  {name}: {lane['in_hand']} in hand, {polled}")
-    return 0 if found.live and found.ready else 1
+            print(f"  {name}: {lane['in_progress']} in progress, {polled}")
+    return 0 if health.live and health.ready else 1

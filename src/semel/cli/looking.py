@@ -36,7 +36,7 @@ def add_control_token(parser: Any) -> None:
         "--control-token",
         metavar="TOKEN",
         default=os.environ.get("SEMEL_CONTROL_TOKEN"),
-        help="token of the workers' control endpoint (default: $SEMEL_CONTROL_TOKEN)",
+        help="bearer token for the workers' /workers and /control (default: $SEMEL_CONTROL_TOKEN)",
     )
 
 

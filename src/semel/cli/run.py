@@ -178,8 +178,9 @@ def run(given: argparse.Namespace) -> int:
 
 def _run_options(given: argparse.Namespace) -> RunOptions:
     """Raises UsageError for what is wrong whatever the app is."""
-    from semel.consumer import backoff, settings
+    from semel.consumer import settings
     from semel.consumer.app_loader import RunOptions
+    from semel.durations import seconds
     from semel.telemetry import endpoint
 
     _check_engine(given)
@@ -193,7 +194,7 @@ def _run_options(given: argparse.Namespace) -> RunOptions:
     drain = None
     if given.drain is not None:
         with wrong_usage("--drain"):
-            drain = backoff.seconds(given.drain)
+            drain = seconds(given.drain)
     if given.health is not None:
         with wrong_usage("--health"):
             endpoint.parse(given.health)

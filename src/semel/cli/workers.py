@@ -1,4 +1,4 @@
-"""`semel workers`: who works on what, and telling them to pause, resume, take more or fewer at a time, or stop."""
+"""`semel workers`: list the workers and their messages; pause, resume, resize or stop them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _EXAMPLES = """\
 examples:
   semel workers                              all workers of this user on this
                                              machine, and their messages
-  semel workers pause --queue orders         receive nothing more from orders;
-                                             what is in progress goes on
+  semel workers pause --queue orders         stop receiving from orders; finish
+                                             the messages in progress
   semel workers resume
-  semel workers concurrency 8 --queue orders eight at a time, in each process
-  semel workers stop --worker 10.0.0.5:8080  as SIGTERM does: what is in
-                                             progress is finished first
+  semel workers concurrency 8 --queue orders 8 messages at a time, per process
+  semel workers stop --worker 10.0.0.5:8080  as SIGTERM: finish the messages in
+                                             progress, then exit
   semel workers --json |
     jq '.[].queues.orders.messages[] | select(.since > 600)'
 
 exit codes:
   0  done
-  1  at least one worker did not answer, or would not
+  1  at least one worker did not answer, or refused
   2  wrong usage
 """
 
@@ -39,30 +39,30 @@ exit codes:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "workers",
-        help="see what workers do; pause, resume, resize or stop them",
-        description="Ask the workers that `semel run --health` started, or tell them what to do.",
+        help="list workers and their messages; pause, resume, resize or stop them",
+        description="List or control workers that were started with `semel run --health`.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = ("ls", "pause", "resume", "concurrency", "stop")
     parser.add_argument("action", nargs="?", default="ls", choices=actions, help="what to do (default ls)")
-    parser.add_argument("value", nargs="?", type=int, metavar="N", help="with concurrency: so many at a time")
-    parser.add_argument("--queue", metavar="NAME", help="only this queue; default: all queues of a worker")
+    parser.add_argument("value", nargs="?", type=int, metavar="N", help="messages at a time, per process (concurrency)")
+    parser.add_argument("--queue", metavar="NAME", help="only this queue (default: all queues of a worker)")
     parser.add_argument(
         "--worker",
         action="append",
         default=[],
         metavar="ID|HOST:PORT",
-        help="only this one: its id, or where its health endpoint is; may be repeated",
+        help="only this worker: its id, or the address of its health endpoint; may be repeated",
     )
     add_control_token(parser)
-    parser.add_argument("--all", action="store_true", help="with stop: all of them")
-    parser.add_argument("--json", action="store_true", help="print all that they say")
+    parser.add_argument("--all", action="store_true", help="with stop: stop all workers")
+    parser.add_argument("--json", action="store_true", help="print the whole answers as JSON")
     parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Answer:
     """What one worker answered; `error`: why it did not."""
 
     worker: str
@@ -75,41 +75,41 @@ def run(given: argparse.Namespace) -> int:
     from semel.state_folder import state_folder
     from semel.telemetry.control import Command
 
-    if given.action != "ls":  # whatever is wrong with it is said before anybody is told
+    if given.action != "ls":  # what is wrong with it is said before any worker is asked
         if given.action == "concurrency" and given.value is None:
-            raise UsageError("concurrency takes a number: semel workers concurrency 8")
+            raise UsageError("concurrency needs a number: semel workers concurrency 8")
         with wrong_usage():
             Command.read({"action": given.action, "queue": given.queue, "value": given.value})
     elif given.value is not None:
-        raise UsageError(f"{given.value} is for concurrency: semel workers concurrency {given.value}")
+        raise UsageError(f"only concurrency takes a number: semel workers concurrency {given.value}")
     if given.action == "stop" and not given.worker and not given.all:
-        raise UsageError("name the worker that is to stop with --worker, or say --all")
+        raise UsageError("name the worker with --worker, or use --all")
     chosen = _chosen(given.worker, state_folder())
     log = _Log(given) if given.action != "ls" else None
     if log is not None:
         log.begun([worker for worker, _ in chosen])
-    said = _ask_all(given, chosen)
+    answers = _ask_all(given, chosen)
     if log is not None:
-        log.ended(said)
+        log.ended(answers)
     if given.json:
-        shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in said]
+        shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
         print(json.dumps(shown, indent=2))
     else:
-        for one in said:
+        for one in answers:
             print(_listed(one, given.queue) if given.action == "ls" else f"{one.worker}: {_outcome(one)}")
-    return 1 if any(one.error for one in said) else 0
+    return 1 if any(answer.error for answer in answers) else 0
 
 
 def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
-    """(id, URL) of each worker that is meant."""
+    """(id, URL) of each chosen worker."""
     from semel.telemetry import worker_registry as registry
 
-    known = {note.id: note.url for note in registry.workers(folder)}
+    known = {entry.id: entry.url for entry in registry.workers(folder)}
     if not wanted:
         if not known:
             raise SemelError(
-                "no worker of this user runs on this machine with a health endpoint: start one with "
-                "`semel run APP --health 0`, or name it: --worker HOST:PORT"
+                "no worker with a health endpoint was found for this user on this machine: start one with "
+                "`semel run APP --health 0`, or name one: --worker HOST:PORT"
             )
         return list(known.items())
     found = []
@@ -119,7 +119,7 @@ def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
         elif name.rpartition(":")[2].isdigit():
             found.append((name, _url(name)))
         else:
-            raise SemelError(f"there is no worker {name!r}; there are {', '.join(known) or 'none'}, or give HOST:PORT")
+            raise SemelError(f"there is no worker {name!r}; known are {', '.join(known) or 'none'}; or give HOST:PORT")
     return found
 
 
@@ -130,34 +130,34 @@ def _url(address: str) -> str:
     return f"http://{host or '127.0.0.1'}:{port}"
 
 
-def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> list[_Said]:
+def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> list[_Answer]:
     """Side by side, on threads that nobody waits for after a Ctrl-C."""
-    said: dict[int, _Said] = {}
+    answers: dict[int, _Answer] = {}
 
     def ask(place: int) -> None:
-        said[place] = _ask(given, *chosen[place])
+        answers[place] = _ask(given, *chosen[place])
 
     threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(len(chosen))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [said[place] for place in range(len(chosen))]
+    return [answers[place] for place in range(len(chosen))]
 
 
-def _ask(given: argparse.Namespace, worker: str, url: str) -> _Said:
-    from semel.telemetry import control_client
+def _ask(given: argparse.Namespace, worker: str, url: str) -> _Answer:
+    from semel.telemetry import worker_client
 
     try:
         if given.action == "ls":
-            return _Said(worker, url, control_client.look(url, token=given.control_token))
-        answer = control_client.tell(url, given.action, queue=given.queue, value=given.value, token=given.control_token)
-        return _Said(worker, url, answer)
+            return _Answer(worker, url, worker_client.get_worker(url, token=given.control_token))
+        command = {"queue": given.queue, "value": given.value, "token": given.control_token}
+        return _Answer(worker, url, worker_client.send_command(url, given.action, **command))
     except SemelError as error:
-        return _Said(worker, url, error=str(error))
+        return _Answer(worker, url, error=str(error))
 
 
-def _outcome(one: _Said) -> str:
+def _outcome(one: _Answer) -> str:
     return one.error or str((one.answer or {}).get("done", "done"))
 
 
@@ -174,8 +174,8 @@ class _Log:
         for worker in workers:
             self._log.write(self._who, outcome="begun", **self._of(worker))
 
-    def ended(self, said: Sequence[_Said]) -> None:
-        for one in said:
+    def ended(self, answers: Sequence[_Answer]) -> None:
+        for one in answers:
             outcome = f"failed: {one.error}" if one.error else f"done: {_outcome(one)}"
             if problem := self._log.add(self._who, outcome=outcome, **self._of(one.worker)):
                 print(f"semel workers: {problem}", file=sys.stderr)
@@ -186,7 +186,7 @@ class _Log:
         return {"action": f"{given.action} worker", "queue": given.queue or "", "details": details}
 
 
-def _listed(one: _Said, only: str | None) -> str:
+def _listed(one: _Answer, only: str | None) -> str:
     if one.answer is None:
         return f"{one.worker}: {one.error}"
     found = one.answer
@@ -195,15 +195,15 @@ def _listed(one: _Said, only: str | None) -> str:
     for name, queue in sorted(found["queues"].items()):
         if only is not None and name != only:
             continue
-        state = "paused" if queue["paused"] else f"{queue['concurrency']} at a time"
-        lines.append(f"  {name}: {state}, {queue['in_hand']} in hand")
+        state = "paused" if queue["paused"] else f"concurrency {queue['concurrency']}"
+        lines.append(f"  {name}: {state}, {queue['in_progress']} in progress")
         lines += [
             f"    {message['message_id']}  {message['state']} for {_span(message['since'])}, attempt "
             f"{message['attempt']}, heartbeat {_span(message['heartbeat_age'])} ago, key {message['key']!r}"
             for message in queue["messages"][:10]
         ]
-        if queue["in_hand"] > 10:
-            lines.append(f"    … and {queue['in_hand'] - 10:,} more: --json shows up to 1,000, the longest first")
+        if queue["in_progress"] > 10:
+            lines.append(f"    … and {queue['in_progress'] - 10:,} more: --json shows up to 1,000, the longest first")
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from semel.consumer.reporter import Reporter
 from semel.consumer.stage import Stage, Threads
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 CALL: Final = 10  # messages
 MOST_THREADS: Final = 8

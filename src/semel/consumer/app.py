@@ -6,7 +6,6 @@ The rule: whatever could not work is an error before the first message is receiv
 from __future__ import annotations
 
 import gc
-import json
 import os
 import socket
 import sys
@@ -14,27 +13,26 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.consumer import key_rules, preflight
 from semel.consumer import settings as settings_
-from semel.consumer.backoff import Duration, seconds
 from semel.consumer.context import Context, current, logger
+from semel.consumer.control import RuntimeControl
 from semel.consumer.handler import Handler, inspect_handler
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.report import Report
 from semel.consumer.runtime import Runtime
-from semel.consumer.signals import OnSignals
+from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
+from semel.messages.dead_letter_queue import create_dead_letter_queue
 from semel.messages.keys import KeySpec, PayloadSpec
-from semel.sqs import Client, limits
+from semel.signals import OnSignals
+from semel.sqs import Client
 from semel.telemetry import endpoint, logs
-from semel.telemetry.attempt_log.log import AttemptLog
-from semel.telemetry.control import Identity, RuntimeControl
-
-if TYPE_CHECKING:
-    from semel.sqs import Queue
+from semel.telemetry.attempt_log import AttemptLog
+from semel.telemetry.control import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -183,7 +181,7 @@ class App:
         tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **given)
         if log is not None:
             opened = log
-            tools.metrics.lane().counter("attempts_dropped", lambda: opened.dropped)
+            tools.metrics.queue().counter("attempts_dropped", lambda: opened.dropped)
         return tools
 
     def connect_to(
@@ -285,7 +283,7 @@ class App:
         queue = client.queue(handler.queue)
         attributes = queue.attributes()
         if create_dlq and "RedrivePolicy" not in attributes and "dead_letter" not in handler.options:
-            attributes = create_dead_letter_queue(client, queue)
+            attributes = create_dead_letter_queue(client, queue, logger)
         resolved = settings_.resolve(
             queue=queue.name,
             command_line=command_line,
@@ -336,18 +334,3 @@ def _warn_of_new_keys(setups: Sequence[QueueSetup], ledger: Ledger) -> None:
             rules[scope],
             former,
         )
-
-
-def create_dead_letter_queue(client: Client, queue: Queue) -> dict[str, str]:
-    name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
-    wanted = {"MessageRetentionPeriod": str(limits.MAX_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
-    created = client.create_queue(name, wanted)
-    policy = json.dumps({"deadLetterTargetArn": created.arn, "maxReceiveCount": settings_.RECOMMENDED_RECEIVES})
-    queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
-    logger.warning(
-        "created the dead-letter queue %s for %s: SQS moves a message there after %d receives (maxReceiveCount)",
-        name,
-        queue.name,
-        settings_.RECOMMENDED_RECEIVES,
-    )
-    return queue.attributes()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from semel.consumer.backoff import Duration
 from semel.consumer.outcomes import Outcome, Reject, Retry, Skip
+from semel.durations import Duration
 
 if TYPE_CHECKING:
     from semel.consumer.context import Context, Message

@@ -15,8 +15,8 @@ from semel.consumer.delivery import Delivery
 from semel.consumer.in_flight import InFlight
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup
-from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.ledger.contract import Ledger, LedgerError
+from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
 from semel.sqs.errors import SqsError
 
 EMPTY_POLLS: Final = 2

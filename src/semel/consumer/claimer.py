@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described, is_failure
 from semel.consumer.in_flight import InFlight
 from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.lifecycle import Event, State
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Stage, Threads
+from semel.failures import described, is_failure
 from semel.ledger.contract import ClaimRequest, ClaimResult, Conflict, Done, Held, LedgerError, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes
 from semel.messages.decoding import Undecodable
 from semel.messages.keys import NONE, Key, NoKey, own_id, scoped
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 AT_ONCE: Final = 300
 MOST_THREADS: Final = 2
@@ -204,10 +204,10 @@ class Claimer(Stage[Delivery]):
                         metrics.taken_over.add(1)
                     reporter.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,), error=delivery.error)
                 case Done():
-                    metrics.healed.add(1)
+                    metrics.duplicates_deleted.add(1)
                     reporter.log(Step.DUPLICATE, (delivery,), error=delivery.error)
                 case Held(remaining=remaining):
-                    metrics.bounced.add(1)
+                    metrics.claimed_elsewhere.add(1)
                     reporter.log(Step.BOUNCED, (delivery,), remaining)
                 case Conflict():
                     metrics.conflicts.add(1)

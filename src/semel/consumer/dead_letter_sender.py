@@ -16,7 +16,7 @@ from semel.consumer.stage import Stage, Threads
 from semel.messages import dead_letter_attributes
 from semel.sqs import Attribute, Entry, Queue, Sent
 from semel.sqs.errors import BadRequest, SqsError
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 CALL: Final = 10  # messages
 NO_QUEUE: Final = "there is no dead-letter queue: set a RedrivePolicy, dead_letter=…, or run with --create-dlq"

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import orjson
 
-from semel.consumer.backoff import seconds
 from semel.consumer.batch import Batch
 from semel.consumer.claimer import STARTED
 from semel.consumer.context import CURRENT, logger
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described, is_failure, text_of
 from semel.consumer.in_flight import InFlight
 from semel.consumer.lifecycle import Event, State
 from semel.consumer.outcomes import Lost, Reject, Retry, Skip
+from semel.durations import seconds
 from semel.errors import SemelError
+from semel.failures import described, is_failure, text_of
 from semel.ledger import callables
 from semel.ledger.contract import (
     Completion,
@@ -33,7 +33,7 @@ from semel.ledger.contract import (
     Transaction,
     check_result,
 )
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 MARGIN: Final = 0.5  # seconds before the end of its claim at which a message is no longer started
 LOOKS: Final = 5  # times that an unknown outcome is looked up before the next delivery is left to find out

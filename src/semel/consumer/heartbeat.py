@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
-from semel.consumer.backoff import LONGEST
-from semel.consumer.backoff import MARGIN as CAP_MARGIN
 from semel.consumer.delivery import Delivery
 from semel.consumer.handler_caller import MARGIN
 from semel.consumer.in_flight import InFlight
@@ -28,9 +26,11 @@ from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.lifecycle import BEATING, LEASED, State
 from semel.consumer.stage import IDLE
 from semel.ledger.contract import Claim, LedgerError, LedgerUnavailable
+from semel.messages.visibility import LONGEST
+from semel.messages.visibility import MARGIN as CAP_MARGIN
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 SHARE: Final = 1 / 3
 AT_ONCE: Final = 100  # messages of one queue in one round; ten a call

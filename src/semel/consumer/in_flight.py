@@ -12,16 +12,18 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from semel.consumer.admission import Admission, Prefetch
-from semel.consumer.backoff import Exponential, seconds, visibility_for
+from semel.consumer.backoff import Exponential
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described, is_failure
 from semel.consumer.lifecycle import ENDS, TABLE, Action, Event, State, step
 from semel.consumer.queue_setup import QueueSetup
 from semel.consumer.reporter import Reporter
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Inbox
-from semel.telemetry.attempt_log.log import Step
+from semel.durations import seconds
+from semel.failures import described, is_failure
+from semel.messages.visibility import visibility_for
+from semel.telemetry.attempt_log import Step
 
 JITTER: Final = 2.0  # seconds, at most, that a message claimed elsewhere is hidden beyond the other worker's lease
 DLQ_FAILED_ATTEMPT: Final = 20  # what cannot be moved to a dead-letter queue waits as if it had failed this often

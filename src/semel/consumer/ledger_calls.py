@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from semel.consumer.failures import described
+from semel.failures import described
 from semel.ledger.contract import LedgerError, LedgerUnavailable
 
 T = TypeVar("T")

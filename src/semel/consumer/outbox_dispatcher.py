@@ -18,7 +18,7 @@ from semel.ledger.outgoing import DEFAULT_GROUP
 from semel.messages.dead_letter_attributes import CARRIED_KEY
 from semel.sqs import Client, Entry, Failure, Sent
 from semel.sqs.errors import AccessDenied, BadRequest, CredentialsRefused, SqsError
-from semel.telemetry.attempt_log.log import Attempt, Step
+from semel.telemetry.attempt_log import Attempt, Step
 
 AT_ONCE: Final = 100
 FIRST_WAIT: Final = 30.0  # seconds after the first refusal; they double
@@ -176,7 +176,7 @@ def _put_off(ledger: Ledger, name: str, refused: Sequence[tuple[Outgoing, str]])
 
 def _count(tools: Tools, name: str, taken: Sequence[Outgoing], refused: int) -> None:
     queue = name.rstrip("/").replace(":", "/").rpartition("/")[2]  # also of a URL or an ARN
-    metrics = tools.metrics.lane(queue)
+    metrics = tools.metrics.queue(queue)
     metrics.outbox_sent.add(len(taken))
     metrics.outbox_refused.add(refused)
     if tools.log is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semel.consumer.backoff import Duration, seconds
+from semel.durations import Duration, seconds
 from semel.errors import SemelError
 
 

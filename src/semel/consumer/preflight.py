@@ -20,18 +20,12 @@ from semel.sqs.hosts import is_loopback
 
 if TYPE_CHECKING:
     from semel.consumer.queue_setup import QueueSetup
-    from semel.ledger.contract import Ledger
+    from semel.messages.dead_letter_queue import MAX_REDELIVERY, redelivery_period
+from semel.ledger.contract import Ledger
     from semel.sqs import Queue
 
-MAX_REDELIVERY: Final = 2.0 * limits.MAX_RETENTION
 IN_MEMORY: Final = ":memory:"
 SHARED_LEDGERS: Final = "postgresql://…, redis://… or dynamodb://…"
-
-
-def redelivery_period(retention: float, dead_letter_retention: float = 0.0) -> float:
-    """For how long SQS can deliver a message: while its queue keeps it, and after a redrive while the dead-letter queue
-    has kept it, too. A ledger that keeps keys for as long misses no redelivery."""
-    return retention + dead_letter_retention
 
 
 def check_ledger_is_chosen(endpoint: str) -> None:

@@ -15,16 +15,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from semel.consumer import preflight
+from semel.consumer import control, preflight
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.report import Report
 from semel.consumer.worker_process import CommandsInForce, Request, WorkerProcess
 from semel.errors import SemelError
-from semel.telemetry import control, endpoint
-from semel.telemetry.control import Action, Command, Identity, Refused
+from semel.telemetry import endpoint
+from semel.telemetry.control import Action, Command, Identity, Refused, done, page
 from semel.telemetry.health_server import Health
-from semel.telemetry.metrics import merge_texts
 
 POLL_EVERY: Final = 0.05
 
@@ -127,12 +126,14 @@ class Supervisor:
         )
 
     def _metrics(self) -> str:
-        return merge_texts(self._ask_all(WorkerProcess.metrics))
+        from semel.telemetry import exposition
+
+        return exposition.text(exposition.merged(self._ask_all(WorkerProcess.metrics)))
 
     # Control: see semel.telemetry.control.
 
     def workers(self) -> dict[str, Any]:
-        return control.page(self._identity, self._status())
+        return page(self._identity, self._status())
 
     def do(self, command: Command) -> dict[str, Any]:
         with self._command_lock:
@@ -144,7 +145,7 @@ class Supervisor:
             else:
                 self._commands.add(command)
                 self._request_all(command)
-            answer = control.done(command, names, self._status())
+            answer = done(command, names, self._status())
         logger.info("control command: %s", answer["done"])
         return answer
 

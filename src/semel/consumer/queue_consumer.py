@@ -27,7 +27,7 @@ from semel.consumer.reporter import Reporter
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Threads
 from semel.consumer.worker import Worker
-from semel.telemetry.metrics import Lane as QueueMetrics
+from semel.telemetry.metrics import QueueMetrics
 
 AT_WORK: Final = LEASED - {State.CLAIMED}
 SURPLUS_AFTER: Final = 1.0  # seconds that a message received ahead has waited, after which it may be returned

@@ -13,9 +13,8 @@ from semel.consumer import clock
 from semel.consumer.handler import Handler
 from semel.consumer.settings import Settings
 from semel.ledger.contract import Ledger
-from semel.telemetry.attempt_log.log import AttemptLog
-from semel.telemetry.metrics import Lane as QueueMetrics
-from semel.telemetry.metrics import Metrics
+from semel.telemetry.attempt_log import AttemptLog
+from semel.telemetry.metrics import Metrics, QueueMetrics
 
 if TYPE_CHECKING:
     from semel.sqs import Queue
@@ -59,4 +58,4 @@ class QueueSetup:
         self.name: str = self.queue.name
         self.scope: str = self.queue.scope  # what the ledger tells this queue's keys from others' by
         self.fifo: bool = self.queue.fifo
-        self.metrics: QueueMetrics = self.tools.metrics.lane(self.name)
+        self.metrics: QueueMetrics = self.tools.metrics.queue(self.name)

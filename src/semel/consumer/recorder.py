@@ -18,7 +18,7 @@ from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.lifecycle import Action, Event
 from semel.consumer.stage import Stage, Threads
 from semel.ledger.contract import Completion, LedgerError, LedgerUnavailable, Status
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 AT_ONCE: Final = 500
 FEW: Final = 10  # messages; with fewer, it waits for more

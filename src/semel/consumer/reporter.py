@@ -13,7 +13,7 @@ from semel.consumer.delivery import Delivery
 from semel.consumer.queue_setup import QueueSetup
 from semel.ledger.contract import LedgerError
 from semel.sqs.errors import AccessDenied, CredentialsRefused, SqsError
-from semel.telemetry.attempt_log.log import Attempt, Step
+from semel.telemetry.attempt_log import Attempt, Step
 from semel.telemetry.logs import RateLimitedLog
 
 

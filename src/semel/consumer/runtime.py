@@ -18,13 +18,13 @@ from semel.consumer.burst import Burst
 from semel.consumer.circuit_breaker import CircuitBreaker
 from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
-from semel.consumer.failures import described
 from semel.consumer.heartbeat import Heartbeat, HeartbeatThreads
 from semel.consumer.in_flight import InFlight
 from semel.consumer.outbox_dispatcher import OutboxDispatcher, described_status
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.report import Report
+from semel.failures import described
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client
 from semel.telemetry.health_server import Health
@@ -79,7 +79,7 @@ class Runtime:
         for consumer in self.consumers:
             self._offer_gauges(consumer)
         if ledger.transactional:
-            gauge = tools.metrics.lane().gauge
+            gauge = tools.metrics.queue().gauge
             gauge("outbox_waiting", lambda: self.outbox.status.waiting)
             gauge("outbox_stuck", lambda: self.outbox.status.refused)
 
@@ -91,7 +91,7 @@ class Runtime:
     def _offer_gauges(self, consumer: QueueConsumer) -> None:
         gauge, in_flight = consumer.metrics.gauge, consumer.in_flight
         gauge("in_flight", lambda: len(in_flight.deliveries))
-        gauge("permits_free", lambda: in_flight.admission.free)
+        gauge("free_slots", lambda: in_flight.admission.free)
         gauge("bytes_in_flight", lambda: in_flight.admission.bytes)
         gauge("circuit_open", lambda: float(self.breaker.is_open))
         gauge("receivers", lambda: consumer.receiver.count)
@@ -229,7 +229,7 @@ class Runtime:
             completed=sum(queue.completed.count for queue in metrics),
             left=left,
             error=self._error,
-            duplicates=sum(queue.healed.count for queue in metrics),
+            duplicates=sum(queue.duplicates_deleted.count for queue in metrics),
             retried=sum(queue.retried.count for queue in metrics),
             dead_lettered=sum(queue.rejected.count for queue in metrics),
             waiting=self.burst.waiting() if self.burst is not None else {},
@@ -287,7 +287,7 @@ class Runtime:
             silent = now - consumer.receiver.last_poll
             queues[consumer.name] = {
                 "seconds_since_poll": round(silent, 1),
-                "in_hand": len(in_flight.deliveries),
+                "in_progress": len(in_flight.deliveries),
                 "receivers": consumer.receiver.count,
                 "free_slots": in_flight.admission.free,
                 "paused": paused,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from semel.consumer.backoff import Backoff, Exponential, seconds
+from semel.consumer.backoff import Backoff, Exponential
+from semel.durations import seconds
 from semel.errors import SemelError
 
 MISSING_KEY: Final = ("reject", "message-id", "skip")

@@ -15,17 +15,19 @@ from dataclasses import replace
 from enum import StrEnum
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from semel.consumer import control
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.report import Report
 from semel.consumer.runtime import Runtime
-from semel.consumer.signals import OnSignals
 from semel.errors import SemelError
-from semel.telemetry import control
+from semel.signals import OnSignals
 from semel.telemetry.control import Action, Command, Refused
-from semel.telemetry.metrics import merge_texts, without_gauges
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 MAX_RESTART_DELAY: Final = 30.0
 STABLE_AFTER: Final = 60.0  # seconds after which a worker that dies does not count as one that keeps dying
@@ -56,19 +58,21 @@ class RestartDelay:
 
 class MetricsHistory:
     """The metrics of one worker over all its processes. What was counted by one that has died stays in the sum: a
-    counter that falls would look like a restart of the whole app. Takes the space of one page, whatever dies."""
+    counter that falls would look like a restart of the whole app. Takes the space of one process, whatever dies."""
 
     def __init__(self) -> None:
-        self._ended = ""  # the sum of the counters of the processes that have died
-        self._last = ""  # the last page of the current one
+        self._ended: list[Metric] = []  # the sum of the counters of the processes that have died
+        self._last: list[Metric] = []  # of the current one
 
-    def page(self, reply: str | None) -> str:
-        """`reply`: the current process's own page; None if it did not reply."""
+    def families(self, reply: list[Metric] | None) -> list[Metric]:
+        """`reply`: the current process's own; None if it did not reply."""
+        from semel.telemetry import exposition
+
         self._last = self._last if reply is None else reply
-        return merge_texts((self._ended, without_gauges(self._last) if reply is None else reply))
+        return exposition.merged([self._ended, exposition.without_gauges(self._last) if reply is None else reply])
 
     def process_died(self) -> None:
-        self._ended, self._last = self.page(None), ""
+        self._ended, self._last = self.families(None), []
 
 
 class CommandsInForce:
@@ -168,9 +172,9 @@ class WorkerProcess:
         with self._lock:
             return self._request(request)
 
-    def metrics(self) -> str:
+    def metrics(self) -> list[Metric]:
         with self._lock:
-            return self._metrics.page(self._request(Request.METRICS))
+            return self._metrics.families(self._request(Request.METRICS))
 
     def _request(self, request: Request | Command) -> Any:
         if self._sent - self._replied >= MAX_UNANSWERED:
@@ -251,9 +255,9 @@ def _reply(runtime: Runtime, request: Request | Command) -> Any:
         case Request.HEALTH:
             return runtime.health()
         case Request.METRICS:
-            return runtime.tools.metrics.text()
+            return runtime.tools.metrics.families()
         case Request.STATUS:
-            return control.look(runtime)
+            return control.view(runtime)
         case Request.STOP_NOW:
             runtime.stop_once()
             return runtime.stop()

@@ -11,7 +11,6 @@ The rules:
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import time
 from collections import OrderedDict
@@ -23,6 +22,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from semel.dashboard.data.model import Viewer
 from semel.dashboard.settings import Settings
+from semel.sqs.hosts import is_address
+from semel.sqs.web_pages import other_site
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION: Final = 12 * 3600.0  # seconds
@@ -65,7 +66,7 @@ class Gate:
         name = _split(f"//{host}").hostname or ""
         if name in ("localhost", self._settings.host, *(known.lower() for known in self._settings.names)):
             return
-        if not _is_address(name):
+        if not is_address(name):
             raise Refused(
                 403,
                 f"this dashboard is not called {name or 'nothing'}",
@@ -74,16 +75,9 @@ class Gate:
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """For requests that change something, or that cost something."""
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        if site not in (None, "same-origin", "none"):
-            raise Refused(403, "requests from pages of other sites are refused", "do it on the dashboard's own pages")
-        if origin is not None:
-            found = _split(origin)
-            named = self._settings.proxy and found.hostname in self._settings.names
-            if found.netloc != headers.get("host") and not named:
-                raise Refused(
-                    403, f"requests from pages of {origin[:100]} are refused", "do it on the dashboard's own pages"
-                )
+        site = other_site(headers.get, self._settings.names if self._settings.proxy else ())
+        if site is not None:
+            raise Refused(403, f"requests from pages of {site[:100]} are refused", "do it on the dashboard's own pages")
 
     # Who.
 
@@ -191,7 +185,7 @@ class Gate:
         """The address that calls; behind a proxy the last one that it added itself."""
         if self._settings.proxy and (forwarded := headers.get("x-forwarded-for")):
             last = forwarded.rpartition(",")[2].strip()
-            return last if _is_address(last) else remote
+            return last if is_address(last) else remote
         return remote
 
 
@@ -204,11 +198,3 @@ def _split(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:
         raise Refused(400, "the request has a header that cannot be read", "send it again") from None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

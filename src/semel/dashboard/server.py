@@ -15,7 +15,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from semel import __version__
 from semel.dashboard import api, pages, problems
 from semel.dashboard.data import NotThere
 from semel.dashboard.gate import Refused
@@ -25,6 +24,7 @@ from semel.dashboard.security import Guard, is_for_people, session_cookie
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 from semel.errors import SemelError
+from semel.version import __version__
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from semel.consumer.backoff import seconds
 from semel.dlq import fingerprints
 from semel.dlq.filter_words import quoted
 from semel.dlq.model import DeadLetter
 from semel.dlq.patterns import Pattern
+from semel.durations import seconds
 from semel.errors import SemelError
 from semel.messages.json_path import MISSING, JsonPath
 

@@ -10,11 +10,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from semel.consumer.preflight import MAX_REDELIVERY, redelivery_period
-from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.doctor import commands
 from semel.doctor.model import Advice, Behaviour, Case, Cause, Cure, QueueState, Times
 from semel.doctor.wording import DAY, MINUTE, seconds
+from semel.messages.dead_letter_queue import MAX_REDELIVERY, RECOMMENDED_RECEIVES, redelivery_period
 from semel.sqs import limits
 
 SHORT: Final = 30.0  # SQS' own default; nothing is won below it

@@ -21,7 +21,7 @@ from pyspark.sql.window import Window
 
 from semel.doctor.deliveries import LOST, PUT_BACK, SETTLED, has
 from semel.doctor.model import Cause
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -16,7 +16,7 @@ from semel.doctor.causes import CODES, RETRY, is_duplicate, ran, took_effect
 from semel.doctor.deliveries import FAILED, has
 from semel.doctor.model import Cause
 from semel.messages.fingerprint import FINGERPRINT_FROM, VOLATILE
-from semel.telemetry.attempt_log.log import Step
+from semel.telemetry.attempt_log import Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from semel.doctor.errors import DoctorError
-from semel.telemetry.attempt_log.events import Step
+from semel.telemetry.attempt_log import Step
 
 Path = tuple[str | int, ...]
 

@@ -1,14 +1,13 @@
 """From a message's body to what its handler asks for, by the handler's annotation.
 
-Rules: what an annotation cannot mean is refused when the handler is registered, never at the first message; a body that
-does not fit raises Undecodable with a short reason that does not quote the body; msgspec and pydantic are imported only
-where an annotation needs them.
+Rules: an annotation that cannot be decoded is refused when the handler is registered, not at the first message; a body
+that does not fit raises Undecodable with a short reason that does not quote the body; msgspec and pydantic are imported
+only where an annotation needs them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import sys
 import typing
@@ -23,11 +22,12 @@ Decoder = Callable[[str], Any]
 
 LONGEST_REASON: Final = 300
 POSSIBLE: Final = (
-    "possible are dict, list, str, bytes, Any or no annotation, a dataclass or TypedDict, a msgspec.Struct, "
-    "a pydantic model, and lists, unions and Optional of these"
+    "use dict, list, str, bytes, Any or no annotation, a dataclass or TypedDict, a msgspec.Struct, "
+    "a pydantic model, or a list, union or Optional of these"
 )
 _UNTYPED: Final[tuple[Any, ...]] = (Any, object, inspect.Parameter.empty)
 _OBJECTS: Final[tuple[Any, ...]] = (dict, dict[str, Any], dict[str, object], dict[Any, Any], typing.Dict)  # noqa: UP006
+_JSON_TYPES: Final = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 _LISTS: Final[tuple[Any, ...]] = (list, list[Any], list[object], typing.List)  # noqa: UP006
 
 
@@ -40,13 +40,12 @@ class Undecodable(SemelError):
 
 
 def decoder_for(annotation: Any) -> Decoder:
-    """The function that makes of a body what `annotation` asks for; a SemelError if there is no such thing.
+    """The function that makes of a body what `annotation` asks for. Raises SemelError if that is not possible.
 
     - dict, list, Any, no annotation: the body as JSON; dict and list also check that it is one.
     - str: the body as it is. bytes: its UTF-8 bytes.
     - pydantic models and whatever holds one: pydantic, by the model's own settings.
-    - msgspec Structs, dataclasses, TypedDicts, unions, lists and more: msgspec if it is installed.
-    - without msgspec: dataclasses and the types that `semel.messages.decoding_plain` lists.
+    - all others (dataclasses, TypedDicts, msgspec Structs, unions, lists, …): msgspec.
     """
     if annotation in _UNTYPED:
         return _json
@@ -59,14 +58,10 @@ def decoder_for(annotation: Any) -> Decoder:
     if annotation is bytes:
         return _bytes
     if isinstance(annotation, (str, TypeVar)) or annotation is None:
-        raise SemelError(f"a handler cannot take its message as {annotation!r}: {POSSIBLE}")
+        raise SemelError(f"a handler cannot have a message of type {annotation!r}: {POSSIBLE}")
     if _holds_pydantic(annotation):
         return _with_pydantic(annotation)
-    if importlib.util.find_spec("msgspec") is not None:
-        return _with_msgspec(annotation)
-    from semel.messages.decoding_plain import plain_decoder
-
-    return plain_decoder(annotation)
+    return _with_msgspec(annotation)
 
 
 def _json(body: str) -> Any:
@@ -91,13 +86,7 @@ def _list(body: str) -> Any:
 
 
 def _wrong(expected: str, value: Any) -> NoReturn:
-    raise Undecodable(f"{expected} was expected, it is of type {json_type(value)}")
-
-
-def json_type(value: Any) -> str:
-    """What JSON calls a value of this kind."""
-    names: dict[type, str] = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number"}
-    return "null" if value is None else names.get(type(value), "number")
+    raise Undecodable(f"expected {expected}, got {_JSON_TYPES.get(type(value), 'a number')}")
 
 
 def _text(body: str) -> str:
@@ -121,7 +110,7 @@ def _with_msgspec(annotation: Any) -> Decoder:
     except (TypeError, NameError, AttributeError, RuntimeError) as error:
         raise _refused(annotation, f"{error}") from error
     if unknown is not None:
-        raise _refused(annotation, f"msgspec does not know how to make a {unknown.__qualname__} of JSON")
+        raise _refused(annotation, f"msgspec cannot decode JSON into a {unknown.__qualname__}")
 
     def decoder(body: str) -> Any:
         try:
@@ -131,7 +120,7 @@ def _with_msgspec(annotation: Any) -> Decoder:
         except msgspec.DecodeError as error:
             raise Undecodable(f"it is not JSON: {error}") from None
         except Exception as error:  # noqa: BLE001 - of a __post_init__, or too deep: the message is at fault
-            raise Undecodable(f"{name_of(annotation)} refused it with {type(error).__name__}") from None
+            raise Undecodable(f"{_name_of(annotation)} rejected it with {type(error).__name__}") from None
 
     return decoder
 
@@ -164,18 +153,18 @@ def _with_pydantic(annotation: Any) -> Decoder:
         try:
             return validate(body)
         except pydantic.ValidationError as error:
-            raise Undecodable(_told_by_pydantic(error)) from None
+            raise Undecodable(_reason_of(error)) from None
         except Exception as error:  # noqa: BLE001 - of a validator: the message is at fault, not the worker
-            raise Undecodable(f"{name_of(annotation)} refused it with {type(error).__name__}") from None
+            raise Undecodable(f"{_name_of(annotation)} rejected it with {type(error).__name__}") from None
 
     return decoder
 
 
-def _told_by_pydantic(error: Any) -> str:
+def _reason_of(error: Any) -> str:
     """Where and why, without the input that pydantic would show."""
-    found = error.errors(include_input=False, include_url=False, include_context=False)
-    told = [f"{one['msg']} - at $" + "".join(f".{step}" for step in one["loc"]) for one in found[:3]]
-    return "; ".join(told) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    errors = error.errors(include_input=False, include_url=False, include_context=False)
+    reasons = [f"{each['msg']} - at $" + "".join(f".{step}" for step in each["loc"]) for each in errors[:3]]
+    return "; ".join(reasons) + (f"; and {len(errors) - 3} more" if len(errors) > 3 else "")
 
 
 def _holds_pydantic(annotation: Any) -> bool:
@@ -210,9 +199,9 @@ def _parts(annotation: Any, seen: list[Any]) -> Iterator[Any]:
             yield from _parts(part, seen)
 
 
-def name_of(annotation: Any) -> str:
+def _name_of(annotation: Any) -> str:
     return annotation.__qualname__ if inspect.isclass(annotation) else str(annotation)
 
 
 def _refused(annotation: Any, reason: str) -> SemelError:
-    return SemelError(f"a handler cannot take its message as {name_of(annotation)}: {reason}; {POSSIBLE}")
+    return SemelError(f"a handler cannot have a message of type {_name_of(annotation)}: {reason}; {POSSIBLE}")

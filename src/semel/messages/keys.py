@@ -169,7 +169,7 @@ def _source(spec: Any) -> Source:
         case _ if callable(spec) and not isinstance(spec, type) and not inspect.iscoroutinefunction(spec):
             return _Function(spec)
     raise SemelError(
-        f"{spec!r} is no rule for a key; possible are '$.order.id' (a field of the JSON body), 'attribute:NAME', "
+        f"{spec!r} is not a rule for a key; use '$.order.id' (a field of the JSON body), 'attribute:NAME', "
         "'message-id', 'dedup-id', a plain function of the decoded message, or a list of these"
     )
 
@@ -268,10 +268,10 @@ def _written(found: Any, what: str) -> str:
         case tuple() if found:
             return _join([_written(part, what) for part in found])
         case float():
-            raise NoKey(f"{what} is no whole number, or one of more than 64 bits; a key is a text or a whole number")
+            raise NoKey(f"{what} is not a whole number, or has more than 64 bits; a key is a string or a whole number")
     if found is MISSING or found is None or found == "":
         raise NoKey(f"{what} is {'missing' if found is MISSING else 'empty'}")
-    raise NoKey(f"{what} is a {type(found).__name__}; a key is a text, a whole number, a UUID or a tuple of these")
+    raise NoKey(f"{what} is a {type(found).__name__}; a key is a string, a whole number, a UUID or a tuple of these")
 
 
 def _join(parts: Sequence[str]) -> str:
@@ -319,7 +319,7 @@ def payload_rule(spec: PayloadSpec) -> PayloadDigest:
         case _ if callable(spec) and not isinstance(spec, type) and not inspect.iscoroutinefunction(spec):
             return _of_function(spec)
     raise SemelError(
-        f"{spec!r} is no rule for a payload; possible are True (the whole body), False (nothing is compared), "
+        f"{spec!r} is not a rule for a payload; use True (the whole body), False (nothing is compared), "
         "'$.total' or a list of such paths, or a plain function of the decoded message"
     )
 
@@ -350,7 +350,7 @@ def _of_function(function: Callable[[Any], Any]) -> PayloadDigest:
                 try:
                     return _digest(orjson.dumps(found, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS))
                 except TypeError as error:
-                    raise SemelError(f"the payload function returned what is neither bytes nor JSON: {error}") from None
+                    raise SemelError(f"the payload function returned neither bytes nor JSON: {error}") from None
 
     return digest
 

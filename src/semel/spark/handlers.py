@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.consumer import preflight
 from semel.consumer.app_loader import RunOptions, load_app
-from semel.consumer.backoff import Duration, seconds
 from semel.consumer.queue_setup import QueueSetup, Tools
+from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.spark.handlers_apps import Place
@@ -222,10 +222,10 @@ class _Engine:
     def _count(self, written: Sequence[Written]) -> None:
         for one in written:
             for queue, counts in one.payload["counts"].items():
-                lane = self._metrics.lane(queue)
+                metrics = self._metrics.queue(queue)
                 for name, count in counts.items():
                     if name in COUNTERS:
-                        getattr(lane, name).add(count)
+                        getattr(metrics, name).add(count)
 
     def _health(self) -> Health:
         details = {query.name: {"active": query.active, "waiting": query.waiting} for query in self._queries}

@@ -6,6 +6,7 @@ variables and what the command line said travel with the task; connections are o
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -16,7 +17,6 @@ from typing import Any, Final, Literal, cast
 
 from semel.consumer.app import App
 from semel.consumer.app_loader import RunOptions, load_app
-from semel.consumer.context import logger
 from semel.consumer.handler import Handler
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.settings import Settings
@@ -25,6 +25,7 @@ from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client, Queue
 from semel.telemetry import logs
 
+_log: Final = logging.getLogger("semel.spark")
 PURGE_EVERY: Final = 60.0
 _VARIABLES: Final = "SEMEL_"
 
@@ -129,7 +130,7 @@ class LoadedApp:
             try:
                 self.ledger.purge()
             except LedgerError as error:
-                logger.warning("cleaning the ledger up failed: %s", error)
+                _log.warning("cleaning up the ledger failed: %s", error)
 
 
 _loaded: dict[Place, LoadedApp] = {}

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from semel.consumer.backoff import visibility_for
+from semel.messages.visibility import visibility_for
 from semel.spark.log import (
     HORIZON,
     NOTHING_DONE,

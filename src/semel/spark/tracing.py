@@ -8,7 +8,7 @@ from time import time
 import pyarrow as pa
 
 from semel.spark.building import Taken
-from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 
 class Tracer:

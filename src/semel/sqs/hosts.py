@@ -8,10 +8,12 @@ import ipaddress
 def is_loopback(host: str) -> bool:
     """127.0.0.0/8, ::1, localhost and names that end in .localhost. No name is looked up."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         name = host.lower().removesuffix(".")
         return name == "localhost" or name.endswith(".localhost")
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def is_address(host: str) -> bool:

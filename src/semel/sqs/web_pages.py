@@ -24,13 +24,19 @@ _OWN: Final = frozenset({"none", "same-origin"})  # "none": typed in by the user
 _PRIVATE: Final = ("localhost", "local", "internal", "test")
 
 
-def other_site(header: Headers) -> str | None:
-    """The site whose page sent this, as far as it is known, if that is not the server's own."""
+def is_from_page(header: Headers) -> bool:
+    """Whether a page of any site sent this, as far as browsers say so: for servers that have no pages themselves."""
+    return header("origin") is not None or header("sec-fetch-site") not in (None, "none")
+
+
+def other_site(header: Headers, own: Collection[str] = ()) -> str | None:
+    """The site whose page sent this, as far as it is known, if that is not the server's own. `own`: names by which
+    browsers know the server, other than its Host, because a proxy is in between."""
     site = header("sec-fetch-site")
     if site is not None and site not in _OWN:
         return header("origin") or header("referer") or "another site"
     for source in (header("origin"), header("referer")):
-        if source is not None and _place(source) != (header("host") or ""):
+        if source is not None and not _is_own(source, header("host") or "", own):
             return source
     return None
 
@@ -55,8 +61,9 @@ def can_be_rebound(host: str, allowed: Collection[str] = ()) -> bool:
     return not ("." not in name or is_address(name) or name.rpartition(".")[2] in _PRIVATE or name in allowed)
 
 
-def _place(url: str) -> str | None:
+def _is_own(url: str, host: str, names: Collection[str]) -> bool:
     try:
-        return urlsplit(url).netloc
+        parts = urlsplit(url)
+        return parts.netloc == host or parts.hostname in names
     except ValueError:
-        return None
+        return False

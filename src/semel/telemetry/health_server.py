@@ -1,12 +1,11 @@
-"""The consumer's health over HTTP, for probes, its metrics for Prometheus, and its control for operators.
+"""A worker's health over HTTP for probes, its metrics for Prometheus, and its control for operators.
 
-The rules: 200 is good, 503 is not; asking costs little, changes nothing, and an answer shows no message. Only /control
-changes anything; it, and /workers, which tells keys, answer only those whom `control_access` lets in.
+The rules: 200 is healthy, 503 is not; a request costs little, and an answer shows no body of a message. Only /control
+changes anything; it, and /workers, which shows keys, answer only those whom `access` lets in.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import os
@@ -22,15 +21,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from semel.errors import SemelError, StartError
+from semel.errors import StartError
 from semel.telemetry.access import refusal
 from semel.telemetry.control import Command, Controlled, Refused
 
-log = logging.getLogger("semel.telemetry.health_server")
+log = logging.getLogger("semel.telemetry")
 
 MAX_REQUESTS: Final = 32  # at a time; more are turned away
-REQUEST_SECONDS: Final = 10.0  # for a client to say what it wants, and to take the answer
-MAX_ANSWER: Final = 1024 * 1024
+REQUEST_SECONDS: Final = 10.0  # for a client to send its request, and to read the answer
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_COMMAND: Final = 16 * 1024  # bytes
 PATHS: Final = "/health, /health/live, /health/ready, /metrics"
@@ -40,8 +38,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`live`: need not be restarted. `ready`: takes in messages, or would if it were not paused. `details`: what
-    somebody wants to know if not."""
+    """`live`: need not be restarted. `ready`: receives messages, or would if it were not paused. `details`: why not."""
 
     live: bool
     ready: bool
@@ -49,7 +46,7 @@ class Health:
 
 
 class HealthServer:
-    """Serves from the moment it is made until `close`. Without `control` it can only be looked at."""
+    """Serves until `close`. Without `control` it can be watched, not controlled."""
 
     def __init__(
         self,
@@ -61,7 +58,7 @@ class HealthServer:
         control: Controlled | None = None,
         token: str | None = None,
     ) -> None:
-        self._server = _bound(host, port, _Told(health, metrics, control, token))
+        self._server = _bound(host, port, _Sources(health, metrics, control, token))
         self.host: str = host
         self.port: int = self._server.server_address[1]
         self._wake, self._woken = os.pipe()
@@ -101,8 +98,8 @@ class HealthServer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """Whom the server asks for what it tells."""
+class _Sources:
+    """Where the answers come from."""
 
     health: Callable[[], Health]
     metrics: Callable[[], str]
@@ -110,14 +107,14 @@ class _Told:
     token: str | None
 
 
-def _bound(host: str, port: int, told: _Told) -> _Server:
+def _bound(host: str, port: int, sources: _Sources) -> _Server:
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return _Server(family, (host, port), told)
+        return _Server(family, (host, port), sources)
     except (OSError, OverflowError) as error:
         raise StartError(
             f"the health endpoint cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}; "
-            "choose another port, or 0 for any free one, or leave it out"
+            "choose another port, 0 for any free port, or leave it out"
         ) from None
 
 
@@ -125,9 +122,9 @@ class _Server(ThreadingHTTPServer):
     timeout = 0
     request_queue_size = 64
 
-    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], told: _Told) -> None:
+    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], sources: _Sources) -> None:
         self.address_family = family
-        self.told = told
+        self.sources = sources
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, _Answer)
 
@@ -169,24 +166,24 @@ class _Answer(BaseHTTPRequestHandler):
             self._metrics()
         elif path in ("/health", "/health/live", "/health/ready"):
             self._health(path)
-        elif path == "/workers" and self.server.told.control is not None:
-            self._controlled(self.server.told.control.workers)
+        elif path == "/workers" and self.server.sources.control is not None:
+            self._controlled(self.server.sources.control.workers)
         else:
-            there_are = PATHS + (CONTROL_PATHS if self.server.told.control is not None else "")
-            self._send(HTTPStatus.NOT_FOUND, TEXT, f"there are: {there_are}\n".encode())
+            paths = PATHS + (CONTROL_PATHS if self.server.sources.control is not None else "")
+            self._send(HTTPStatus.NOT_FOUND, TEXT, f"not found; the paths are {paths}\n".encode())
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        control = self.server.told.control
+        control = self.server.sources.control
         if control is None or urlsplit(self.path).path.rstrip("/") != "/control":
-            self._send(HTTPStatus.NOT_IMPLEMENTED, TEXT, b"nothing can be changed here\n")
+            self._send(HTTPStatus.NOT_IMPLEMENTED, TEXT, b"this endpoint cannot be controlled\n")
         else:
             self._controlled(lambda: control.do(self._command()))
 
     def _controlled(self, answer: Callable[[], dict[str, Any]]) -> None:
-        """For those who may: what was asked for, or why not."""
-        refused = refusal(self.client_address[0], self.headers, self.server.told.token)  # type: ignore[arg-type]
+        """The answer, or why there is none, for those who are allowed to ask."""
+        refused = refusal(self.client_address[0], self.headers.get, self.server.sources.token)
         if refused is not None:
             self._send_json(refused.status, {"error": refused.text})
             return
@@ -196,25 +193,27 @@ class _Answer(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus(error.status), {"error": str(error)})
         except Exception:
             log.exception("the control endpoint failed")
-            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "it failed; the worker's log says why"})
+            self._send_json(
+                HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "the request failed; the worker's log says why"}
+            )
 
     def _command(self) -> Command:
         length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json" or not length.isdigit():
-            raise Refused("send the command as application/json, with its length", 415)
+            raise Refused("send the command as application/json, with a Content-Length", 415)
         if int(length) > MAX_COMMAND:
-            raise Refused(f"a command has {MAX_COMMAND:,} bytes at most", 413)
+            raise Refused(f"a command can have at most {MAX_COMMAND:,} bytes", 413)
         try:
             return Command.read(json.loads(self.rfile.read(int(length))))
         except (ValueError, RecursionError):
-            raise Refused("the command is no JSON") from None
+            raise Refused("the command is not JSON") from None
 
     def _health(self, path: str) -> None:
         try:
-            state = self.server.told.health()
-        except Exception:  # whatever it is: it cannot say that it is well
-            log.exception("the health of the consumer cannot be told")
-            state = Health(False, False, {"error": "the health cannot be told; the log says why"})
+            state = self.server.sources.health()
+        except Exception:  # whatever it is: it is not healthy
+            log.exception("the health of the worker cannot be determined")
+            state = Health(False, False, {"error": "the health cannot be determined; the log says why"})
         body: dict[str, Any]
         if path == "/health/live":
             good, body = state.live, {"live": state.live}
@@ -227,10 +226,10 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _metrics(self) -> None:
         try:
-            data = self.server.told.metrics().encode()
+            data = self.server.sources.metrics().encode()
         except Exception:  # Prometheus shows the target as down
-            log.exception("the metrics cannot be told")
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, b"the log says why\n")
+            log.exception("the metrics page cannot be made")
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, b"the metrics page cannot be made; the log says why\n")
         else:
             self._send(HTTPStatus.OK, METRICS_TYPE, data)
 
@@ -248,25 +247,3 @@ class _Answer(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """A probe every few seconds is not news."""
-
-
-def ask(url: str, timeout: float = 5.0) -> Health:
-    """The health that a consumer tells at an address such as http://127.0.0.1:8080 (or just 127.0.0.1:8080)."""
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout)
-        try:
-            connection.request("GET", "/health")
-            data = connection.getresponse().read(MAX_ANSWER)
-        finally:
-            connection.close()
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise SemelError(
-            f"no consumer answers at {url}: {error}; is it running, and was it started with a health port?"
-        ) from None
-    try:
-        found = json.loads(data)
-        return Health(bool(found["live"]), bool(found["ready"]), dict(found.get("details", {})))
-    except (ValueError, KeyError, TypeError):
-        raise SemelError(f"what answers at {url} is no Semel consumer; check the host and the port") from None

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, TextIO
 
 import orjson
 
-from semel.consumer.failures import described
 from semel.errors import StartError
+from semel.failures import described
 
 MAX_TEXT: Final = 4_000  # characters of a message
 MAX_FIELD: Final = 500  # characters of any other field
@@ -108,7 +108,7 @@ class RateLimitedLog:
                 return
             self._said[about] = (now, 0)
         if left_out:
-            self._logger.log(level, f"{text} (and %d times more since it was last said)", *args, left_out)
+            self._logger.log(level, f"{text} (repeated %d more times since)", *args, left_out)
         else:
             self._logger.log(level, text, *args)
 
@@ -193,11 +193,11 @@ def configure(
     """Log everything of this process to standard error (or `stream`): text on a terminal, else JSON lines."""
     out = sys.stderr if stream is None else stream
     if format not in ("auto", "json", "text"):
-        raise StartError(f"log format {format!r} is not known: choose auto, json or text")
+        raise StartError(f"unknown log format {format!r}: choose auto, json or text")
     known = logging.getLevelNamesMapping()
     number = level if isinstance(level, int) else known.get(level.upper())
     if number is None:
-        raise StartError(f"log level {level!r} is not known: choose debug, info, warning, error or critical")
+        raise StartError(f"unknown log level {level!r}: choose debug, info, warning, error or critical")
     handler = _Handler(out)
     as_text = format == "text" or (format == "auto" and out.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())

@@ -1,38 +1,39 @@
-"""What the consumer counts, by queue, in Prometheus' text format.
+"""What the consumer counts, by queue.
 
-The rules: counters only grow, and say what happened, once for each time that it happened; adding is cheap enough for
-every message. docs/metrics.md tells what each name means and which questions they answer together.
+The rules: counters only grow, and count each event once; adding is cheap enough for every message, which is why these
+are our own counters and not those of prometheus_client. docs/metrics.md says what each name means.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
 
-log = logging.getLogger("semel.telemetry.metrics")
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+log = logging.getLogger("semel.telemetry")
 
 COUNTERS: Final = {
     "received": "Messages received.",
-    "delivered_again": "Of those, the ones that SQS had handed out before (receive count above 1).",
+    "delivered_again": "Of those, the ones that SQS had delivered before (receive count above 1).",
     "claimed": "Claims won.",
-    "taken_over": "Of those, the ones won after an earlier holder let its lease run out.",
-    "bounced": "Put back because another holder had the key.",
-    "healed": "Done when they arrived, and deleted: duplicates that had no effect.",
-    "conflicts": "Rejected because their key was known with another payload.",
-    "different_payloads": "Their key was known with another payload, and the key decided.",
-    "completed": "Outcomes recorded as done: effects.",
-    "fenced": "Outcomes refused because a newer claim exists: zombies that did no harm.",
-    "retried": "Put back for another attempt after a failure.",
-    "rejected": "Given up on and put aside as dead letters.",
-    "skipped": "Left out on request of the handler or by policy, and deleted.",
-    "released": "Put back untouched, at shutdown or when the ledger is away.",
+    "taken_over": "Of those, the ones won after the lease of an earlier worker had expired.",
+    "claimed_elsewhere": "Returned to the queue because another worker had claimed the key.",
+    "duplicates_deleted": "Duplicates: done when they arrived, and deleted without being run.",
+    "conflicts": "Rejected because their key was recorded with another payload.",
+    "different_payloads": "Their key was recorded with another payload, and the key decided.",
+    "completed": "Outcomes recorded: effects.",
+    "fenced": "Outcomes refused because a newer claim exists; they had no effect on the ledger.",
+    "retried": "Returned to the queue for another attempt after a failure.",
+    "rejected": "Moved to the dead-letter queue.",
+    "skipped": "Skipped by the handler or by policy, and deleted.",
+    "released": "Returned to the queue untouched, at shutdown or when the ledger is unavailable.",
     "deleted": "Deletes that SQS confirmed.",
     "delete_failed": "Deletes that SQS refused or that got no answer.",
     "delete_late": "Deletes sent after the visibility had ended.",
@@ -42,9 +43,9 @@ COUNTERS: Final = {
     "ledger_errors": "Calls to the ledger that failed.",
     "poll_errors": "Receives that failed.",
     "watchdog_restarts": "Receivers restarted because they had stopped polling.",
-    "results_dropped": "Results that could not be stored (no JSON, or too large); their messages are done without.",
-    "outbox_sent": "Messages of committed transactions handed to SQS.",
-    "outbox_refused": "Messages of committed transactions that SQS refused; each is tried again.",
+    "results_dropped": "Results that could not be stored (not JSON, or too large); the message is recorded without.",
+    "outbox_sent": "Messages of committed transactions sent to SQS.",
+    "outbox_refused": "Messages of committed transactions that SQS refused; each is sent again.",
     "attempts_dropped": "Events that the attempt log could not keep.",
 }
 SECONDS: Final = (
@@ -78,21 +79,21 @@ HISTOGRAMS: Final = {
 }
 # name: (how those of several processes become one, help)
 GAUGES: Final[dict[str, tuple[Callable[[list[float]], float], str]]] = {
-    "in_flight": (sum, "Messages received and not yet settled."),
-    "permits_free": (sum, "Messages that could be taken in now."),
-    "concurrency": (sum, "Messages, or batches, that may be worked on at a time."),
+    "in_flight": (sum, "Messages received and not yet finished."),
+    "free_slots": (sum, "Messages that could be received now."),
+    "concurrency": (sum, "Messages, or batches, that may be in progress at a time."),
     "paused": (max, "1 while receiving is paused by an operator."),
     "bytes_in_flight": (sum, "Bytes of the messages in flight."),
-    "oldest_in_flight_seconds": (max, "Age of the message that has been in flight for longest."),
+    "oldest_in_flight_seconds": (max, "Seconds since the oldest message in flight was received."),
     "receivers": (sum, "Receivers that poll."),
     "outbox_waiting": (max, "Messages in the outbox."),
     "outbox_stuck": (max, "Of those, the ones that SQS has refused."),
-    "circuit_open": (max, "1 while polling pauses because the ledger does not answer."),
+    "circuit_open": (max, "1 while receiving is paused because the ledger does not answer."),
 }
 
 
 class Counter:
-    """Only grows. `read`, if set, is another source that is added to what was counted here."""
+    """Only grows. `read`, if set, is another source whose value is added."""
 
     __slots__ = ("_lock", "count", "read")
 
@@ -107,11 +108,11 @@ class Counter:
 
     @property
     def value(self) -> float:
-        return self.count + (_asked(self.read) or 0 if self.read else 0)
+        return self.count + (_read(self.read) or 0)
 
 
 class Histogram:
-    """How often values fell under each bound."""
+    """How many values were at most each bound."""
 
     __slots__ = ("_counts", "_lock", "_sum", "bounds")
 
@@ -128,6 +129,7 @@ class Histogram:
             self._sum += value
 
     def observe_all(self, values: Sequence[float]) -> None:
+        """As `observe` for each of them, with one lock for all."""
         bounds = self.bounds
         places = [bisect_left(bounds, value) for value in values]
         total = sum(values)
@@ -138,22 +140,22 @@ class Histogram:
             self._sum += total
 
     def read(self) -> tuple[list[int], float]:
-        """(how many up to each bound, the last one being all, their sum)."""
+        """(the number of values up to each bound, the last one being all of them; their sum)."""
         with self._lock:
             counts, total = self._counts.copy(), self._sum
         up_to = 0
         return [up_to := up_to + count for count in counts], total
 
 
-class Lane:
+class QueueMetrics:
     """The metrics of one queue."""
 
     received: Counter
     delivered_again: Counter
     claimed: Counter
     taken_over: Counter
-    bounced: Counter
-    healed: Counter
+    claimed_elsewhere: Counter
+    duplicates_deleted: Counter
     conflicts: Counter
     different_payloads: Counter
     completed: Counter
@@ -183,7 +185,7 @@ class Lane:
     batch_fill: Histogram
 
     def __init__(self, queue: str) -> None:
-        self.queue = queue
+        self.labels = {"queue": queue} if queue else {}
         self.gauges: dict[str, Callable[[], float]] = {}
         for name in COUNTERS:
             setattr(self, name, Counter())
@@ -191,15 +193,15 @@ class Lane:
             setattr(self, name, Histogram(bounds))
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """`read` is called, from another thread, each time that somebody looks."""
+        """`read` is called, from another thread, each time that the page is made."""
         if name not in GAUGES:
-            raise SemelError(f"there is no gauge {name!r}; there are: {', '.join(GAUGES)}")
+            raise SemelError(f"unknown gauge {name!r}; the gauges are {', '.join(GAUGES)}")
         self.gauges[name] = read
 
     def counter(self, name: str, read: Callable[[], float]) -> None:
         """A counter that is kept elsewhere, such as the drops of the attempt log."""
         if name not in COUNTERS:
-            raise SemelError(f"there is no counter {name!r}; there are: {', '.join(COUNTERS)}")
+            raise SemelError(f"unknown counter {name!r}; the counters are {', '.join(COUNTERS)}")
         self.counted(name).read = read
 
     def counted(self, name: str) -> Counter:
@@ -216,54 +218,40 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lanes: dict[str, Lane] = {}
+        self._queues: dict[str, QueueMetrics] = {}
 
-    def lane(self, queue: str = "") -> Lane:
-        """The metrics of a queue; without one, those that belong to no queue."""
+    def queue(self, name: str = "") -> QueueMetrics:
+        """The metrics of a queue; without a name, those that belong to no queue."""
         with self._lock:
-            return self._lanes.setdefault(queue, Lane(queue))
+            return self._queues.setdefault(name, QueueMetrics(name))
 
     def text(self) -> str:
-        """Prometheus' exposition format, version 0.0.4."""
-        lanes = self._sorted()
-        lines: list[str] = []
-        for name, text in COUNTERS.items():
-            values = [(lane.queue, lane.counted(name).value) for lane in lanes]
-            samples = [f"semel_{name}_total{_labels(queue)} {_number(v)}" for queue, v in values if queue or v]
-            lines += _family(f"semel_{name}_total", "counter", text, samples)
-        for name, (unit, _, text) in HISTOGRAMS.items():
-            full = f"semel_{name}_{unit}"
-            samples = [line for lane in lanes if lane.queue for line in _histogram(full, lane, name)]
-            lines += _family(full, "histogram", text, samples)
-        for name, (_, text) in GAUGES.items():
-            read = [(lane.queue, _asked(lane.gauges.get(name))) for lane in lanes]
-            samples = [f"semel_{name}{_labels(queue)} {_number(v)}" for queue, v in read if v is not None]
-            lines += _family(f"semel_{name}", "gauge", text, samples)
-        return "\n".join(lines) + "\n"
+        """The page that Prometheus reads."""
+        from semel.telemetry import exposition
 
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        """{queue: {counter: n, histogram: {"count": n, "sum": s, "buckets": {"0.1": n, …}}, gauge: x}}"""
-        return {lane.queue: _snapshot(lane) for lane in self._sorted()}
+        return exposition.text(self.families())
 
-    def _sorted(self) -> list[Lane]:
+    def families(self) -> list[Metric]:
+        """The same as values; they can be pickled, and merged with those of other processes."""
+        from semel.telemetry import exposition
+
         with self._lock:
-            return [self._lanes[queue] for queue in sorted(self._lanes)]
+            queues = [self._queues[name] for name in sorted(self._queues)]
+        families = []
+        for name, about in COUNTERS.items():
+            counts = [(queue.labels, queue.counted(name).value) for queue in queues]
+            families.append(exposition.counter(f"semel_{name}", about, [one for one in counts if one[0] or one[1]]))
+        for name, (unit, _, about) in HISTOGRAMS.items():
+            measured = [(queue.labels, queue.measured(name)) for queue in queues if queue.labels]
+            families.append(exposition.histogram(f"semel_{name}_{unit}", about, measured))
+        for name, (_, about) in GAUGES.items():
+            values = [(queue.labels, _read(queue.gauges.get(name))) for queue in queues]
+            known = [(labels, value) for labels, value in values if value is not None]
+            families.append(exposition.gauge(f"semel_{name}", about, known))
+        return families
 
 
-def _snapshot(lane: Lane) -> dict[str, Any]:
-    found: dict[str, Any] = {name: lane.counted(name).value for name in COUNTERS}
-    for name in HISTOGRAMS:
-        histogram = lane.measured(name)
-        up_to, total = histogram.read()
-        bounds = [*map(_number, histogram.bounds), "+Inf"]
-        found[name] = {"count": up_to[-1], "sum": total, "buckets": dict(zip(bounds, up_to, strict=True))}
-    for name in GAUGES:
-        if (value := _asked(lane.gauges.get(name))) is not None:
-            found[name] = value
-    return found
-
-
-def _asked(read: Callable[[], float] | None) -> float | None:
+def _read(read: Callable[[], float] | None) -> float | None:
     if read is None:
         return None
     try:
@@ -271,107 +259,3 @@ def _asked(read: Callable[[], float] | None) -> float | None:
     except Exception:  # one broken figure must not take the page away
         log.debug("a metric cannot be read", exc_info=True)
         return None
-
-
-def _family(name: str, kind: str, text: str, samples: list[str]) -> list[str]:
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *samples] if samples else []
-
-
-def _histogram(full: str, lane: Lane, name: str) -> list[str]:
-    histogram = lane.measured(name)
-    up_to, total = histogram.read()
-    bounds = [*map(_number, histogram.bounds), "+Inf"]
-    lines = [f"{full}_bucket{_labels(lane.queue, bound)} {count}" for bound, count in zip(bounds, up_to, strict=True)]
-    labels = _labels(lane.queue)
-    return [*lines, f"{full}_sum{labels} {_number(total)}", f"{full}_count{labels} {up_to[-1]}"]
-
-
-def _labels(queue: str, bound: str = "") -> str:
-    if not queue:
-        return ""
-    safe = queue.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{{queue="{safe}",le="{bound}"}}' if bound else f'{{queue="{safe}"}}'
-
-
-def _number(value: float) -> str:
-    if math.isfinite(value):
-        return str(int(value)) if value == int(value) else repr(float(value))
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-
-
-# Several processes as one page. Counters and histograms add up, and never go down: a process that ended takes its
-# gauges with it, but what it counted stays. Keep `without_gauges` of its last page and merge that in, too; else
-# Prometheus would take the fall for a restart, and count everything once more.
-
-
-@dataclass(slots=True)
-class _Family:
-    comments: list[str]
-    kind: str
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-
-def merge_texts(texts: Iterable[str]) -> str:
-    """One page from the pages (`Metrics.text`) of several processes."""
-    families: dict[str, _Family] = {}
-    for text in texts:
-        _read(text, families)
-    lines: list[str] = []
-    for name, family in families.items():
-        merge = _merging(name.removeprefix("semel_")) if family.kind == "gauge" else sum
-        lines += family.comments
-        lines += [f"{sample} {_number(merge(values))}" for sample, values in family.samples.items()]
-    return "\n".join(lines) + "\n"
-
-
-def without_gauges(text: str) -> str:
-    """What stays true of a process after its end."""
-    families: dict[str, _Family] = {}
-    _read(text, families)
-    lines: list[str] = []
-    for family in families.values():
-        if family.kind != "gauge":
-            lines += family.comments
-            lines += [f"{sample} {_number(values[0])}" for sample, values in family.samples.items()]
-    return "\n".join(lines) + "\n"
-
-
-def merge_snapshots(snapshots: Iterable[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """One snapshot from those (`Metrics.snapshot`) of several processes."""
-    found: dict[str, dict[str, list[Any]]] = {}
-    for snapshot in snapshots:
-        for queue, values in snapshot.items():
-            for name, value in values.items():
-                found.setdefault(queue, {}).setdefault(name, []).append(value)
-    return {
-        queue: {name: _merged(name, all_) for name, all_ in names.items()} for queue, names in sorted(found.items())
-    }
-
-
-def _merged(name: str, values: list[Any]) -> Any:
-    if not isinstance(values[0], dict):
-        return _merging(name)(values)
-    bounds = values[0]["buckets"]
-    return {
-        "count": sum(one["count"] for one in values),
-        "sum": sum(one["sum"] for one in values),
-        "buckets": {bound: sum(one["buckets"].get(bound, 0) for one in values) for bound in bounds},
-    }
-
-
-def _merging(name: str) -> Callable[[list[float]], float]:
-    return GAUGES[name][0] if name in GAUGES else sum
-
-
-def _read(text: str, families: dict[str, _Family]) -> None:
-    """Add the samples of a page that `Metrics.text` wrote: each family begins with its HELP and TYPE."""
-    help_line, family = "", _Family([], "")
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            help_line = line
-        elif line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ", 3)
-            family = families.setdefault(name, _Family([help_line, line], kind))
-        elif line and not line.startswith("#"):
-            sample, _, value = line.rpartition(" ")
-            family.samples.setdefault(sample, []).append(float(value))

@@ -1,7 +1,7 @@
-"""Which workers run here: each one with a health endpoint leaves a note in the state folder while it lives.
+"""Which workers run here: each one with a health endpoint has an entry in the state folder while it lives.
 
-A note is a file that appears whole and is removed at the worker's end. A worker that was killed leaves its note behind:
-whoever reads cleans up. A note says where to ask, never a token.
+An entry is a file that appears whole and is removed at the worker's end. A worker that was killed leaves its entry
+behind: whoever reads the registry removes it. An entry says where the worker's endpoint is, and never a token.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from semel.state_folder import state_folder
 from semel.telemetry.control import Identity
 
 FOLDER: Final = "workers"
-LARGEST: Final = 64 * 1024  # bytes of a note
+LARGEST: Final = 64 * 1024  # bytes of an entry
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A worker that says it runs. `born`: by the system's own clock, which tells a process from a later namesake."""
+    """The entry of a worker. `born`: when its process started, which tells it from a later process with its number."""
 
     id: str
     url: str
@@ -51,8 +51,8 @@ def register(
     needs_token: bool = False,
     folder: Path | None = None,
 ) -> Path:
-    """Leave a note; returns its file, for `forget`. Raises SemelError where no note can be left."""
-    note = Registered(
+    """Write the entry; returns its file, for `unregister`. Raises SemelError where it cannot be written."""
+    entry = Registered(
         identity.id,
         url,
         identity.pid,
@@ -69,43 +69,43 @@ def register(
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place, prefix=".", suffix=".new")  # readable by this user only
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(note), file)
+            json.dump(asdict(entry), file)
         final = place / f"{identity.id}.json"
         os.replace(name, final)
     except OSError as error:
         raise SemelError(
-            f"no note of this worker can be left in {place}: {error.strerror or error}; semel top and the dashboard "
+            f"this worker cannot be registered in {place}: {error.strerror or error}; semel top and the dashboard "
             "will not find it by themselves"
         ) from None
     return final
 
 
-def forget(note: Path) -> None:
+def unregister(entry: Path) -> None:
     with contextlib.suppress(OSError):
-        note.unlink()
+        entry.unlink()
 
 
 def workers(folder: Path | None = None) -> list[Registered]:
-    """Those that run, oldest first. Notes of processes of this machine that have ended are removed."""
+    """Those that run, oldest first. Entries of processes of this machine that have ended are removed."""
     place = (folder or state_folder()) / FOLDER
-    found = []
+    entries = []
     try:
         names = sorted(name for name in os.listdir(place) if _NAME.fullmatch(name))
     except OSError:
         return []
     for name in names:
-        note = _read(place / name)
-        if note is None:
+        entry = _read(place / name)
+        if entry is None:
             continue
-        if note.host == socket.gethostname() and not _runs(note):
-            forget(place / name)
+        if entry.host == socket.gethostname() and not _runs(entry):
+            unregister(place / name)
             continue
-        found.append(note)
-    return sorted(found, key=lambda note: (note.started, note.id))
+        entries.append(entry)
+    return sorted(entries, key=lambda entry: (entry.started, entry.id))
 
 
 def _read(path: Path) -> Registered | None:
-    """What is no note is left alone."""
+    """None for a file that is not an entry; it is left alone."""
     try:
         if path.stat().st_size > LARGEST:
             return None
@@ -126,14 +126,14 @@ def _read(path: Path) -> Registered | None:
         return None
 
 
-def _runs(note: Registered) -> bool:
+def _runs(entry: Registered) -> bool:
     try:
-        os.kill(note.pid, 0)
+        os.kill(entry.pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return False  # somebody else's process: ours has ended, and its number was given away
-    return not note.born or born(note.pid) == note.born
+        return False  # somebody else's process: ours has ended, and its number was used again
+    return not entry.born or born(entry.pid) == entry.born
 
 
 def born(pid: int) -> str:

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from semel.broker import EmbeddedBroker
 from semel.consumer.app import App
-from semel.consumer.failures import Killed
 from semel.consumer.heartbeat import Heartbeat
 from semel.consumer.outbox_dispatcher import OutboxDispatcher
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.errors import SemelError
+from semel.failures import Killed
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
-from semel.telemetry.attempt_log.log import AttemptLog
+from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.ledgers import ledger_for
 
 # Where a worker can die, in the order in which a message passes, and which messages pass there.

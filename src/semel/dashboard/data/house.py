@@ -214,7 +214,7 @@ class House:
                 facts,
                 now=now,
                 ledger=entry,
-                in_hand=held,
+                in_progress=held,
                 trail=trail,
                 workers=self.crew.takers().get(queue, 0),
                 blocked_by=self._blocked_by(letter),
@@ -227,7 +227,7 @@ class House:
             ledger_note=ledger_note,
             trail=trail,
             trail_note=trail_note,
-            in_hand=held,
+            in_progress=held,
             cost=cost,
         )
 

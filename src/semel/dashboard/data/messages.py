@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from semel.dashboard.data.model import AttemptEvent, InHand, LetterRow, Message, MessageAttribute, MessageRow
+from semel.dashboard.data.model import AttemptEvent, InProgress, LetterRow, Message, MessageAttribute, MessageRow
 from semel.dlq import fingerprints
 from semel.dlq.model import DeadLetter
 from semel.messages.keys import PRODUCER_KEY, scoped
@@ -106,7 +106,7 @@ def ledger_keys(message: Message, scope: str, others: Iterable[str] = ()) -> tup
     return tuple(dict.fromkeys(scoped(scope, key) for key in keys if key))
 
 
-def told_keys(held: InHand | None, trail: Sequence[AttemptEvent]) -> list[str]:
+def told_keys(held: InProgress | None, trail: Sequence[AttemptEvent]) -> list[str]:
     """The keys that workers know this message by, the newest first."""
     keys = ([held.key] if held else []) + [event.key for event in reversed(trail)]
     return list(dict.fromkeys(filter(None, keys)))[:5]

@@ -265,7 +265,7 @@ class AttemptEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class InHand:
+class InProgress:
     """A message that a worker holds. `since`, `heartbeat_age`, `visible_for`, `lease_for` are seconds from now."""
 
     message_id: str
@@ -297,5 +297,5 @@ class MessagePage:
     ledger_note: str = ""  # why there is no entry: no ledger given, not reachable, key not known
     trail: tuple[AttemptEvent, ...] = ()  # oldest first
     trail_note: str = ""  # why it is empty, or not complete
-    in_hand: InHand | None = None
+    in_progress: InProgress | None = None
     cost: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from semel.dashboard.data.model_queues import AlarmState, InHand, Level, Mark
+from semel.dashboard.data.model_queues import AlarmState, InProgress, Level, Mark
 from semel.dlq.answers import ShownMessages
 
 _NOTHING: Final = ShownMessages(0, ())
@@ -94,7 +94,7 @@ class LettersPage:
 class Caught:
     """Duplicates of one cause that had no effect, or work that was saved."""
 
-    cause: str  # healed, bounced, fenced, taken_over, …: or a cause of the doctor
+    cause: str  # duplicates_deleted, claimed_elsewhere, fenced, taken_over, …: or a cause of the doctor
     title: str
     text: str  # one sentence: what happened, and why it did no harm
     count: int
@@ -106,8 +106,8 @@ class OnceQueue:
     deliveries: int
     delivered_again: int
     effects: int
-    healed: int
-    bounced: int
+    duplicates_deleted: int
+    claimed_elsewhere: int
     fenced: int
     taken_over: int
     conflicts: int
@@ -136,8 +136,8 @@ class OncePage:
     effects: int
     delivered_again: int
     caught: tuple[Caught, ...]  # largest first
-    bounced: int
-    healed: int
+    claimed_elsewhere: int
+    duplicates_deleted: int
     fenced: int
     taken_over: int
     queues: tuple[OnceQueue, ...]
@@ -149,7 +149,7 @@ class OncePage:
     @property
     def duplicates(self) -> int:
         """Deliveries that came for nothing: done before, or in other hands."""
-        return self.healed + self.bounced
+        return self.duplicates_deleted + self.claimed_elsewhere
 
 
 # Workers.
@@ -160,7 +160,7 @@ class WorkerQueue:
     name: str
     paused: bool
     concurrency: int | None
-    in_hand: tuple[InHand, ...] = ()  # longest first
+    in_progress: tuple[InProgress, ...] = ()  # longest first
     in_flight: int = 0
     settings: dict[str, str] = field(default_factory=dict)
 

@@ -30,8 +30,8 @@ _COUNTERS: Final = (
     "received",
     "delivered_again",
     "completed",
-    "healed",
-    "bounced",
+    "duplicates_deleted",
+    "claimed_elsewhere",
     "fenced",
     "taken_over",
     "conflicts",
@@ -43,11 +43,11 @@ _COUNTERS: Final = (
 _WANTED: Final = frozenset({*_COUNTERS, "in_flight"})
 # cause: (title, what happened and why it did no harm)
 _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
-    "healed": (
+    "duplicates_deleted": (
         "Done before",
         "Delivered after its effect was recorded: a lost delete, a second sending, a redrive. Deleted, not run.",
     ),
-    "bounced": (
+    "claimed_elsewhere": (
         "In other hands",
         "Delivered while another worker had its key. Put back; the other one finished it.",
     ),
@@ -61,7 +61,7 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 
-_BY_CAUSE: Final = ("healed", "bounced")
+_BY_CAUSE: Final = ("duplicates_deleted", "claimed_elsewhere")
 
 # queue -> name -> value
 Counts = dict[str, dict[str, float]]
@@ -108,8 +108,8 @@ class Once:
             effects=of_all("completed"),
             delivered_again=of_all("delivered_again"),
             caught=tuple(sorted(caught, key=lambda one: -one.count)),
-            bounced=of_all("bounced"),
-            healed=of_all("healed"),
+            claimed_elsewhere=of_all("claimed_elsewhere"),
+            duplicates_deleted=of_all("duplicates_deleted"),
             fenced=of_all("fenced"),
             taken_over=of_all("taken_over"),
             queues=queues,
@@ -189,7 +189,7 @@ def _difference(before: Counts, after: Counts) -> tuple[float, float, float]:
         )
         return max(0.0, new - old)
 
-    return grown("received"), grown("completed"), grown("healed", "bounced", "fenced")
+    return grown("received"), grown("completed"), grown("duplicates_deleted", "claimed_elsewhere", "fenced")
 
 
 def _queue(name: str, counts: Mapping[str, float]) -> OnceQueue:
@@ -201,8 +201,8 @@ def _queue(name: str, counts: Mapping[str, float]) -> OnceQueue:
         deliveries=of("received"),
         delivered_again=of("delivered_again"),
         effects=of("completed"),
-        healed=of("healed"),
-        bounced=of("bounced"),
+        duplicates_deleted=of("duplicates_deleted"),
+        claimed_elsewhere=of("claimed_elsewhere"),
         fenced=of("fenced"),
         taken_over=of("taken_over"),
         conflicts=of("conflicts"),

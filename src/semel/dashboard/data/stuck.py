@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from semel.dashboard.data.facts import QueueFacts
-from semel.dashboard.data.model import AttemptEvent, InHand, LedgerEntry, Message
+from semel.dashboard.data.model import AttemptEvent, InProgress, LedgerEntry, Message
 from semel.doctor.wording import count, seconds
 
 
@@ -25,14 +25,14 @@ def reasons(
     *,
     now: float,
     ledger: LedgerEntry | None = None,
-    in_hand: InHand | None = None,
+    in_progress: InProgress | None = None,
     trail: tuple[AttemptEvent, ...] = (),
     workers: int = 0,
     blocked_by: str | None = None,
 ) -> tuple[str, ...]:
     """`workers`: known ones that take from its queue. `blocked_by`: an earlier message of its FIFO group."""
     return (
-        *_where(message, facts, now, in_hand, workers, blocked_by, trail),
+        *_where(message, facts, now, in_progress, workers, blocked_by, trail),
         *_remembered(message, ledger, now),
         *_past(message, trail, now),
         *_future(message, facts, now),
@@ -43,13 +43,13 @@ def _where(
     message: Message,
     facts: QueueFacts,
     now: float,
-    in_hand: InHand | None,
+    in_progress: InProgress | None,
     workers: int,
     blocked_by: str | None,
     trail: tuple[AttemptEvent, ...],
 ) -> Iterator[str]:
-    if in_hand is not None:
-        yield f"{in_hand.worker} works on it, for {_for(in_hand.since)} now{_pulse(in_hand)}."
+    if in_progress is not None:
+        yield f"{in_progress.worker} works on it, for {_for(in_progress.since)} now{_pulse(in_progress)}."
     elif message.state == "in_flight" and trail and trail[-1].step == "retried":
         yield f"It failed and waits for its next attempt: it comes back in {_for((message.visible_at or now) - now)}."
     elif message.state == "in_flight":
@@ -141,9 +141,9 @@ def _future(message: Message, facts: QueueFacts, now: float) -> Iterator[str]:
             )
 
 
-def _pulse(in_hand: InHand) -> str:
-    if in_hand.heartbeat_age is not None:
-        return f"; its last heartbeat was {_for(in_hand.heartbeat_age)} ago"
+def _pulse(in_progress: InProgress) -> str:
+    if in_progress.heartbeat_age is not None:
+        return f"; its last heartbeat was {_for(in_progress.heartbeat_age)} ago"
     return ""
 
 

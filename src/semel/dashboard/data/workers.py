@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.keeping import Kept
-from semel.dashboard.data.model import InHand, WorkerQueue, WorkerRow, WorkersPage
+from semel.dashboard.data.model import InProgress, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
-from semel.telemetry import control_client
+from semel.telemetry import worker_client
 from semel.telemetry import worker_registry as registry
-from semel.telemetry.control_client import ControlError
-from semel.telemetry.health_server import Health, ask
+from semel.telemetry.health_server import Health
+from semel.telemetry.worker_client import WorkerError
 
 PATIENCE: Final = 2.0  # seconds
 MOST: Final = 256
@@ -72,8 +72,8 @@ class Crew:
                     found[queue.name] = found.get(queue.name, 0) + 1
         return found
 
-    def holding(self, message_id: str) -> InHand | None:
-        held = (one for worker in self.page().workers for queue in worker.queues for one in queue.in_hand)
+    def holding(self, message_id: str) -> InProgress | None:
+        held = (one for worker in self.page().workers for queue in worker.queues for one in queue.in_progress)
         return next((one for one in held if one.message_id == message_id), None)
 
     def metrics(self) -> dict[str, str]:
@@ -88,8 +88,8 @@ class Crew:
         if row is None:
             raise NotThere(f"there is no worker {worker} any more", "reload the list of workers")
         try:
-            told = control_client.tell(row.url, action, queue=queue, value=value, token=self._token)
-        except ControlError as error:
+            told = worker_client.send_command(row.url, action, queue=queue, value=value, token=self._token)
+        except WorkerError as error:
             raise HouseError(f"worker {worker}: {error}", _advice(error.status), error.status or 502) from None
         finally:
             self._page.forget()
@@ -113,8 +113,8 @@ class Crew:
             "app": address.app,
         }
         try:
-            told = control_client.look(address.url, token=self._token, timeout=PATIENCE)
-        except ControlError as error:
+            told = worker_client.get_worker(address.url, token=self._token, timeout=PATIENCE)
+        except WorkerError as error:
             queues = tuple(WorkerQueue(name, paused=False, concurrency=None) for name in address.queues)
             return WorkerRow(**known, queues=queues, error=f"{error} {_advice(error.status)}".strip())
         state = _health(address.url)
@@ -136,15 +136,15 @@ def _queue(name: str, told: Mapping[str, Any], worker: str) -> WorkerQueue:
         name=name,
         paused=bool(told.get("paused")),
         concurrency=told.get("concurrency"),
-        in_hand=tuple(_in_hand(name, worker, told.get("messages", ()))),
-        in_flight=int(told.get("in_hand", 0)),
+        in_progress=tuple(_in_progress(name, worker, told.get("messages", ()))),
+        in_flight=int(told.get("in_progress", 0)),
         settings={key: str(value) for key, value in (told.get("settings") or {}).items() if value is not None},
     )
 
 
-def _in_hand(queue: str, worker: str, messages: Sequence[Mapping[str, Any]]) -> Iterator[InHand]:
+def _in_progress(queue: str, worker: str, messages: Sequence[Mapping[str, Any]]) -> Iterator[InProgress]:
     for told in messages:
-        yield InHand(
+        yield InProgress(
             message_id=str(told.get("message_id", "")),
             queue=queue,
             worker=worker,
@@ -177,14 +177,14 @@ def address_of(text: str) -> str:
 
 def _metrics(address: Address) -> str:
     try:
-        return control_client.metrics(address.url, timeout=PATIENCE)
-    except ControlError:
+        return worker_client.get_metrics(address.url, timeout=PATIENCE)
+    except WorkerError:
         return ""  # its row says why
 
 
 def _health(url: str) -> Health:
     try:
-        return ask(url, timeout=PATIENCE)
+        return worker_client.get_health(url, timeout=PATIENCE)
     except SemelError as error:
         return Health(False, False, {"error": str(error)})
 

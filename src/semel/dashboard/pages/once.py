@@ -18,8 +18,8 @@ COLUMNS: Final = (
     ("deliveries", "Deliveries", "messages that were received"),
     ("effects", "Effects", "keys whose outcome was recorded"),
     ("delivered_again", "Came again", "deliveries that SQS had made before"),
-    ("healed", "Done before", "duplicates of what was done: deleted, not run"),
-    ("bounced", "In other hands", "held by another worker: put back, not run"),
+    ("duplicates_deleted", "Done before", "duplicates of what was done: deleted, not run"),
+    ("claimed_elsewhere", "In other hands", "held by another worker: put back, not run"),
     ("taken_over", "Taken over", "a worker's lease ran out, and another went on"),
     ("fenced", "Fenced", "late records of workers that had lost their lease: refused"),
     ("retried", "Retried", "failed, to be tried again"),
@@ -56,8 +56,8 @@ def streams(page: OncePage) -> list[Stream]:
     skipped = sum(row.skipped for row in page.queues)
     found = [
         Stream("effects", "ran, and their outcome was recorded", "green", page.effects, main=True),
-        Stream("done before", "duplicates of finished work: deleted, not run", "purple", page.healed),
-        Stream("in other hands", "held by another worker: put back, not run", "blue", page.bounced),
+        Stream("done before", "duplicates of finished work: deleted, not run", "purple", page.duplicates_deleted),
+        Stream("in other hands", "held by another worker: put back, not run", "blue", page.claimed_elsewhere),
         Stream("failed, to be retried", "released with a pause; no effect counted", "amber", retried),
         Stream("rejected", "failed for good: kept as dead letters", "red", rejected),
     ]
@@ -72,10 +72,10 @@ def streams(page: OncePage) -> list[Stream]:
 
 def verdict(page: OncePage) -> Markup:
     """What was counted, and no more: that a key is recorded once is the ledger's rule, and the doctor's to check."""
-    caught = page.healed + page.bounced + page.fenced
+    caught = page.duplicates_deleted + page.claimed_elsewhere + page.fenced
     if not caught:
         return Markup("<strong>✓ No duplicate so far.</strong> <span>Nothing had to be caught.</span>")
-    words = [f"{number(page.healed + page.bounced)} deliveries came for nothing and ran nothing"]
+    words = [f"{number(page.duplicates_deleted + page.claimed_elsewhere)} deliveries came for nothing and ran nothing"]
     if page.fenced:
         words.append(f"{number(page.fenced)} late {_records(page.fenced)} refused, as the lease was lost")
     if page.taken_over:

@@ -110,8 +110,8 @@ def _workers(office: Office, request: Request, *, said: str = "", problem: str =
 def _crew(page: WorkersPage) -> str:
     if not page.workers:
         return "who works on what, and for how long"
-    hands = sum(queue.in_flight or len(queue.in_hand) for worker in page.workers for queue in worker.queues)
-    longest = max((one.since for w in page.workers for queue in w.queues for one in queue.in_hand), default=None)
+    hands = sum(queue.in_flight or len(queue.in_progress) for worker in page.workers for queue in worker.queues)
+    longest = max((one.since for w in page.workers for queue in w.queues for one in queue.in_progress), default=None)
     told = [count(len(page.workers), "worker"), f"{number(hands)} in hand"]
     if longest is not None:
         told.append(f"the longest for {duration(round(longest))}")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from semel.dashboard import charts
-from semel.dashboard.data.model import Caught, InHand, LetterGroup, LettersPage, OncePage, QueueRow, WorkerRow
+from semel.dashboard.data.model import Caught, InProgress, LetterGroup, LettersPage, OncePage, QueueRow, WorkerRow
 from semel.dashboard.pages import bodies
 from semel.doctor.report.words import clean, duration, number, percent, when
 
@@ -162,9 +162,9 @@ def caught_share(one: Caught, page: OncePage) -> Markup:
     return charts.bar(one.count / max(max((other.count for other in page.caught), default=1), 1), "purple")
 
 
-def held(worker: WorkerRow) -> list[InHand]:
+def held(worker: WorkerRow) -> list[InProgress]:
     """What all its queues have in hand, the longest first."""
-    return sorted((one for queue in worker.queues for one in queue.in_hand), key=lambda one: -one.since)
+    return sorted((one for queue in worker.queues for one in queue.in_progress), key=lambda one: -one.since)
 
 
 FILTERS: Final = {

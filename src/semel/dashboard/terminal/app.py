@@ -29,7 +29,7 @@ from semel.dlq.jobs import Job
 from semel.dlq.listing import not_dead_letter_queue
 from semel.dlq.plan import RedrivePlan
 from semel.errors import SemelError
-from semel.telemetry.control import MOST_AT_ONCE
+from semel.telemetry.control import MAX_CONCURRENCY
 
 EVERY: Final = 2.0  # seconds
 LETTERS_SHOWN: Final = 200
@@ -386,7 +386,7 @@ class Top(App[None]):
         board = self.board
         row, taken = board.chosen if isinstance(board, WorkersBoard) else (None, None)
         if row is not None and taken is not None and taken.concurrency is not None:
-            self._control(row.id, "concurrency", taken.name, max(1, min(MOST_AT_ONCE, taken.concurrency + by)))
+            self._control(row.id, "concurrency", taken.name, max(1, min(MAX_CONCURRENCY, taken.concurrency + by)))
 
     def action_concurrency(self) -> None:
         board = self.board
@@ -400,7 +400,7 @@ class Top(App[None]):
                 self._control(worker, "concurrency", queue, value)
 
         each = " in each process" if row.processes > 1 else ""
-        self.push_screen(Figure(f"{queue}: so many at a time{each}", taken.concurrency, MOST_AT_ONCE), answered)
+        self.push_screen(Figure(f"{queue}: so many at a time{each}", taken.concurrency, MAX_CONCURRENCY), answered)
 
     def action_cancel(self) -> None:
         board = self.board

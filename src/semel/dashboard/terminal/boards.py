@@ -199,7 +199,7 @@ class WorkersBoard(Board):
         }
         self.table("workers").put([cells.worker(row, taken, now) for row, taken in self.rows.values()])
         _, taken = self.chosen
-        self.table("held").put([cells.held(one) for one in taken.in_hand] if taken else [])
+        self.table("held").put([cells.held(one) for one in taken.in_progress] if taken else [])
         if page.workers:
             busy = sum(taken.in_flight for _, taken in self.rows.values() if taken)
             self.say(f"{cells.many(len(page.workers), 'worker')}, {cells.many(busy, 'message')} in hand")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from semel.dashboard.data.model import (
     DeadLetterQueueRow,
-    InHand,
+    InProgress,
     LetterGroup,
     LetterRow,
     Level,
@@ -193,7 +193,7 @@ def worker_key(row: WorkerRow, taken: WorkerQueue | None) -> str:
 def worker(row: WorkerRow, taken: WorkerQueue | None, now: float) -> Row:
     """One line for each queue that it takes from."""
     state, style = _state(row, taken)
-    held = taken.in_hand if taken else ()
+    held = taken.in_progress if taken else ()
     oldest = max((one.heartbeat_age or 0.0 for one in held), default=None)
     place = f"{row.host}:{row.pid}" if row.pid else row.url
     each = f" ×{row.processes}" if row.processes > 1 else ""
@@ -220,7 +220,7 @@ def _state(row: WorkerRow, taken: WorkerQueue | None) -> tuple[str, str]:
     return ("at work", "green") if row.ready else ("not ready", "yellow")
 
 
-def held(one: InHand) -> Row:
+def held(one: InProgress) -> Row:
     late = one.visible_for is not None and one.visible_for < 5
     return one.message_id, (
         cell(one.message_id),

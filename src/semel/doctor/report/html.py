@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel import __version__
 from semel.doctor import advice
 from semel.doctor.model import Case, Diagnosis, Finding, Severity
 from semel.doctor.report import html_findings, html_queue
@@ -17,6 +16,7 @@ from semel.doctor.report.style import CSS, POLICY
 from semel.doctor.report.svg import text
 from semel.doctor.report.text import all_is_well, troubles, verdict
 from semel.doctor.report.words import NONE, count, duration, number, percent, period, when
+from semel.version import __version__
 
 _NOT_HERE: Final = "What was given names no queue, or nothing happened in that time."
 

@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from semel import __version__
 from semel.doctor.model import Behaviour, Case, Diagnosis, Finding, Severity
 from semel.doctor.report.gaps import gaps
+from semel.version import __version__
 
 VERSION: Final = 1
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
-from semel import __version__
 from semel.spark import segments
 from semel.spark.log import Content, Mark, Over, Place, Sealed, SegmentLog, place_of
 from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Disagreement, Record
@@ -28,6 +27,7 @@ from semel.spark.segments import Meta, SegmentDamaged
 from semel.spark.settling import sent_at
 from semel.spark.sinks.base import Commit, Sink
 from semel.spark.storage import open_store
+from semel.version import __version__
 
 NOTHING_STARTED: Final = "Nothing was started, received or deleted"
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from semel import __version__
 from semel.errors import SemelError
 from semel.spark import log as segment_log
 from semel.spark.pipeline.failures import MAX_LINE, PipelineFailed
 from semel.spark.pipeline.snapshot import LastBatch, Snapshot, State, Totals, added
 from semel.spark.storage import Store
 from semel.telemetry.logs import safe_text
+from semel.version import __version__
 
 SECONDS_KEPT: Final = 120
 MINUTE: Final = 60.0

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from semel.consumer.settings import RECOMMENDED_RECEIVES
 from semel.errors import SemelError
 from semel.extras import MissingExtra
+from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
 from semel.messages.json_path import JsonPath
 from semel.spark.options import COLUMN_NAMES, ReadOptions, read_options
 from semel.spark.pipeline import evolution, requirements, schema

@@ -23,9 +23,9 @@ from uuid import uuid4
 
 import orjson
 
-from semel import __version__
 from semel.errors import SemelError
 from semel.spark.storage import LocalStore, StorageError, Store, open_store
+from semel.version import __version__
 
 RECORD: Final = "pipeline.json"
 LOCK: Final = "lock"

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from semel.spark.pipeline.tasks import Outcome
-from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 AT_ONCE: Final = 20_000  # a fifth of what the log takes in before it drops events
 PATIENCE: Final = 30.0  # seconds that a slow log may hold up a batch before events are dropped

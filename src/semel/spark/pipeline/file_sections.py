@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from semel.consumer.backoff import seconds
+from semel.durations import seconds
 from semel.errors import SemelError
 
 SECRET: Final = frozenset({"dsn", "ledger"})

@@ -6,17 +6,19 @@ The number of waiting messages is for people only: it is asked now and then, and
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from semel.consumer.app import create_dead_letter_queue
 from semel.errors import SemelError
+from semel.messages.dead_letter_queue import create_dead_letter_queue
 from semel.spark.dedup import RETENTION
 from semel.spark.pipeline.spec import Pipeline, RejectTo, SourceSpec
 from semel.sqs.client import Client
 
+_log: Final = logging.getLogger("semel.spark")
 EVERY: Final = 3.0  # seconds between two looks at the backlog
 _RETENTION: Final = "MessageRetentionPeriod"
 _WAITING: Final = "ApproximateNumberOfMessages"
@@ -45,7 +47,7 @@ def create_dead_letter_queues(pipeline: Pipeline) -> None:
     with Client(source.endpoint_url, source.region, source.profile) as client:
         for queue in map(client.queue, source.queues):
             if "RedrivePolicy" not in queue.attributes("RedrivePolicy"):
-                create_dead_letter_queue(client, queue)
+                create_dead_letter_queue(client, queue, _log)
 
 
 class Backlog:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from semel import __version__
 from semel.errors import SemelError
 from semel.spark.dedup import late_rows
 from semel.spark.interpreter import running_spark
@@ -35,6 +34,7 @@ from semel.spark.pipeline.tasks import Outcome
 from semel.spark.sessions import end_java
 from semel.spark.sinks.base import Checkable
 from semel.spark.sinks.rejects import TABLE as REJECTED
+from semel.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

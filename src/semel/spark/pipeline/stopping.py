@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from semel.consumer.signals import Herald
+from semel.signals import SignalNotifier
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 INTERRUPT_DRAIN: Final = 5.0  # seconds for the batch after Ctrl-C: somebody is waiting
 
 
 class Stop:
-    """The wish to stop. Thread-safe; a signal's handler has it asked by a herald."""
+    """The wish to stop. Thread-safe; a signal's handler has it asked by a notifier."""
 
     def __init__(self) -> None:
         self.interrupted = False  # by Ctrl-C
@@ -64,13 +64,13 @@ def on_signals(stop: Stop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    herald, signals = Herald(stop.ask), 0
+    notifier, signals = SignalNotifier(stop.ask), 0
 
     def heard(number: int, _frame: FrameType | None) -> None:
         nonlocal signals
         signals += 1
         stop.interrupted = stop.interrupted or number == signal.SIGINT
-        herald.tell()
+        notifier.notify()
         if signals > 1:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
@@ -79,7 +79,7 @@ def on_signals(stop: Stop) -> Iterator[None]:
         with _handled_by(heard):
             yield
     finally:
-        herald.close()
+        notifier.close()
 
 
 @contextmanager

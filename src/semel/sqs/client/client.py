@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 
 import orjson
 
-import semel
 from semel.sqs import limits
 from semel.sqs.client import failures
 from semel.sqs.client.cancel import Cancel
@@ -25,6 +24,7 @@ from semel.sqs.client.retries import pause_after
 from semel.sqs.client.signing import Signer, plain_signature
 from semel.sqs.client.transport import Transport
 from semel.sqs.errors import BadConfiguration, BadRequest, Cancelled, CredentialsRefused, ServerFailed, SqsError
+from semel.version import __version__
 
 # How much longer than the long poll an answer may take.
 MARGIN: Final = 10.0
@@ -77,7 +77,7 @@ class Client:
             path=resolved.path,
             region=resolved.region,
             key_pair=resolved.credentials,
-            user_agent=f"semel/{semel.__version__} python/{platform.python_version()}",
+            user_agent=f"semel/{__version__} python/{platform.python_version()}",
             address=resolved.request_address,
             headers=resolved.proxy_headers,
         )

@@ -105,7 +105,7 @@ class _Part:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if not _hold(self._file, path):
             os.close(self._file)
-            raise OSError(f"{path} was taken for an abandoned file")  # by one that cleaned up just now: a new one then
+            raise OSError(f"{path} was adopted as an abandoned file")  # by one that cleaned up just now: a new one then
 
     def append(self, lines: bytes, rows: int) -> None:
         rest = memoryview(lines)

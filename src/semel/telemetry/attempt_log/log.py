@@ -25,7 +25,7 @@ from semel.telemetry.logs import safe_text
 
 __all__ = ["SPARK_SCHEMA", "Attempt", "AttemptLog", "Step"]
 
-log = logging.getLogger("semel.telemetry.attempt_log.log")
+log = logging.getLogger("semel.telemetry")
 
 CHUNK: Final = 2_000  # events turned into lines at once
 FLUSH_EVERY: Final = 1.0  # seconds: what a killed process loses at most
@@ -76,10 +76,10 @@ class AttemptLog:
         `keep_days` and `max_total_bytes` limit a local folder, `pending_bytes` what waits for a remote one.
         """
         if format not in ("jsonl", "parquet"):
-            raise StartError(f"attempt log format {format!r} is not known: choose jsonl or parquet")
+            raise StartError(f"unknown attempt log format {format!r}: choose jsonl or parquet")
         if min(roll_rows, roll_bytes, roll_seconds, buffer, pending_bytes) <= 0:
             raise StartError(
-                "attempt log: roll_rows, roll_bytes, roll_seconds, buffer and pending_bytes must be above 0"
+                "attempt log: roll_rows, roll_bytes, roll_seconds, buffer and pending_bytes must be greater than 0"
             )
         if format == "parquet":
             need_pyarrow("Parquet files")
@@ -149,7 +149,7 @@ class AttemptLog:
         while self._events:  # added in the very moment of closing, or left by a disk that hangs
             self._drop(len(self._take(self._limit)))
         if self.dropped:
-            log.warning("attempt log: %d events dropped in all, %d written", self.dropped, self.written)
+            log.warning("attempt log: %d events dropped in total, %d written", self.dropped, self.written)
 
     def __enter__(self) -> Self:
         return self
@@ -206,7 +206,7 @@ class AttemptLog:
             self._sink.append(*self._lines, now)  # if one of these raises, the lines are tried again in the next turn
             self._lines = None
         if count > 0 or self._lines is not None:
-            raise OSError(f"the store does not take it in time; {len(self._events)} events wait")
+            raise OSError(f"the store is too slow; {len(self._events)} events are waiting")
         if (untold := self.dropped - self._said) > 0:
             self._sink.append(dropped_line(now, untold, self._worker), 0, now)
             self._said += untold
@@ -225,7 +225,7 @@ class AttemptLog:
         except Exception as error:  # noqa: BLE001  the thread must live on, whatever the disk or a library does
             if self._may_warn("failed"):
                 why = safe_text(f"{type(error).__name__}: {error}", 500)
-                log.warning("attempt log: %s; it is tried again, and what does not fit is dropped", why)
+                log.warning("attempt log: %s; writing is retried, and events are dropped when the buffer is full", why)
             return False
         return True
 
@@ -233,7 +233,7 @@ class AttemptLog:
         dropped = self.dropped
         if dropped > self._warned_of and self._may_warn("dropped"):
             self._warned_of = dropped
-            log.warning("attempt log: %d events dropped so far: it cannot be written as fast as it fills", dropped)
+            log.warning("attempt log: %d events dropped so far: they arrive faster than they can be written", dropped)
 
     def _may_warn(self, what: str) -> bool:
         """At most once a minute each."""

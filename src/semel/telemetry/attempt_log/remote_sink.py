@@ -20,7 +20,7 @@ from semel.telemetry.attempt_log.local_sink import Format, Names, Roll
 from semel.telemetry.attempt_log.parquet import to_parquet
 from semel.telemetry.logs import safe_text
 
-log = logging.getLogger("semel.telemetry.attempt_log.log")
+log = logging.getLogger("semel.telemetry")
 
 RETRY_FIRST: Final = 1.0  # seconds; doubles from try to try
 RETRY_LAST: Final = 30.0
@@ -145,7 +145,7 @@ class RemoteSink:
         if time.monotonic() - self._warned >= WARN_EVERY:
             self._warned = time.monotonic()
             why = safe_text(f"{type(error).__name__}: {error}", 500)
-            log.warning("attempt log: cannot put %s: %s; it is tried again", file.name, why)
+            log.warning("attempt log: cannot upload %s: %s; the upload is retried", file.name, why)
 
 
 def store_for(url: str) -> Callable[[], Store]:
@@ -160,7 +160,7 @@ def store_for(url: str) -> Callable[[], Store]:
         if scheme in spec.available_protocols():
             return lambda: _FsspecStore(spec, url)
     raise StartError(
-        f"attempt log folder {safe_text(url, 300)}: nothing is installed that can write to {scheme}://; "
+        f"attempt log folder {safe_text(url, 300)}: no installed package can write to {scheme}://; "
         "pip install pyarrow (s3, gs, hdfs, abfs) or fsspec with the package for it, or choose a local folder"
     )
 

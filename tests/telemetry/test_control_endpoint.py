@@ -1,4 +1,4 @@
-"""The control endpoint over HTTP: who is let in, what it answers, and the note that tells where it is."""
+"""The control endpoint over HTTP: who is let in, what it answers, and the registry that says where it is."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from semel.telemetry import control_client, endpoint
+from semel.telemetry import endpoint, worker_client
 from semel.telemetry import worker_registry as registry
 from semel.telemetry.access import refusal
 from semel.telemetry.control import Command, Identity, Refused
-from semel.telemetry.control_client import ControlError
 from semel.telemetry.health_server import Health, HealthServer
+from semel.telemetry.worker_client import WorkerError
 
 TOKEN = "correct horse"
 
@@ -117,7 +117,7 @@ def post(server: HealthServer, command: object, **headers: str) -> tuple[int, di
 def test_this_machine_and_whoever_has_the_token_are_let_in_and_no_web_page(
     address: str, headers: dict[str, str], token: str | None, status: int | None
 ) -> None:
-    refused = refusal(address, headers, token)
+    refused = refusal(address, {name.lower(): value for name, value in headers.items()}.get, token)
     assert (refused and int(refused.status)) == status
 
 
@@ -126,16 +126,16 @@ def test_the_token_is_asked_for_over_the_wire_too(worker: Worker) -> None:
         assert request(server, "GET", "/workers")[0] == 401
         assert post(server, {"action": "stop"})[0] == 401
         assert worker.told == []
-        assert control_client.look(server.url, token=TOKEN)["id"] == "w"
-        with pytest.raises(ControlError, match="needs the worker's token") as error:
-            control_client.tell(server.url, "pause", token="wrong")
+        assert worker_client.get_worker(server.url, token=TOKEN)["id"] == "w"
+        with pytest.raises(WorkerError, match="the worker needs its token") as error:
+            worker_client.send_command(server.url, "pause", token="wrong")
         assert error.value.status == 401
 
 
 def test_the_token_may_come_from_the_environment(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMEL_CONTROL_TOKEN", TOKEN)
     with serving(worker, TOKEN) as server:
-        assert control_client.look(server.url)["id"] == "w"
+        assert worker_client.get_worker(server.url)["id"] == "w"
 
 
 @pytest.mark.parametrize("header", [{"Origin": "http://127.0.0.1:9325"}, {"Host": "evil.example"}])
@@ -153,8 +153,8 @@ def test_a_page_in_a_browser_on_this_machine_is_refused(
 
 
 def test_a_command_is_carried_out_and_the_answer_says_what_was_done(worker: Worker, server: HealthServer) -> None:
-    assert control_client.tell(server.url, "pause", queue="orders")["done"] == "pause orders"
-    assert control_client.tell(server.url, "concurrency", value=8)["done"] == "concurrency None"
+    assert worker_client.send_command(server.url, "pause", queue="orders")["done"] == "pause orders"
+    assert worker_client.send_command(server.url, "concurrency", value=8)["done"] == "concurrency None"
     assert [(command.action, command.queue, command.value) for command in worker.told] == [
         ("pause", "orders", None),
         ("concurrency", None, 8),
@@ -164,7 +164,7 @@ def test_a_command_is_carried_out_and_the_answer_says_what_was_done(worker: Work
 def test_what_cannot_be_done_is_said_with_its_status(server: HealthServer) -> None:
     assert post(server, {"action": "pause", "queue": "full"}) == (409, {"error": "full cannot be paused"})
     status, body = post(server, {"action": "explode"})
-    assert (status, "not known" in body["error"]) == (400, True)
+    assert (status, "unknown action" in body["error"]) == (400, True)
 
 
 def test_a_failure_keeps_its_reason_to_the_log(server: HealthServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,22 +195,22 @@ def test_hostile_commands_do_nothing(
 def test_the_rest_of_the_endpoint_is_for_everybody_as_before(worker: Worker) -> None:
     with serving(worker, TOKEN) as server:
         assert request(server, "GET", "/health", Origin="http://x.example")[0] == 200
-        assert control_client.metrics(server.url) == "up 1\n"
+        assert worker_client.get_metrics(server.url) == "up 1\n"
 
 
 def test_an_engine_without_control_says_so() -> None:
     with (
         HealthServer("127.0.0.1", 0, health=lambda: Health(True, True), metrics=str) as server,
-        pytest.raises(ControlError, match="can be watched but not controlled"),
+        pytest.raises(WorkerError, match="can be watched but not controlled"),
     ):
-        control_client.look(server.url)
+        worker_client.get_worker(server.url)
 
 
 def test_asking_where_nobody_is_says_so(server: HealthServer) -> None:
     url = server.url
     server.close()
-    with pytest.raises(ControlError, match=r"no worker answers at http.*--health") as error:
-        control_client.look(url)
+    with pytest.raises(WorkerError, match=r"no worker answers at http.*--health") as error:
+        worker_client.get_worker(url)
     assert error.value.status == 0
 
 
@@ -234,20 +234,20 @@ def test_a_worker_is_registered_while_it_serves(worker: Worker, tmp_path: Path) 
         (found,) = registry.workers()
         assert (found.id, found.url, found.pid, found.app) == (identity.id, server.url, os.getpid(), "shop:app")
         assert (found.queues, found.processes, found.needs_token) == (("orders", "emails"), 3, True)
-        (note,) = (tmp_path / "workers").iterdir()
-        assert note.stat().st_mode & 0o777 == 0o600
-        assert TOKEN not in note.read_text()
+        (entry,) = (tmp_path / "workers").iterdir()
+        assert entry.stat().st_mode & 0o777 == 0o600
+        assert TOKEN not in entry.read_text()
     assert registry.workers() == []
     assert list((tmp_path / "workers").iterdir()) == []
 
 
-def test_the_note_of_a_killed_worker_is_cleaned_up_by_whoever_reads(tmp_path: Path) -> None:
+def test_the_entry_of_a_killed_worker_is_removed_by_whoever_reads(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         identity = Identity.new("shop:app")
         gone = Identity("gone", identity.host, process.pid, time.time(), "shop:app", "1")
         registry.register(gone, "http://127.0.0.1:1", ["orders"])
-        assert [note.id for note in registry.workers()] == ["gone"]
+        assert [entry.id for entry in registry.workers()] == ["gone"]
     finally:
         process.kill()
         process.wait()
@@ -261,7 +261,7 @@ def test_a_later_process_of_the_same_number_is_not_taken_for_the_worker(tmp_path
     assert registry.workers() == []
 
 
-def test_what_is_no_note_is_left_alone_and_harms_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_entry_is_left_alone_and_harms_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "workers"
     folder.mkdir()
     (folder / "a.json").write_text("{")
@@ -277,7 +277,7 @@ def test_what_is_no_note_is_left_alone_and_harms_nothing(tmp_path: Path) -> None
 def test_a_worker_of_another_machine_is_not_judged_by_its_process_number(tmp_path: Path) -> None:
     elsewhere = Identity("elsewhere", "another-machine", 1, 0.0, "shop:app", "1")
     registry.register(elsewhere, "http://10.0.0.9:8080", [])
-    assert [note.url for note in registry.workers()] == ["http://10.0.0.9:8080"]
+    assert [entry.url for entry in registry.workers()] == ["http://10.0.0.9:8080"]
 
 
 def test_without_a_folder_to_write_to_the_worker_works_all_the_same(
@@ -289,4 +289,4 @@ def test_without_a_folder_to_write_to_the_worker_works_all_the_same(
         server = endpoint.serve(
             stack, "0", Identity.new(), [], health=lambda: Health(True, True), metrics=str, control=worker
         )
-        assert control_client.look(server.url)["id"] == "w"
+        assert worker_client.get_worker(server.url)["id"] == "w"

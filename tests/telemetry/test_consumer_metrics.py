@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import math
+import pickle
 import sys
 import threading
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from semel.errors import SemelError
+from semel.telemetry.exposition import merged, text, without_gauges
 from semel.telemetry.metrics import (
     COUNTERS,
     GAUGES,
     HISTOGRAMS,
-    Lane,
     Metrics,
-    merge_snapshots,
-    merge_texts,
-    without_gauges,
+    QueueMetrics,
 )
 
 
-def samples(text: str) -> dict[tuple[str, ...], float]:
+def samples(page: str) -> dict[tuple[str, ...], float]:
     """{(name, queue, le): value}, as Prometheus' own client reads the page."""
     return {
         tuple(part for part in (one.name, one.labels.get("queue"), one.labels.get("le")) if part): one.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(page)
         for one in family.samples
     }
 
 
 def filled(scale: int = 1) -> Metrics:
     metrics = Metrics()
-    lane = metrics.lane("orders")
-    lane.received.add(10 * scale)
-    lane.handler.observe_all([0.003 * scale, 0.2])
-    lane.gauge("in_flight", lambda: 3 * scale)
-    lane.gauge("oldest_in_flight_seconds", lambda: 7.5 * scale)
-    lane.gauge("circuit_open", lambda: scale % 2)
+    queue = metrics.queue("orders")
+    queue.received.add(10 * scale)
+    queue.handler.observe_all([0.003 * scale, 0.2])
+    queue.gauge("in_flight", lambda: 3 * scale)
+    queue.gauge("oldest_in_flight_seconds", lambda: 7.5 * scale)
+    queue.gauge("circuit_open", lambda: scale % 2)
     return metrics
 
 
@@ -62,7 +60,7 @@ def test_prometheus_reads_what_was_counted() -> None:
 def test_each_family_has_its_type_and_help() -> None:
     metrics = filled()
     for name in GAUGES:
-        metrics.lane("orders").gauge(name, lambda: 1)
+        metrics.queue("orders").gauge(name, lambda: 1)
     families = {family.name: family for family in text_string_to_metric_families(metrics.text())}
     assert {name: families[f"semel_{name}"].type for name in COUNTERS} == dict.fromkeys(COUNTERS, "counter")
     assert {families[f"semel_{name}_{unit}"].type for name, (unit, _, _) in HISTOGRAMS.items()} == {"histogram"}
@@ -71,16 +69,16 @@ def test_each_family_has_its_type_and_help() -> None:
 
 
 def test_a_value_on_a_bound_counts_as_within_it() -> None:
-    lane = Metrics().lane("orders")
-    lane.batch_fill.observe(0)
-    lane.batch_fill.observe(10)
-    up_to, total = lane.batch_fill.read()
+    queue = Metrics().queue("orders")
+    queue.batch_fill.observe(0)
+    queue.batch_fill.observe(10)
+    up_to, total = queue.batch_fill.read()
     assert (up_to[0], up_to[-2], up_to[-1], total) == (1, 2, 2, 10)
 
 
 def test_observing_many_at_once_is_observing_each() -> None:
     values = [0.0, 0.001, 0.0011, 5.0, 1e6]
-    one, all_ = Metrics().lane("q").handler, Metrics().lane("q").handler
+    one, all_ = Metrics().queue("q").handler, Metrics().queue("q").handler
     for value in values:
         one.observe(value)
     all_.observe_all(values)
@@ -90,55 +88,55 @@ def test_observing_many_at_once_is_observing_each() -> None:
 @pytest.mark.parametrize("queue", ['a"b', "a\\b", "a\nb", "a b{}", "ключ", "orders.fifo"])
 def test_any_queue_name_makes_a_valid_page(queue: str) -> None:
     metrics = Metrics()
-    metrics.lane(queue).received.add(4)
+    metrics.queue(queue).received.add(4)
     assert samples(metrics.text())["semel_received_total", queue] == 4
-    assert samples(merge_texts([metrics.text(), metrics.text()]))["semel_received_total", queue] == 8
+    assert samples(text(merged([metrics.families(), metrics.families()])))["semel_received_total", queue] == 8
 
 
 def test_a_gauge_is_asked_each_time_and_one_that_fails_costs_only_itself() -> None:
     metrics, values = Metrics(), iter([1.0, 2.0])
-    lane = metrics.lane("orders")
-    lane.gauge("in_flight", lambda: next(values))
-    lane.gauge("receivers", lambda: 1 / 0)
-    lane.gauge("permits_free", lambda: math.inf)
+    queue = metrics.queue("orders")
+    queue.gauge("in_flight", lambda: next(values))
+    queue.gauge("receivers", lambda: 1 / 0)
+    queue.gauge("free_slots", lambda: math.inf)
     assert samples(metrics.text())["semel_in_flight", "orders"] == 1
     found = samples(metrics.text())
     assert found["semel_in_flight", "orders"] == 2
-    assert found["semel_permits_free", "orders"] == math.inf
+    assert found["semel_free_slots", "orders"] == math.inf
     assert ("semel_receivers", "orders") not in found
 
 
 def test_a_counter_that_is_kept_elsewhere_is_shown_and_needs_no_queue() -> None:
     metrics = Metrics()
-    metrics.lane().counter("attempts_dropped", lambda: 12)
-    metrics.lane("orders")
+    metrics.queue().counter("attempts_dropped", lambda: 12)
+    metrics.queue("orders")
     found = samples(metrics.text())
     assert found["semel_attempts_dropped_total",] == 12
     assert [name for name in found if len(name) == 1] == [("semel_attempts_dropped_total",)]
 
 
-def test_a_lane_is_made_once() -> None:
+def test_the_metrics_of_a_queue_are_made_once() -> None:
     metrics = Metrics()
-    assert metrics.lane("orders") is metrics.lane("orders")
+    assert metrics.queue("orders") is metrics.queue("orders")
 
 
 @pytest.mark.parametrize("what", ["gauge", "counter"])
 def test_an_unknown_name_is_refused_with_those_that_exist(what: str) -> None:
-    with pytest.raises(SemelError, match=rf"there is no {what} 'in_fligth'; there are: "):
-        getattr(Metrics().lane("orders"), what)("in_fligth", lambda: 1)
+    with pytest.raises(SemelError, match=rf"unknown {what} 'in_fligth'; the {what}s are "):
+        getattr(Metrics().queue("orders"), what)("in_fligth", lambda: 1)
 
 
 def test_every_counter_and_histogram_is_declared_for_the_type_checker() -> None:
-    assert set(Lane.__annotations__) == COUNTERS.keys() | HISTOGRAMS.keys()
+    assert set(QueueMetrics.__annotations__) == COUNTERS.keys() | HISTOGRAMS.keys()
 
 
 def test_threads_lose_no_count() -> None:
-    lane = Metrics().lane("orders")
+    queue = Metrics().queue("orders")
 
     def work() -> None:
         for _ in range(5_000):
-            lane.received.add()
-            lane.handler.observe(0.5)
+            queue.received.add()
+            queue.handler.observe(0.5)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     usual = sys.getswitchinterval()
@@ -150,26 +148,16 @@ def test_threads_lose_no_count() -> None:
             thread.join()
     finally:
         sys.setswitchinterval(usual)
-    assert lane.received.value == 20_000
-    assert lane.handler.read()[0][-1] == 20_000
-    assert lane.handler.read()[1] == 10_000
-
-
-def test_a_snapshot_has_the_same_figures_as_plain_values() -> None:
-    found = filled().snapshot()["orders"]
-    assert found["received"] == 10
-    assert found["in_flight"] == 3
-    assert found["handler"]["count"] == 2
-    assert found["handler"]["buckets"]["0.005"] == 1
-    assert found["handler"]["buckets"]["+Inf"] == 2
-    assert "receivers" not in found
+    assert queue.received.value == 20_000
+    assert queue.handler.read()[0][-1] == 20_000
+    assert queue.handler.read()[1] == 10_000
 
 
 # Several processes.
 
 
 def test_pages_of_several_processes_become_one() -> None:
-    found = samples(merge_texts([filled(1).text(), filled(2).text()]))
+    found = samples(text(merged([filled(1).families(), filled(2).families()])))
     assert found["semel_received_total", "orders"] == 30
     assert found["semel_handler_seconds_count", "orders"] == 4
     assert found["semel_handler_seconds_bucket", "orders", "0.005"] == 1
@@ -181,36 +169,33 @@ def test_pages_of_several_processes_become_one() -> None:
 
 def test_pages_with_different_queues_stay_valid() -> None:
     other = Metrics()
-    other.lane("payments").received.add(5)
-    text = merge_texts([filled().text(), other.text()])
-    found = samples(text)
+    other.queue("payments").received.add(5)
+    page = text(merged([filled().families(), other.families()]))
+    found = samples(page)
     assert (found["semel_received_total", "orders"], found["semel_received_total", "payments"]) == (10, 5)
-    assert text.count("# TYPE semel_received_total ") == 1
+    assert page.count("# TYPE semel_received_total ") == 1
 
 
-def test_one_page_merged_is_that_page() -> None:
-    assert samples(merge_texts([filled().text()])) == samples(filled().text())
+def test_one_process_merged_is_that_process_also_after_the_way_through_a_pipe() -> None:
+    assert text(merged([pickle.loads(pickle.dumps(filled().families()))])) == filled().text()
 
 
 def test_what_an_ended_process_counted_stays_and_its_gauges_go() -> None:
-    ended = without_gauges(filled().text())
-    assert not any(name[0] == "semel_in_flight" for name in samples(ended))
-    found = samples(merge_texts([ended, filled(2).text()]))
+    ended = without_gauges(filled().families())
+    assert not any(name[0] == "semel_in_flight" for name in samples(text(ended)))
+    found = samples(text(merged([ended, filled(2).families()])))
     assert found["semel_received_total", "orders"] == 30
     assert found["semel_in_flight", "orders"] == 6
 
 
+def test_what_many_ended_processes_counted_takes_the_room_of_one() -> None:
+    ended = without_gauges(filled().families())
+    one = len(samples(text(ended)))
+    for _ in range(9):
+        ended = merged([ended, without_gauges(filled().families())])
+    assert samples(text(ended))["semel_received_total", "orders"] == 100
+    assert text(ended).count("\nsemel_") == one
+
+
 def test_no_process_at_all_is_an_empty_page() -> None:
-    assert samples(merge_texts([])) == {}
-
-
-def test_snapshots_merge_as_pages_do() -> None:
-    merged: dict[str, Any] = merge_snapshots(
-        [filled(1).snapshot(), filled(2).snapshot(), {"payments": {"received": 1}}]
-    )
-    assert merged["payments"] == {"received": 1}
-    orders = merged["orders"]
-    assert (orders["received"], orders["in_flight"], orders["oldest_in_flight_seconds"]) == (30, 9, 15)
-    assert orders["handler"]["count"] == 4
-    assert orders["handler"]["buckets"]["0.005"] == 1
-    assert orders["handler"]["buckets"]["+Inf"] == 4
+    assert samples(text(merged([]))) == {}

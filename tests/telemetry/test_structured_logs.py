@@ -141,7 +141,7 @@ def test_an_error_comes_with_its_traceback(formatter: logging.Formatter) -> None
     except ValueError:
         logger().exception("failed")
     assert "ValueError: no such order" in out.getvalue()
-    assert "test_logs.py" in out.getvalue()
+    assert "test_structured_logs.py" in out.getvalue()
 
 
 def test_a_json_line_with_an_error_is_one_line_with_the_error_apart() -> None:

@@ -25,5 +25,5 @@ def test_without_a_word_it_is_where_the_system_keeps_state(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SemelError, match=r"file/state cannot be made: .*set SEMEL_STATE"):
+    with pytest.raises(SemelError, match=r"file/state cannot be created: .*set SEMEL_STATE"):
         state_folder({"SEMEL_STATE": str(tmp_path / "file" / "state")})

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from semel.errors import SemelError, StartError
-from semel.telemetry.health_server import MAX_REQUESTS, Health, HealthServer, ask
+from semel.telemetry.health_server import MAX_REQUESTS, Health, HealthServer
+from semel.telemetry.worker_client import get_health
 
 WELL = Health(True, True, {"orders": {"in_flight": 3}})
 
@@ -195,20 +196,20 @@ def test_a_client_that_says_nothing_does_not_hold_up_closing() -> None:
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}", "http://127.0.0.1:{}/health/ready"])
 def test_whoever_asks_gets_the_health(form: str) -> None:
     with serving() as server:
-        assert ask(form.format(server.port)) == WELL
+        assert get_health(form.format(server.port)) == WELL
 
 
 def test_also_a_consumer_that_is_not_well_answers() -> None:
     unwell = Health(True, False, {"reason": "the ledger does not answer"})
     with serving(lambda: unwell) as server:
-        assert ask(server.url) == unwell
+        assert get_health(server.url) == unwell
 
 
 def test_asking_where_nobody_is_says_so() -> None:
     with serving() as server:
         url = server.url
-    with pytest.raises(SemelError, match=r"no consumer answers at http.*is it running"):
-        ask(url)
+    with pytest.raises(SemelError, match=r"no worker answers at http.*is it running"):
+        get_health(url)
 
 
 @pytest.mark.parametrize(
@@ -224,12 +225,12 @@ def test_asking_something_else_says_so(answer: bytes) -> None:
 
         serving = threading.Thread(target=serve)
         serving.start()
-        with pytest.raises(SemelError, match=r"no consumer answers|is no Semel consumer"):
-            ask(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(SemelError, match=r"no worker answers|is not a Semel worker"):
+            get_health(f"http://127.0.0.1:{listening.getsockname()[1]}")
         serving.join()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:port", "http://[::1"])
 def test_asking_an_address_that_cannot_be_says_so(url: str) -> None:
-    with pytest.raises(SemelError, match="no consumer answers at"):
-        ask(url)
+    with pytest.raises(SemelError, match="no worker answers at"):
+        get_health(url)

@@ -1,4 +1,4 @@
-"""What the code of a user may raise: anything. None of it ends a thread, and all of it can be put into words."""
+"""The user's code may raise anything. No exception of it ends one of our threads, and each has a printable text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Killed(BaseException):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether it is the failure of the code that raised it. Else it is the end of the process, and goes on its way:
-    a crash in a test, or Ctrl-C, which Python raises in the main thread only."""
+    """Whether the code that raised it failed. Otherwise the process ends, and the exception is raised on: a crash in a
+    test, or Ctrl-C, which Python raises in the main thread only."""
     if isinstance(error, Killed):
         return False
     return not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread()
@@ -30,4 +30,4 @@ def text_of(value: Any) -> str:
     except BaseException as odd:
         if not is_failure(odd):
             raise
-        return f"a {type(value).__name__} whose text cannot be had: {type(odd).__name__}"
+        return f"a {type(value).__name__} whose text cannot be read: {type(odd).__name__}"

@@ -10,7 +10,7 @@ import pytest
 
 # Each has an event that signals set, and something to enter that makes them.
 WORKER: Final = """
-from semel.consumer.signals import OnSignals
+from semel.signals import OnSignals
 event = threading.Event()
 entered = OnSignals(event.set)
 """

@@ -17,9 +17,9 @@ import orjson
 import pytest
 
 from semel.errors import StartError
+from semel.telemetry.attempt_log import SPARK_SCHEMA, Attempt, AttemptLog, Step
 from semel.telemetry.attempt_log import remote_sink as attempts_remote
 from semel.telemetry.attempt_log.local_sink import CLEAN_EVERY, DAY, Roll
-from semel.telemetry.attempt_log.log import SPARK_SCHEMA, Attempt, AttemptLog, Step
 from semel.telemetry.attempt_log.remote_sink import RemoteSink
 
 NOON = 1_794_830_400.0  # 2026-11-16 12:00 UTC
@@ -204,7 +204,7 @@ def test_a_folder_may_be_given_as_a_file_address(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from semel.telemetry.attempt_log.log import Attempt, AttemptLog, Step
+from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 log = AttemptLog.open(sys.argv[1], format=sys.argv[2])
 log.add_all([Attempt(1.0, Step.RECEIVED, "orders", f"id-{n}") for n in range(1000)])
 assert log.flush(30)
@@ -332,7 +332,7 @@ def test_a_store_that_was_away_gets_everything_when_it_is_back(
     assert log.flush(LONG)
     assert (log.written, log.dropped) == (5, 0)
     assert [line["message_id"] for line in gate.lines()] == [f"id-{number}" for number in range(5)]
-    warnings = [record.getMessage() for record in caplog.records if "cannot put" in record.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "cannot upload" in record.getMessage()]
     assert len(warnings) == 1, "one a minute is enough"
     assert "ConnectionError: the store is away" in warnings[0]
 
@@ -364,7 +364,7 @@ def test_what_cannot_be_put_before_closing_is_counted(
     log.add_all([event(number) for number in range(7)])
     log.close(0.2)
     assert (log.written, log.dropped) == (0, 7)
-    assert "7 events dropped in all, 0 written" in caplog.text
+    assert "7 events dropped in total, 0 written" in caplog.text
 
 
 def test_what_comes_after_a_store_was_given_up_on_is_counted_too(gate: Gate) -> None:
@@ -526,9 +526,9 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     [
         ("/dev/null/log", {}, "choose a folder that this process may write to"),
         ("file://host/log", {}, "three slashes"),
-        ("nosuch://bucket/log", {}, "nothing is installed that can write to nosuch://"),
+        ("nosuch://bucket/log", {}, "no installed package can write to nosuch://"),
         ("log", {"format": "csv"}, "choose jsonl or parquet"),
-        ("log", {"buffer": 0}, "must be above 0"),
+        ("log", {"buffer": 0}, "must be greater than 0"),
     ],
 )
 def test_a_log_that_cannot_be_says_why_at_the_start(url: str, options: dict[str, Any], text: str) -> None:

@@ -1,0 +1,59 @@
+"""SIGTERM and SIGINT, handled without a lock.
+
+A signal handler runs in the middle of whatever the main thread does, also of the handler of the signal before. If it
+took a lock that is held there, as an event's `set` does, the process would hang and no signal would end it any more. So
+it only puts a note into a `SimpleQueue`, which is made for that, and a thread of its own does the work.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, Final
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalNotifier:
+    """Calls `act` on a thread of its own, once for each `notify`, which is safe to call in a signal handler."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._notes: SimpleQueue[bool] = SimpleQueue()
+        threading.Thread(target=self._run, name="semel-signals", daemon=True).start()
+
+    def notify(self) -> None:
+        self._notes.put(True)
+
+    def close(self) -> None:
+        self._notes.put(False)
+
+    def _run(self) -> None:
+        while self._notes.get():
+            self._act()
+
+
+class OnSignals:
+    """While it is entered, each of these signals calls `act`. In the main thread only."""
+
+    def __init__(self, act: Callable[[], object], signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
+        self._act = act
+        self._signals = signals
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        self._notifier = self.listen()
+
+    def listen(self) -> SignalNotifier:
+        """To the end of the process."""
+        notifier = SignalNotifier(self._act)
+        for number in self._signals:
+            self._before[number] = signal.signal(number, lambda _number, _frame: notifier.notify())
+        return notifier
+
+    def __exit__(self, *_exception: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._notifier.close()

@@ -1,0 +1,3 @@
+"""The version of this package. In a file of its own, so that no module imports `semel`, which knows all of them."""
+
+__version__ = "0.1.0.dev0"
