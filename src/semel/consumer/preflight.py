@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 from semel.consumer.settings import duration_text
 from semel.errors import SemelError
 from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.messages.dead_letter_queue import MAX_REDELIVERY, redelivery_period
 from semel.sqs import limits
 from semel.sqs.errors import SqsError
 from semel.sqs.hosts import is_loopback
 
 if TYPE_CHECKING:
     from semel.consumer.queue_setup import QueueSetup
-    from semel.messages.dead_letter_queue import MAX_REDELIVERY, redelivery_period
-from semel.ledger.contract import Ledger
+    from semel.ledger.contract import Ledger
     from semel.sqs import Queue
 
 IN_MEMORY: Final = ":memory:"
