@@ -38,25 +38,25 @@ _WHERE: Final = {
     "Batch": "consumer.batches",
     "Client": "sqs.client",
     "Context": "consumer.context",
-    "DynamoLedger": "ledger.dynamodb",
+    "DynamoLedger": "ledger.dynamodb.ledger",
     "Exponential": "consumer.backoff",
     "Fixed": "consumer.backoff",
     "Item": "consumer.batches",
     "Ledger": "ledger.contract",
     "Lost": "consumer.outcomes",
     "Message": "consumer.context",
-    "PostgresLedger": "ledger.postgres",
-    "RedisLedger": "ledger.redis",
+    "PostgresLedger": "ledger.postgres.ledger",
+    "RedisLedger": "ledger.redis.ledger",
     "Reject": "consumer.outcomes",
     "Retry": "consumer.outcomes",
     "Schedule": "consumer.backoff",
     "SemelError": "errors",
     "Skip": "consumer.outcomes",
-    "SqliteLedger": "ledger.sqlite",
+    "SqliteLedger": "ledger.sqlite.ledger",
     "Transaction": "ledger.contract",
-    "idempotent": "ledger.idempotent",
+    "idempotent": "ledger.idempotent.decorator",
 }
-_EXTRAS: Final = {"DynamoLedger": "dynamodb", "PostgresLedger": "postgres", "RedisLedger": "redis"}
+_EXTRAS: Final = {"PostgresLedger": "postgres", "RedisLedger": "redis"}
 _PACKAGES: Final = frozenset({"broker", "consumer", "dlq", "doctor", "errors", "ledger", "spark", "sqs", "testing"})
 # `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
 __all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]
