@@ -76,7 +76,7 @@ def test_writes_and_record_are_made_together(ledger: DynamoLedger, client: Any, 
     claims = [win(ledger, key).claim for key in ("a", "b")]
     with ledger.transaction() as tx:
         tx.write(put(orders, "order-1"))
-        assert tx.connection is ledger._link.client
+        assert tx.connection.describe_table(TableName=orders)["Table"]["TableName"] == orders
         assert tx.record([Completion(claim, result=b"r") for claim in claims]) == [True, True]
         assert written(client, orders) == []
     assert written(client, orders) == ["order-1"]
@@ -233,11 +233,16 @@ def test_a_commit_that_is_never_answered_has_an_unknown_outcome_that_can_be_look
     dynamodb_server: Server, ledger: DynamoLedger, table: str, client: Any, orders: str
 ) -> None:
     claim = win(ledger, "a").claim
-    session = dynamodb_server.session()
     with lossy(int(dynamodb_server.url.rpartition(":")[2])) as wire:
-        session.events.register("before-call.dynamodb.TransactWriteItems", lambda **_: wire.lose(b"TransactWriteItems"))
-        url = f"http://127.0.0.1:{wire.port}"
-        with DynamoLedger(table, endpoint_url=url, session=session) as other:
+        options = dynamodb_server.options() | {"endpoint_url": f"http://127.0.0.1:{wire.port}"}
+        with DynamoLedger(table, **options) as other:
+            transact = other._client.transact
+
+            def unanswered(*args: Any) -> None:
+                wire.lose(b"TransactWriteItems")
+                transact(*args)
+
+            other._client.transact = unanswered  # type: ignore[assignment,method-assign]
             with pytest.raises(OutcomeUnknown):
                 commit(other, [put(orders, "order-1")], claim)
     assert entry(ledger, "a").status is Status.DONE

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import orjson
 
-from semel.ledger.contract import LedgerError, LedgerUnavailable, OutboxStatus, Outgoing
-from semel.ledger.dynamodb.client import OUTBOX, Link
+from semel.ledger.contract import LedgerError, OutboxStatus, Outgoing
+from semel.ledger.dynamodb.client import TableClient
+from semel.ledger.dynamodb.table import OUTBOX, has_outbox_index
 
 BOXES: Final = 4
 LOOKED_AT: Final = 40  # items that are read to see whether SQS has refused them
@@ -30,8 +31,8 @@ _GROUPED: Final = re.compile(r"g([0-9a-f]{16})-")
 
 
 class Outbox:
-    def __init__(self, link: Link, now: Callable[[], int]) -> None:
-        self._link, self._now = link, now
+    def __init__(self, client: TableClient, now: Callable[[], int]) -> None:
+        self._client, self._now = client, now
         self._has_index: bool | None = None
         self._groups: dict[str, int] = {}  # those that we have taken, and till when
 
@@ -39,7 +40,7 @@ class Outbox:
         """The part of a transaction that keeps a message; `place` is its place among those of the transaction."""
         if not self._is_there():
             raise LedgerError(
-                f"the DynamoDB table {self._link.table} has no index {OUTBOX!r}, so no messages can be sent in a "
+                f"the DynamoDB table {self._client.table} has no index {OUTBOX!r}, so no messages can be sent in a "
                 f"transaction: add a global secondary index {OUTBOX!r} on box (number) and due (number), keys only, "
                 "or have Semel make the table with create=True"
             )
@@ -58,7 +59,7 @@ class Outbox:
             "queue": {"S": message.queue},
             "message": {"S": orjson.dumps(content).decode()},
         }
-        return {"Put": {"TableName": self._link.table, "Item": item}}
+        return {"Put": {"TableName": self._client.table, "Item": item}}
 
     def take(self, limit: int, lease: int) -> list[Outgoing]:
         if not self._is_there():
@@ -77,7 +78,7 @@ class Outbox:
         groups: dict[str, bool] = {}  # whether it is ours
         after: dict[str, Any] = {}
         while len(taken) < limit:
-            page = self._link.call(
+            page = self._client.call(
                 "Query",
                 IndexName=OUTBOX,
                 KeyConditionExpression="box = :box AND due <= :now",
@@ -94,24 +95,25 @@ class Outbox:
                 group = _group_of(item)
                 if group:
                     return self._of_group(item, groups[group])
-                made, whole = self._link.update(
+                made, whole = self._client.update(
                     {
                         "Key": {"pk": item["pk"]},
                         "UpdateExpression": "SET due = :later",
                         "ConditionExpression": "due = :seen",
                         "ExpressionAttributeValues": {":later": {"N": str(now + lease)}, ":seen": item["due"]},
-                    }
+                    },
+                    returned=True,
                 )
                 return _outgoing(whole) if made else None
 
-            taken += [message for message in self._link.side_by_side(take, due) if message is not None]
+            taken += [message for message in self._client.side_by_side(take, due) if message is not None]
             if not page.get("LastEvaluatedKey"):
                 break
             after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
         return taken
 
     def _take_group(self, group: str, now: int, lease: int) -> bool:
-        made, _ = self._link.update(
+        made, _ = self._client.update(
             {
                 "Key": {"pk": {"S": f"{_GROUP}{group}"}},
                 "UpdateExpression": "SET till = :later, expires = :expires",
@@ -130,7 +132,7 @@ class Outbox:
     def _of_group(self, item: dict[str, Any], ours: bool) -> Outgoing | None:
         if not ours:
             return None
-        whole = self._link.call("GetItem", Key={"pk": item["pk"]}, ConsistentRead=True).get("Item")
+        whole = self._client.call("GetItem", Key={"pk": item["pk"]}, ConsistentRead=True).get("Item")
         return _outgoing(whole) if whole else None  # the index may still have what is sent
 
     def _set_group(self, group: str, till: int) -> None:
@@ -138,7 +140,7 @@ class Outbox:
         ours = self._groups.pop(group, None)
         if ours is None:
             return
-        made, _ = self._link.update(
+        made, _ = self._client.update(
             {
                 "Key": {"pk": {"S": f"{_GROUP}{group}"}},
                 "UpdateExpression": "SET till = :till",
@@ -157,7 +159,7 @@ class Outbox:
         def put_off(id: str) -> None:
             grouped = bool(_group_in(id))
             values = {":one": {"N": "1"}, ":error": {"S": error}} | ({} if grouped else {":later": {"N": str(later)}})
-            self._link.update(
+            self._client.update(
                 {
                     "Key": {"pk": {"S": f"{_PREFIX}{id}"}},
                     "UpdateExpression": f"SET {'' if grouped else 'due = :later, '}refusal = :error ADD attempts :one",
@@ -166,7 +168,7 @@ class Outbox:
                 }
             )
 
-        self._link.side_by_side(put_off, list(ids))
+        self._client.side_by_side(put_off, list(ids))
 
     def status(self, examples: int) -> OutboxStatus:
         """What was refused is counted among the first ones only: to see it, each item has to be read."""
@@ -174,7 +176,7 @@ class Outbox:
         if not waiting:
             return OutboxStatus()
         keys = [{"pk": item["pk"]} for page in self._pages(Limit=LOOKED_AT) for item in page["Items"]][:LOOKED_AT]
-        found, _ = self._link.get_many(keys) if keys else ([], [])
+        found, _ = self._client.get_many(keys) if keys else ([], [])
         refused = [_outgoing(item) for item in found if "attempts" in item]
         return OutboxStatus(waiting, len(refused), tuple(refused[:examples]))
 
@@ -188,7 +190,7 @@ class Outbox:
         for box in range(BOXES):
             after: dict[str, Any] = {}
             while True:
-                page = self._link.call(
+                page = self._client.call(
                     "Query",
                     IndexName=OUTBOX,
                     KeyConditionExpression="box = :box",
@@ -202,21 +204,15 @@ class Outbox:
                 after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def drop(self, ids: Sequence[str]) -> None:
-        self._link.side_by_side(
-            lambda name: self._link.call("DeleteItem", Key={"pk": {"S": f"{_PREFIX}{name}"}}), list(ids)
+        self._client.side_by_side(
+            lambda name: self._client.call("DeleteItem", Key={"pk": {"S": f"{_PREFIX}{name}"}}), list(ids)
         )
         for group in dict.fromkeys(filter(None, map(_group_in, ids))):
             self._set_group(group, 0)  # the rest of the group need not wait
 
     def _is_there(self) -> bool:
         if self._has_index is None:
-            try:
-                table = self._link.call("DescribeTable")["Table"]
-            except LedgerUnavailable:
-                raise
-            except LedgerError:  # we may not ask: find out by using it
-                return True
-            self._has_index = any(index["IndexName"] == OUTBOX for index in table.get("GlobalSecondaryIndexes", ()))
+            self._has_index = has_outbox_index(self._client)
         return self._has_index
 
 
