@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
-import threading
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -97,6 +93,13 @@ class TestTheTable:
     ) -> None:
         client.put_item(TableName=table, Item={"pk": {"S": "meta#semel"}, "version": {"N": "99"}})
         with pytest.raises(LedgerError, match=r"schema 99.*upgrade Semel"):
+            DynamoLedger(table, **dynamodb_server.options())
+
+    def test_items_of_an_older_layout_are_refused(
+        self, dynamodb_server: Server, ledger: DynamoLedger, client: Any, table: str
+    ) -> None:
+        client.put_item(TableName=table, Item={"pk": {"S": "meta#semel"}, "version": {"N": "1"}})
+        with pytest.raises(LedgerError, match=r"schema 1.*use another table"):
             DynamoLedger(table, **dynamodb_server.options())
 
     def test_an_item_is_dropped_only_some_time_after_it_has_expired(
@@ -206,60 +209,7 @@ class TestClocks:
             assert win(ledger, "a").taken_over
 
 
-@contextmanager
-def answering(status: int, code: str) -> Iterator[str]:
-    """A DynamoDB that answers everything with one error."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            body = json.dumps(
-                {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "says the test"}
-            ).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-class TestErrors:
-    @pytest.mark.parametrize("code", ["AccessDeniedException", "UnrecognizedClientException"])
-    def test_what_is_not_allowed_is_an_error_that_names_the_action(self, dynamodb_server: Server, code: str) -> None:
-        with answering(400, code) as url, pytest.raises(LedgerError, match=r"grant dynamodb:UpdateItem") as refused:
-            DynamoLedger("orders", endpoint_url=url, session=dynamodb_server.session())
-        assert not isinstance(refused.value, LedgerUnavailable)
-
-    @pytest.mark.parametrize(
-        ("status", "code"), [(400, "ProvisionedThroughputExceededException"), (500, "InternalServerError"), (503, "X")]
-    )
-    def test_a_table_that_is_overloaded_or_broken_is_unavailable(
-        self, dynamodb_server: Server, status: int, code: str
-    ) -> None:
-        with answering(status, code) as url, pytest.raises(LedgerUnavailable, match="orders"):
-            DynamoLedger("orders", endpoint_url=url, session=dynamodb_server.session())
-
-    def test_without_credentials_the_text_says_how_to_give_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in list(os.environ):
-            if name.startswith("AWS_"):
-                monkeypatch.delenv(name)
-        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-            monkeypatch.setenv(name, "/nonexistent")
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        with pytest.raises(LedgerError, match="AWS_ACCESS_KEY_ID"):
-            DynamoLedger("orders", region="eu-west-1")
-        with pytest.raises(LedgerError, match=r"region=…"):
-            DynamoLedger("orders")
-
+class TestItsEnd:
     def test_a_closed_ledger_says_so(self, dynamodb_server: Server, table: str) -> None:
         ledger = DynamoLedger(table, **dynamodb_server.options(), create=True)
         ledger.close()
