@@ -177,6 +177,41 @@ class TestRoundTrips:
         assert [name for name in sent if name == "PutItem"] == ["PutItem"] * (1 + 2 + 2 + 2 + 2 + 2)
         assert len(sent) == 11 + 3
 
+    def test_an_outbox_in_which_nothing_is_found_costs_less_than_two_queries_a_second(
+        self, ledger: DynamoLedger, ahead: Shift, sent: list[str]
+    ) -> None:
+        for _ in range(60):
+            assert ledger.take_outgoing() == []
+            ahead.advance(1)
+        assert sent.count("Query") <= 64
+
+    def test_the_outbox_is_looked_at_once_this_process_has_committed_a_message(
+        self, ledger: DynamoLedger, ahead: Shift, sent: list[str]
+    ) -> None:
+        ahead.advance(1)
+        with ledger.transaction() as tx:
+            tx.send("receipts", "1")
+            assert ledger.take_outgoing() == []
+        ahead.advance(0.001)
+        (first,) = ledger.take_outgoing(lease=2)
+        assert ledger.take_outgoing() == []
+        ahead.advance(2)
+        (again,) = ledger.take_outgoing(lease=30)
+        assert again.id == first.id, "nobody has sent it, and its lease is over"
+        ledger.refused_outgoing([again.id], error="no", wait=1)
+        assert ledger.take_outgoing() == []
+        ahead.advance(1)
+        assert len(ledger.take_outgoing()) == 1
+
+    def test_a_message_of_another_process_is_found_within_seconds(
+        self, ledger: DynamoLedger, dynamodb_server: Server, table: str, ahead: Shift
+    ) -> None:
+        assert ledger.take_outgoing() == []
+        with DynamoLedger(table, **dynamodb_server.options(), clock=ahead) as other, other.transaction() as tx:
+            tx.send("receipts", "1")
+        ahead.advance(5)
+        assert len(ledger.take_outgoing()) == 1
+
 
 class TestOneKey:
     def test_what_one_call_says_of_it_is_done_in_order(self, ledger: DynamoLedger) -> None:

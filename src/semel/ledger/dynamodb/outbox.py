@@ -3,7 +3,8 @@
 The rules here: an item is taken by a conditional update on the time it is due, so no two dispatchers get it at once.
 Messages of a group are taken together, by a conditional update of an item that stands for the group, and keep the time
 that they were due at: so they stay in their order, whoever takes them and however often. A small index of a fixed
-number of boxes finds what is due without reading the table; messages of a group share a box.
+number of boxes finds what is due without reading the table; messages of a group share a box. After a look that found
+nothing, the index is left alone for a while, unless this process commits a message or one of its own is due again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from semel.ledger.dynamodb.client import TableClient
 from semel.ledger.dynamodb.table import OUTBOX, has_outbox_index
 
 BOXES: Final = 4
+IDLE_PAUSE: Final = 4_000  # milliseconds between two looks at all boxes while nothing is found: one query a second
 LOOKED_AT: Final = 40  # items that are read to see whether SQS has refused them
 _PREFIX: Final = "outbox#"
 _GROUP: Final = "outbox-group#"
@@ -35,6 +37,9 @@ class Outbox:
         self._client, self._now = client, now
         self._has_index: bool | None = None
         self._groups: dict[str, int] = {}  # those that we have taken, and till when
+        self._due_again: dict[str, int] = {}  # messages that we have taken and not dropped, and when they are due
+        self._next_look = 0
+        self._changes = 0  # counted, so that a look that began before a change does not put the next one off
 
     def put(self, message: Outgoing, place: int) -> dict[str, Any]:
         """The part of a transaction that keeps a message; `place` is its place among those of the transaction."""
@@ -61,14 +66,27 @@ class Outbox:
         }
         return {"Put": {"TableName": self._client.table, "Item": item}}
 
+    def look_soon(self) -> None:
+        """This process has changed what is in the outbox."""
+        self._changes += 1
+        self._next_look = 0
+
     def take(self, limit: int, lease: int) -> list[Outgoing]:
-        if not self._is_there():
+        now, changes = self._now(), self._changes
+        if now < self._next_look or not self._is_there():
             return []
         taken: list[Outgoing] = []
         start = random.randrange(BOXES)
         for box in (*range(start, BOXES), *range(start)):
             if len(taken) < limit:
                 taken += self._take_from(box, limit - len(taken), lease)
+        self._due_again = {id: due for id, due in self._due_again.items() if due > now}
+        if taken:
+            self._due_again |= {message.id: now + lease for message in taken}
+        else:
+            self._next_look = min([now + IDLE_PAUSE, *self._due_again.values()])
+            if changes != self._changes:
+                self._next_look = 0
         return taken
 
     def _take_from(self, box: int, limit: int, lease: int) -> list[Outgoing]:
@@ -153,6 +171,8 @@ class Outbox:
 
     def refused(self, ids: Sequence[str], error: str, wait: int) -> None:
         later = self._now() + wait
+        self._due_again |= dict.fromkeys(ids, later)
+        self.look_soon()
         for group in dict.fromkeys(filter(None, map(_group_in, ids))):
             self._set_group(group, later)
 
@@ -209,6 +229,9 @@ class Outbox:
         )
         for group in dict.fromkeys(filter(None, map(_group_in, ids))):
             self._set_group(group, 0)  # the rest of the group need not wait
+        for id in ids:
+            self._due_again.pop(id, None)
+        self.look_soon()
 
     def _is_there(self) -> bool:
         if self._has_index is None:

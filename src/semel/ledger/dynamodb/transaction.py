@@ -121,6 +121,13 @@ class DynamoTransaction(Transaction):
         actions: list[Mapping[str, Any]] = [*self._records(), *self._writes, *self._messages]
         if not actions:
             return
+        try:
+            self._commit(actions)
+        finally:
+            if self._messages:
+                self._outbox.look_soon()
+
+    def _commit(self, actions: Sequence[Mapping[str, Any]]) -> None:
         is_unknown = False
         for tried in range(_TRIES):
             if tried:
