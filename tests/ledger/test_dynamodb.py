@@ -203,6 +203,16 @@ class TestRoundTrips:
         ahead.advance(1)
         assert len(ledger.take_outgoing()) == 1
 
+    def test_for_some_seconds_after_a_commit_every_look_asks_the_index_as_it_may_lag_behind(
+        self, ledger: DynamoLedger, ahead: Shift, sent: list[str]
+    ) -> None:
+        ahead.advance(1)
+        with ledger.transaction() as tx:
+            tx.send("receipts", "1")
+        for _ in range(3):
+            ledger.take_outgoing()
+        assert sent.count("Query") == 12
+
     def test_a_message_of_another_process_is_found_within_seconds(
         self, ledger: DynamoLedger, dynamodb_server: Server, table: str, ahead: Shift
     ) -> None:

@@ -4,7 +4,7 @@ The rules here: an item is taken by a conditional update on the time it is due, 
 Messages of a group are taken together, by a conditional update of an item that stands for the group, and keep the time
 that they were due at: so they stay in their order, whoever takes them and however often. A small index of a fixed
 number of boxes finds what is due without reading the table; messages of a group share a box. After a look that found
-nothing, the index is left alone for a while, unless this process commits a message or one of its own is due again.
+nothing, the index is left alone for a while, unless this process has committed a message or has one that is due again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from semel.ledger.dynamodb.table import OUTBOX, has_outbox_index
 
 BOXES: Final = 4
 IDLE_PAUSE: Final = 4_000  # milliseconds between two looks at all boxes while nothing is found: one query a second
+INDEX_DELAY: Final = 5_000  # milliseconds until the index surely has what was committed
 LOOKED_AT: Final = 40  # items that are read to see whether SQS has refused them
 _PREFIX: Final = "outbox#"
 _GROUP: Final = "outbox-group#"
@@ -39,7 +40,7 @@ class Outbox:
         self._groups: dict[str, int] = {}  # those that we have taken, and till when
         self._due_again: dict[str, int] = {}  # messages that we have taken and not dropped, and when they are due
         self._next_look = 0
-        self._changes = 0  # counted, so that a look that began before a change does not put the next one off
+        self._busy_until = 0
 
     def put(self, message: Outgoing, place: int) -> dict[str, Any]:
         """The part of a transaction that keeps a message; `place` is its place among those of the transaction."""
@@ -67,13 +68,12 @@ class Outbox:
         return {"Put": {"TableName": self._client.table, "Item": item}}
 
     def look_soon(self) -> None:
-        """This process has changed what is in the outbox."""
-        self._changes += 1
-        self._next_look = 0
+        """This process has changed what is in the outbox; it may take a while until the index has it."""
+        self._busy_until = self._now() + INDEX_DELAY
 
     def take(self, limit: int, lease: int) -> list[Outgoing]:
-        now, changes = self._now(), self._changes
-        if now < self._next_look or not self._is_there():
+        now = self._now()
+        if self._busy_until <= now < self._next_look or not self._is_there():
             return []
         taken: list[Outgoing] = []
         start = random.randrange(BOXES)
@@ -85,8 +85,6 @@ class Outbox:
             self._due_again |= {message.id: now + lease for message in taken}
         else:
             self._next_look = min([now + IDLE_PAUSE, *self._due_again.values()])
-            if changes != self._changes:
-                self._next_look = 0
         return taken
 
     def _take_from(self, box: int, limit: int, lease: int) -> list[Outgoing]:
