@@ -382,6 +382,23 @@ class TestExpiry:
         assert entry(ledger, "a").notes == {"step": b"1"}
 
     @on(PURGED)
+    def test_a_purge_finds_what_is_kept_for_less_time_than_before(self, make_ledger: Opener, ahead: Shift) -> None:
+        ledger, brief = make_ledger(keep=86_400), make_ledger(keep=60)
+        claims = {name: win(ledger, name).claim for name in ("record", "keep", "extend", "step", "release", "forget")}
+        again = win(ledger, "again", claimant="me")
+        assert brief.record([Completion(claims["record"])]) == [True]
+        assert ledger.record([Completion(claims["keep"], keep=60), Completion(again.claim, keep=86_400)]) == [True] * 2
+        assert brief.extend([claims["extend"]], LEASE) == [True]
+        assert brief.save_step(claims["step"], "step", b"1")
+        assert brief.release([claims["release"]]) == [True]
+        assert brief.forget(["forget"]) == 1
+        ahead.advance(61)
+        assert ledger.purge() == 6
+        assert ledger.get(list(claims)) == [None] * 6
+        assert entry(ledger, "again").status is Status.DONE
+        assert ledger.purge() == 0
+
+    @on(PURGED)
     def test_a_purge_removes_what_has_expired_and_at_most_what_it_is_told(
         self, make_ledger: Opener, ahead: Shift
     ) -> None:

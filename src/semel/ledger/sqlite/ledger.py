@@ -44,7 +44,6 @@ Returned = TypeVar("Returned")
 
 _MEMORY: Final = ":memory:"
 _SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
-_PURGED_AT_ONCE: Final = 500  # a write transaction of a few milliseconds
 
 
 class SqliteLedger(Ledger):
@@ -129,7 +128,7 @@ class SqliteLedger(Ledger):
     def purge(self, limit: int = 1_000) -> int:
         removed, more = 0, True
         while more and removed < limit:
-            gone, more = self._purge(min(limit - removed, _PURGED_AT_ONCE))
+            gone, more = self._purge(limit - removed)
             removed += gone
         return removed
 

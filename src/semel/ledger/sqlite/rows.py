@@ -83,6 +83,7 @@ _RAISE_FLOOR: Final = "UPDATE semel_meta SET value = max(value, ?) WHERE name = 
 
 _CLAIMED: Final = Status.CLAIMED.value  # the driver binds a plain string faster than a member
 _FEW: Final = 8  # kinds of records in one call that are written by one statement each
+_LOOKED_AT: Final = 500  # rows in one transaction of a purge, which takes a few milliseconds
 _AT_ONCE: Final = 256  # rows of one statement: it has fewer parameters than the 999 that old SQLites take
 
 
@@ -258,15 +259,15 @@ def forget(db: sqlite3.Cursor, keys: Iterable[str], now: float, keep: float) -> 
 
 
 def purge(db: sqlite3.Cursor, limit: int, now: float) -> tuple[int, bool]:
-    """Look at up to `limit` rows: remove those that have expired, and look at the others again when they will have.
-    How many were removed, and whether there may be more."""
-    due = db.execute(_DUE, (now, limit)).fetchall()
-    gone = [(rowid, fence) for rowid, fence, expires in due if expires <= now]
+    """Look at some rows: remove those that have expired, and look at the others again when they will have. How many
+    were removed, at most `limit`, and whether there may be more to look at."""
+    due = db.execute(_DUE, (now, _LOOKED_AT)).fetchall()
+    gone = [(rowid, fence) for rowid, fence, expires in due if expires <= now][:limit]
     if gone:
         db.execute(_RAISE_FLOOR, (max(fence for _, fence in gone),))
         db.executemany(_REMOVE, [(rowid,) for rowid, _ in gone])
     db.executemany(_LATER, [(expires, rowid) for rowid, _, expires in due if expires > now])
-    return len(gone), len(due) == limit
+    return len(gone), len(due) == _LOOKED_AT
 
 
 def find(db: sqlite3.Cursor, keys: Sequence[str]) -> dict[str, Row]:
