@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import threading
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +17,6 @@ import pytest
 from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import (
-    ClaimRequest,
     Completion,
     Conflict,
     Done,
@@ -255,18 +252,3 @@ class TestErrors:
         ledger.close()
         with pytest.raises(LedgerUnavailable, match="closed"):
             ask(ledger, "a")
-
-    def test_a_ledger_that_was_forked_has_threads_and_connections_of_its_own(self, ledger: DynamoLedger) -> None:
-        asks = [ClaimRequest(f"key-{n}") for n in range(4)]
-        ledger.claim(asks, claimant="me", lease=LEASE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork with threads
-            child = os.fork()
-        if child == 0:
-            signal.alarm(60)  # it must not outlive the test
-            ok = False
-            try:
-                ok = all(isinstance(it, Held) for it in ledger.claim(asks, claimant="child", lease=LEASE))
-            finally:
-                os._exit(0 if ok else 1)
-        assert os.waitpid(child, 0)[1] == 0

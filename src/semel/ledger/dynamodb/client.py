@@ -6,8 +6,6 @@ The rule here: no exception of boto3 gets past `translated`, and each text says 
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ import botocore.exceptions as driver
 from botocore.config import Config
 
 from semel.ledger.contract import LedgerError, LedgerUnavailable
+from semel.ledger.forks import OwningProcess
 
 log: Final = logging.getLogger("semel.ledger")
 Asked = TypeVar("Asked")
@@ -56,7 +55,6 @@ _NOT_LET_IN: Final = frozenset(
 )
 _NOT_ANSWERED: Final = (driver.HTTPClientError, driver.ConnectionError, driver.CredentialRetrievalError)
 _PATIENCE: Final = 120.0
-_FORKED: Final = threading.Lock()
 
 
 class Link:
@@ -76,21 +74,11 @@ class Link:
         self._endpoint, self._region, self._timeout, self._workers = endpoint_url, region, timeout, workers
         with self.translated("creating a client"):
             self._session = session or boto3.Session()
-        self._open()
-
-    def _open(self) -> None:
+        self.process = OwningProcess(f"the ledger in the DynamoDB table {table}")
         with self.translated("creating a client"):
             self.client: Any = self._make_client(3)
         self._single_attempt: Any = None
         self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="semel-dynamodb")
-        self._process = os.getpid()
-
-    def check_process(self) -> None:
-        """In a process that was forked off, threads are gone and connections are the parent's: start anew there."""
-        if self._process != os.getpid():
-            with _FORKED:
-                if self._process != os.getpid():
-                    self._open()
 
     def _make_client(self, attempts: int) -> Any:
         config = Config(
@@ -120,7 +108,7 @@ class Link:
     def transact(self, actions: Sequence[Mapping[str, Any]], token: str) -> None:
         """One TransactWriteItems, sent once: it must be known whether an attempt may have been carried out. Raises the
         driver's errors, for DynamoTransaction to tell apart."""
-        self.check_process()
+        self.process.check()
         if self._single_attempt is None:
             self._single_attempt = self._make_client(1)
         self._single_attempt.transact_write_items(TransactItems=list(actions), ClientRequestToken=token)
@@ -135,7 +123,7 @@ class Link:
 
     def side_by_side(self, work: Callable[[Asked], Answer], asked: Sequence[Asked]) -> list[Answer]:
         """The work for each, at once on the pool's threads; all have ended when this returns or raises."""
-        self.check_process()
+        self.process.check()
         if self._closed:
             raise LedgerUnavailable(f"the ledger in the DynamoDB table {self.table} was closed")
         if len(asked) <= 1:
@@ -147,6 +135,8 @@ class Link:
         return [future.result() for future in futures]
 
     def close(self) -> None:
+        if not self.process.is_this():
+            return
         self._closed = True
         self._pool.shutdown(wait=True)
         self.client.close()

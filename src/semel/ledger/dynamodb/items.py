@@ -18,19 +18,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from semel.ledger import rules
 from semel.ledger.contract import (
     Claim,
     ClaimRequest,
     ClaimResult,
     Completion,
-    Conflict,
-    Done,
     Entry,
-    Held,
-    LedgerError,
     Status,
     Won,
-    check_result,
 )
 
 Item = dict[str, dict[str, Any]]
@@ -154,28 +150,18 @@ class Move(enum.Enum):
     GO_ON = "go on"  # it has become free in the meantime
 
 
+_MOVES: Final = {
+    rules.Winning.AGAIN: Move.AGAIN,
+    rules.Winning.NEW: Move.NEW_LIFE,
+    rules.Winning.REDRIVE: Move.BACK,
+}
+
+
 def decide(item: Item, ask: ClaimRequest, moment: Moment) -> ClaimResult | Move:
     """What an item means for somebody who asks for its key."""
-    entry = entry_of(ask.key, item)
-    if not is_live(item, moment.now):
-        return Move.NEW_LIFE
-    if entry.status is Status.REJECTED:
-        return Done(ask.key, entry.status, entry.result) if ask.source == entry.source else Move.BACK
-    if differs(ask, entry.payload):
-        return Conflict(ask.key, recorded=entry.status is Status.DONE)
-    if entry.status is Status.DONE:
-        return Done(ask.key, entry.status, entry.result)
-    if entry.status is Status.CLAIMED:
-        if entry.claimant == moment.claimant:
-            return Move.AGAIN
-        remaining = _last(item, "ends") - moment.now
-        if remaining + moment.margin > 0:  # its holder's clock may be behind ours
-            return Held(ask.key, (remaining if remaining > 0 else remaining + moment.margin) / 1000)
-    return Move.GO_ON
-
-
-def differs(ask: ClaimRequest, payload: str) -> bool:
-    return bool(ask.payload and payload and ask.payload != payload)
+    known, now, margin = entry_of(ask.key, item), moment.now / 1000, moment.margin / 1000
+    decision = rules.decide(ask, known, claimant=moment.claimant, now=now, margin=margin)
+    return _MOVES.get(decision, Move.GO_ON) if isinstance(decision, rules.Winning) else decision
 
 
 def next_claim(move: Move, item: Item, ask: ClaimRequest, moment: Moment) -> Update:
@@ -226,12 +212,6 @@ def record(finish: Completion, now: int, keep: int, *, commit: str = "") -> Upda
     values = _held(finish.claim, now, keep)
     values |= {"status": finish.status.value, "result": finish.result, "commit": commit}
     return Update(finish.claim.key, change + " REMOVE #notes, #noted", _HELD, values)
-
-
-def check_finish(finish: Completion) -> None:
-    if finish.status not in (Status.DONE, Status.REJECTED):
-        raise LedgerError(f"{finish.claim.key!r} cannot be recorded as {finish.status}: only as done or rejected")
-    check_result(finish.result, f"the result of {finish.claim.key!r}")
 
 
 def is_recorded(item: Item, finish: Completion, now: int) -> bool:

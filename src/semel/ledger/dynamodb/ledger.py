@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
+from semel.ledger.connect import options_from_url, yes_or_no
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
@@ -28,8 +29,11 @@ from semel.ledger.contract import (
     OutboxStatus,
     Outgoing,
     Won,
-    check_asks,
+    check_completions,
+    check_lease,
+    check_requests,
     check_result,
+    check_retention,
     own_clock,
 )
 from semel.ledger.dynamodb import items
@@ -37,6 +41,7 @@ from semel.ledger.dynamodb.client import Link, create_table, warn_without_ttl
 from semel.ledger.dynamodb.items import Item, Moment, Update, milliseconds
 from semel.ledger.dynamodb.outbox import Outbox
 from semel.ledger.dynamodb.transaction import DynamoTransaction
+from semel.ledger.rules import differs
 
 Asked = TypeVar("Asked")
 
@@ -81,6 +86,7 @@ class DynamoLedger(Ledger):
     ) -> None:
         if not table:
             raise LedgerError("a DynamoDB ledger needs the name of its table: dynamodb://table?region=eu-west-1")
+        check_retention(keep)
         self.keep = keep
         self.clock, self._margin = clock, milliseconds(clock_margin)
         self._link = Link(
@@ -100,24 +106,21 @@ class DynamoLedger(Ledger):
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for another address than AWS's."""
-        parts = urlsplit(url)
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name not in _OPTIONS:
-                raise LedgerError(f"{url!r}: there is no option {name!r}; there are {', '.join(_OPTIONS)}")
-            argument, read = _OPTIONS[name]
-            try:
-                options.setdefault(argument, read(value))
-            except (KeyError, ValueError):
-                raise LedgerError(f"{url!r}: the value of {name} cannot be read") from None
-        return cls(parts.netloc, **options)
+        rest, given = options_from_url(url, _OPTIONS)
+        parts = urlsplit(rest)
+        if parts.query:
+            raise LedgerError(f"{url!r}: there is no option {parts.query!r}; there are {', '.join(_OPTIONS)}")
+        if "endpoint" in given:
+            given["endpoint_url"] = given.pop("endpoint")
+        return cls(parts.netloc, **(given | options))
 
-    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        check_asks(asks, lease)
-        places = _places([ask.key for ask in asks])
+    def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        check_requests(requests, claimant, lease)
+        places = _places([ask.key for ask in requests])
         answers = self._link.side_by_side(
-            lambda key: self._claim_key([asks[place] for place in places[key]], claimant, lease), list(places)
+            lambda key: self._claim_key([requests[place] for place in places[key]], claimant, lease), list(places)
         )
-        verdicts: list[ClaimResult] = [Held("", 0.0)] * len(asks)
+        verdicts: list[ClaimResult] = [Held("", 0.0)] * len(requests)
         for its_places, its_verdicts in zip(places.values(), answers, strict=True):
             for place, verdict in zip(its_places, its_verdicts, strict=True):
                 verdicts[place] = verdict
@@ -129,7 +132,7 @@ class DynamoLedger(Ledger):
         payload: str | None = None
         for ask in asks:
             if payload is not None:
-                is_other = items.differs(ask, payload)
+                is_other = differs(ask, payload)
                 verdicts.append(Conflict(ask.key) if is_other else Held(ask.key, lease))
                 continue
             verdict, item = self._decide(ask, claimant, lease)
@@ -155,21 +158,20 @@ class DynamoLedger(Ledger):
             update = items.next_claim(move, item, ask, moment)
         raise self._restless(ask.key)
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
-        check_asks((), lease)
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:  # noqa: ARG002
+        check_lease(lease)
         now, length, keep = self._now(), milliseconds(lease), milliseconds(self.keep)
         return self._updates([items.extension(claim, now, length, keep) for claim in claims])
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
-        for finish in finishes:
-            items.check_finish(finish)
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        check_completions(completions)
         now = self._now()
 
         def write(finish: Completion) -> bool:
             made, item = self._link.update(items.record(finish, now, self._kept(finish)).parameters())
             return made or (bool(item) and items.is_recorded(item, finish, now))
 
-        return self._by_key(write, [finish.claim.key for finish in finishes], finishes)
+        return self._by_key(write, [finish.claim.key for finish in completions], completions)
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         now, keep = self._now(), milliseconds(self.keep)
@@ -222,6 +224,7 @@ class DynamoLedger(Ledger):
 
     @contextmanager
     def transaction(self) -> Iterator[DynamoTransaction]:
+        self._link.process.check()
         transaction = DynamoTransaction(self._link, self._outbox, self._now, self._kept)
         yield transaction
         transaction.commit()
@@ -296,16 +299,12 @@ def _places(keys: Sequence[str]) -> dict[str, list[int]]:
     return places
 
 
-def _yes(value: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]
-
-
-_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "region": ("region", str),
-    "endpoint": ("endpoint_url", str),
-    "create": ("create", _yes),
-    "keep": ("keep", float),
-    "clock_margin": ("clock_margin", float),
-    "timeout": ("timeout", float),
-    "workers": ("workers", int),
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "region": str,
+    "endpoint": str,
+    "create": yes_or_no,
+    "keep": float,
+    "clock_margin": float,
+    "timeout": float,
+    "workers": int,
 }

@@ -21,6 +21,7 @@ from semel.ledger.contract import (
     LedgerUnavailable,
     OutcomeUnknown,
     Transaction,
+    check_completions,
 )
 from semel.ledger.dynamodb import items
 from semel.ledger.dynamodb.client import Link
@@ -82,13 +83,12 @@ class DynamoTransaction(Transaction):
             )
         self._messages.append(self._outbox.put(message, len(self._messages)))
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
         """Takes part in the commit. Whether a newer claim exists shows only there, as Fenced."""
-        for finish in finishes:
-            items.check_finish(finish)
-        self._make_room(len(finishes))
-        self._finishes += finishes
-        return [True] * len(finishes)
+        check_completions(completions)
+        self._make_room(len(completions))
+        self._finishes += completions
+        return [True] * len(completions)
 
     def execute(self, query: Any, parameters: Any = (), /) -> NoReturn:
         self._refuse_sql(query, parameters)
