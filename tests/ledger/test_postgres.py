@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -31,8 +30,8 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.postgres.carriers import Carriers
 from semel.ledger.postgres.ledger import PostgresLedger
+from semel.ledger.postgres.query_runner import QueryRunner, TimedConnection
 
 if TYPE_CHECKING:
     from servers.postgres import Server
@@ -440,14 +439,25 @@ class TestALostConnection:
         assert count(database) == 0
 
     def test_a_connection_that_says_nothing_any_more_is_given_up_on(self, wire: Wire, make: Make) -> None:
-        ledger = make(wire.url, carriers=1, timeout=20.0)
+        ledger = make(wire.url, connections=1, timeout=20.0)
         claim = win(ledger, "key").claim
         wire.freeze()
-        ledger._carriers._timeout = 0.1
+        ledger._runner._timeout = 0.1
         with pytest.raises(LedgerUnavailable, match=r"no answer within 0\.1 seconds"):
             ledger.record([Completion(claim)])
-        ledger._carriers._timeout = 20.0
+        ledger._runner._timeout = 20.0
         assert finish(ledger, claim)
+        ledger.close()
+
+    def test_an_extension_waits_no_longer_than_it_is_told(self, wire: Wire, make: Make) -> None:
+        ledger = make(wire.url, connections=1, timeout=60.0)
+        claim = win(ledger, "key").claim
+        wire.freeze()
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match=r"no answer within 0\.1 seconds"):
+            ledger.extend([claim], LEASE, timeout=0.1)
+        assert time.monotonic() - began < 30
+        assert ledger.extend([claim], LEASE, timeout=30) == [True]
         ledger.close()
 
     def test_an_old_connection_is_not_noticed_by_the_next_transaction(
@@ -508,7 +518,7 @@ class TestDurability:
     def test_a_commit_is_on_the_disk_also_where_that_was_turned_off(self, make: Make, postgres_server: Server) -> None:
         ledger = make(f"{postgres_server.url}?options=-c%20synchronous_commit%3Doff")
         statement = "SHOW synchronous_commit"
-        assert ledger._carriers.carry(lambda db, _: [db.execute(statement).fetchone()], [None]) == [("on",)]
+        assert ledger._runner.run(lambda db, _: [db.execute(statement).fetchone()], [None]) == [("on",)]
         with ledger.transaction() as tx:
             assert tx.execute(statement).fetchone() == ("on",)
 
@@ -542,29 +552,6 @@ class TestDurability:
         assert ask(ledger, "key") == Done("key", Status.DONE)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_connections_of_its_own(ledger: Ledger) -> None:
-    def work(name: str) -> None:
-        claim = win(ledger, name).claim
-        with ledger.transaction() as tx:
-            assert tx.record([Completion(claim)]) == [True]
-
-    work("before")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work("in the child")
-            code = 0
-        finally:
-            os._exit(code)
-    work("in the parent meanwhile")
-    assert os.waitpid(child, 0)[1] == 0
-    work("after")
-    names = ["before", "in the child", "in the parent meanwhile", "after"]
-    assert [entry(ledger, name).status for name in names] == [Status.DONE] * 4
-
-
 class TestOutgoing:
     def test_a_message_of_a_group_waits_for_those_before_it(self, make: Make, ledger: Ledger) -> None:
         shift = Shift()
@@ -591,17 +578,15 @@ class TestOutgoing:
             tx.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(f"{schema} b")))
 
 
-class TestCarriers:
-    """Callers that go along with each other."""
-
+class TestCallersThatGoTogether:
     @pytest.fixture
-    def carriers(self, postgres_server: Server) -> Iterator[Carriers]:
-        connect = lambda: psycopg.connect(postgres_server.url, autocommit=True)  # noqa: E731
-        carriers = Carriers(connect, where="here", count=1, timeout=30.0)
-        yield carriers
-        carriers.close()
+    def runner(self, postgres_server: Server) -> Iterator[QueryRunner]:
+        connect = lambda: TimedConnection.connect(postgres_server.url, autocommit=True)  # noqa: E731
+        runner = QueryRunner(connect, where="here", connections=1, timeout=30.0)
+        yield runner
+        runner.close()
 
-    def test_many_callers_are_one_statement(self, carriers: Carriers) -> None:
+    def test_many_callers_are_one_statement(self, runner: QueryRunner) -> None:
         trips = list[list[Any]]()
 
         def echo(connection: psycopg.Connection[Any], items: list[Any]) -> list[Any]:
@@ -609,18 +594,18 @@ class TestCarriers:
             connection.execute("SELECT pg_sleep(0.05)")
             return [item * 10 for item in items]
 
-        answers = at_once([lambda n=n: carriers.carry(echo, [n, n + 100]) for n in range(16)])  # type: ignore[misc]
+        answers = at_once([lambda n=n: runner.run(echo, [n, n + 100]) for n in range(16)])  # type: ignore[misc]
         assert answers == [[n * 10, n * 10 + 1000] for n in range(16)]
         assert len(trips) <= 8
         assert sorted(item for trip in trips for item in trip) == sorted([*range(16), *range(100, 116)])
 
-    def test_one_that_fails_harms_none_that_goes_along(self, carriers: Carriers) -> None:
+    def test_one_that_fails_harms_none_that_goes_along(self, runner: QueryRunner) -> None:
         def divide(connection: psycopg.Connection[Any], items: list[int]) -> list[Any]:
             return [connection.execute("SELECT 12 / %s", (item,)).fetchall()[0][0] for item in items]
 
         def ask_for(number: int) -> Any:
             try:
-                return carriers.carry(divide, [number])[0]
+                return runner.run(divide, [number])[0]
             except LedgerError as error:
                 return str(error)
 

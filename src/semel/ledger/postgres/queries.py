@@ -1,4 +1,4 @@
-"""What one round trip of the PostgreSQL ledger does with the requests that it takes along.
+"""The queries of the PostgreSQL ledger, each for the items of one or more callers.
 
 Each method gets a connection and the items of one or more callers, and answers in their order. The rule kept here: a
 statement sees each key once; what else is asked about the same key waits for the next statement.
@@ -57,7 +57,9 @@ Verdicts = list[ClaimResult | None]  # None: not decided yet
 Extra = TypeVar("Extra")
 
 
-class Rounds:
+class Queries:
+    """Every query of one ledger. `idle`: seconds after which the server ends a transaction that has recorded."""
+
     def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock, idle: float = 30.0) -> None:
         self.sql = sql
         self._identity = identity
