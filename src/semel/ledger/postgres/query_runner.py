@@ -135,7 +135,7 @@ class QueryRunner:
         self._where = where
         self._timeout = timeout
         connectors = [Connector(connect) for _ in range(connections)]
-        self._combiner = Combiner(connectors, self._serve, dispose=Connector.close, most=MOST)
+        self._combiner = Combiner(connectors, self._serve, dispose=Connector.close, most=MOST, gather=True)
 
     def run(self, query: Query, items: Sequence[Any], timeout: float | None = None) -> list[Any]:
         """What the query answers to these items, in their order. Others' items of the same query may go along."""
