@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -32,6 +33,7 @@ from semel.ledger.contract import (
 )
 from semel.ledger.postgres.ledger import PostgresLedger
 from semel.ledger.postgres.query_runner import QueryRunner, TimedConnection
+from semel.ledger.postgres.statements import Statements
 
 if TYPE_CHECKING:
     from servers.postgres import Server
@@ -545,6 +547,30 @@ class TestDurability:
         shift.advance(61)
         assert ledger.purge() == 1
         assert win(ledger, "key").claim.fence == 4
+
+    def test_a_claim_that_began_before_a_purge_goes_on_with_a_higher_fence_too(
+        self, make: Make, postgres_server: Server, schema: str
+    ) -> None:
+        shift = Shift()
+        ledger = make(keep=60, clock=shift, lock_timeout=30.0)
+        for key in ("key", "key", "other"):
+            ledger.release([win(ledger, key).claim])
+        shift.advance(61)
+        purge, waits = Statements.within(schema).purge.encode(), "SELECT FROM pg_locks WHERE NOT granted"
+        with (
+            ThreadPoolExecutor() as threads,
+            psycopg.connect(postgres_server.url) as purging,
+            psycopg.connect(postgres_server.url, autocommit=True) as watching,
+        ):
+            assert purging.execute(purge, {"now": shift(), "limit": 10}).fetchone() == (2,)
+            asks = [ClaimRequest(key) for key in ("key", "new", "other")]
+            claiming = threads.submit(ledger.claim, asks, claimant="me", lease=LEASE)
+            while watching.execute(waits).fetchone() is None:  # it waits for what is being purged
+                assert not claiming.done()
+            purging.commit()
+            assert claiming.result() == [Won(Claim(key, 3), LEASE) for key in ("key", "new", "other")]
+        assert [entry(ledger, key).fence for key in ("key", "new", "other")] == [3, 3, 3]
+        assert finish(ledger, Claim("key", 3))
 
     def test_an_endless_keep_is_a_time_that_can_be_stored(self, make: Make) -> None:
         ledger = make(keep=float("inf"))

@@ -24,8 +24,6 @@ from semel.ledger.contract import (
     ClaimResult,
     Clock,
     Completion,
-    Conflict,
-    Done,
     Entry,
     Held,
     OutboxStatus,
@@ -35,13 +33,15 @@ from semel.ledger.contract import (
     check_result,
 )
 from semel.ledger.postgres.arrays import ByteStrings, Integers, Numbers, Texts
-from semel.ledger.postgres.statements import CODE, DONE, FREE, REJECTED, STATUS, TAKEN, Statements
+from semel.ledger.postgres.statements import CODE, STATUS, TAKEN, Statements
+from semel.ledger.rules import Winning, decide
 
 Connection = psycopg.Connection[Any]
 
 SHORTLY: Final = 0.1  # for a key that changed while it was being decided
 LOCKED: Final = 1.0  # for a key that an open transaction has locked
 TRIES: Final = 3
+_NOBODY: Final = "\0"  # a claimant that no row has
 LONGEST: Final = 365_000 * DAY  # an endless `keep` still is a time that a column can hold
 
 
@@ -109,10 +109,18 @@ class Queries:
                 "leases": Numbers.pack([lease for _, _, lease in asked]),
             },
         )
-        for key, fence, attempt, status, notes in won:
+        raised = self._raised(connection, {row[0]: row[1] for row in won if row[5]})
+        for key, fence, attempt, status, notes, _ in won:
             ask, _, lease = items[places[key]]
-            claim = Claim(ask.key, fence)
+            claim = Claim(ask.key, raised.get(key, fence))
             verdicts[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
+
+    def _raised(self, connection: Connection, too_low: dict[bytes, int]) -> dict[bytes, int]:
+        """The new fences of keys that were purged while they were being claimed."""
+        if not too_low:
+            return {}
+        given = {"keys": ByteStrings.pack(list(too_low)), "fences": Integers.pack(list(too_low.values()))}
+        return dict(self._rows(connection, self.sql.raise_fences, given))
 
     def _explain(self, connection: Connection, places: list[int], items: list[Asking], verdicts: Verdicts) -> None:
         if not places:
@@ -134,26 +142,26 @@ class Queries:
             if key not in available:
                 verdicts[places[key]] = Held(items[places[key]].ask.key, LOCKED)
 
-    def record(self, connection: Connection, finishes: Sequence[Completion]) -> list[bool]:
-        return self._by_layers(connection, [(finish.claim, finish) for finish in finishes], self._record_layer)
+    def record(self, connection: Connection, completions: Sequence[Completion]) -> list[bool]:
+        return self._by_layers(connection, [(it.claim, it) for it in completions], self._record_layer)
 
     def _record_layer(self, connection: Connection, items: list[tuple[Claim, Completion]]) -> set[bytes]:
-        finishes = [finish for _, finish in items]
+        completions = [it for _, it in items]
         recorded = self._written(
             connection,
             self.sql.record,
             items,
-            statuses=Integers.pack([CODE[finish.status] for finish in finishes]),
+            statuses=Integers.pack([CODE[it.status] for it in completions]),
             idle=self._idle,
-            results=ByteStrings.pack([finish.result for finish in finishes]),
-            keeps=Numbers.pack([None if finish.keep is None else min(finish.keep, LONGEST) for finish in finishes]),
+            results=ByteStrings.pack([it.result for it in completions]),
+            keeps=Numbers.pack([None if it.keep is None else min(it.keep, LONGEST) for it in completions]),
         )
-        missed = {
-            claim.key.encode(): (claim.fence, CODE[finish.status])
-            for claim, finish in items
-            if claim.key.encode() not in recorded
-        }
-        if missed:
+        if len(recorded) < len(items):
+            missed = {
+                key: (claim.fence, CODE[it.status])
+                for claim, it in items
+                if (key := claim.key.encode()) not in recorded
+            }
             rows = self._rows(connection, self.sql.recorded, {"keys": ByteStrings.pack(list(missed))})
             recorded |= {key for key, fence, status in rows if missed[key] == (fence, status)}
         return recorded
@@ -193,6 +201,8 @@ class Queries:
             for place in left:
                 layer.setdefault(items[place][0].key, place)
             written = write(connection, [items[place] for place in layer.values()])
+            if len(written) == len(items):
+                return [True] * len(items)
             for key, place in layer.items():
                 answers[place] = key.encode() in written
             left = [place for place in left if layer[items[place][0].key] != place] if len(layer) < len(left) else []
@@ -261,17 +271,25 @@ class Queries:
         return Integers.pack([int(number) for number in ours if number.isdigit()])
 
 
+class _Seen(NamedTuple):
+    """What the rule reads of a row. Times count from now."""
+
+    status: Status
+    lease_ends: float
+    payload: str
+    source: str
+    result: bytes
+    claimant: str = ""
+    expires: float = math.inf
+
+
 def _refusal(
-    ask: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
+    request: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
 ) -> ClaimResult | None:
     """Why a key could not be won, by its row. None: by now it could."""
-    if status == REJECTED:
-        return Done(ask.key, Status.REJECTED, result or b"") if source == ask.source else None
-    if payload and ask.payload and payload != ask.payload:
-        return Conflict(ask.key, recorded=status == DONE)
-    if status == DONE:
-        return Done(ask.key, Status.DONE, result or b"")
-    return Held(ask.key, remaining) if status != FREE and remaining > 0 else None
+    seen = _Seen(STATUS[status], remaining, payload, source, result or b"")
+    decision = decide(request, seen, claimant=_NOBODY, now=0.0)
+    return None if isinstance(decision, Winning) else decision
 
 
 def _entry(key: str, row: Any) -> Entry | None:
