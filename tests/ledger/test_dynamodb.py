@@ -37,8 +37,8 @@ def table() -> str:
 
 
 @pytest.fixture
-def ledger(dynamodb_server: Server, table: str, ahead: Shift) -> Iterator[DynamoLedger]:
-    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=ahead) as ledger:
+def ledger(dynamodb_server: Server, table: str, clock_offset: Shift) -> Iterator[DynamoLedger]:
+    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=clock_offset) as ledger:
         yield ledger
 
 
@@ -135,13 +135,13 @@ class TestRoundTrips:
         events.register("before-call.dynamodb", lambda model, **_: sent.append(model.name))
         return sent
 
-    def test_one_decides_all_that_is_common(self, ledger: DynamoLedger, ahead: Shift, sent: list[str]) -> None:
+    def test_one_decides_all_that_is_common(self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]) -> None:
         claim = win(ledger, "a", payload="p").claim  # new
         assert isinstance(ask(ledger, "a", payload="p"), Held)
         assert ask(ledger, "a", payload="other") == Conflict("a")
         assert ledger.release([claim]) == [True]
         win(ledger, "a", payload="p")  # free
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         claim = win(ledger, "a", payload="p").claim  # taken over
         assert ledger.extend([claim], LEASE) == [True]
         assert finish(ledger, claim)
@@ -150,14 +150,14 @@ class TestRoundTrips:
         win(ledger, "a", payload="q")
         assert sent == ["UpdateItem"] * 11
 
-    def test_the_rare_cases_take_two(self, ledger: DynamoLedger, ahead: Shift, sent: list[str]) -> None:
+    def test_the_rare_cases_take_two(self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", source="s1", claimant="me").claim
         assert win(ledger, "a", source="s1", claimant="me").claim == claim
         assert finish(ledger, claim, Status.REJECTED)
         claim = win(ledger, "a", source="s2").claim
         assert finish(ledger, claim)
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert win(ledger, "a").claim.fence == 3
         assert sent == ["UpdateItem"] * (1 + 2 + 1 + 2 + 1 + 2)
 
@@ -169,27 +169,27 @@ class TestOneKey:
             ledger.record([Completion(claim, result=str(place).encode()) for place in range(12)])
             assert ask(ledger, f"key-{n}") == Done(f"key-{n}", Status.DONE, b"0")
 
-    def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, ahead: Shift) -> None:
+    def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, clock_offset: Shift) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", payload="p").claim
         assert ledger.save_step(claim, "step", b"1")
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert win(ledger, "a", payload="q").notes == {}
         assert entry(ledger, "a").notes == {}
 
 
 class TestClocks:
     def test_anothers_lease_is_over_only_when_its_clock_may_be_behind_no_more(
-        self, dynamodb_server: Server, table: str, ahead: Shift
+        self, dynamodb_server: Server, table: str, clock_offset: Shift
     ) -> None:
         options = dynamodb_server.options()
-        with DynamoLedger(table, **options, create=True, clock=ahead, clock_margin=60) as ledger:
+        with DynamoLedger(table, **options, create=True, clock=clock_offset, clock_margin=60) as ledger:
             win(ledger, "a", lease=30)
-            ahead.advance(31)
+            clock_offset.advance(31)
             held = ask(ledger, "a")
             assert isinstance(held, Held)
             assert 50 < held.remaining < 60
-            ahead.advance(60)
+            clock_offset.advance(60)
             assert win(ledger, "a").taken_over
 
 

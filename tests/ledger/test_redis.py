@@ -214,11 +214,11 @@ class TestTheData:
         assert client.pttl(name) > 3_600_000
 
     def test_a_new_life_after_a_key_has_expired_knows_no_notes(
-        self, redis_server: Server, prefix: str, ahead: Shift
+        self, redis_server: Server, prefix: str, clock_offset: Shift
     ) -> None:
-        with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=ahead) as ledger:
+        with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=clock_offset) as ledger:
             assert ledger.save_step(win(ledger, "a", payload="p").claim, "step", b"1")
-            ahead.advance(601)
+            clock_offset.advance(601)
             assert win(ledger, "a", payload="q").notes == {}
             assert entry(ledger, "a").notes == {}
 

@@ -43,13 +43,13 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def ahead() -> Shift:
+def clock_offset() -> Shift:
     return Shift()
 
 
 @pytest.fixture
-def ledger(path: str, ahead: Shift) -> Iterator[SqliteLedger]:
-    with SqliteLedger(path, clock=ahead) as ledger:
+def ledger(path: str, clock_offset: Shift) -> Iterator[SqliteLedger]:
+    with SqliteLedger(path, clock=clock_offset) as ledger:
         yield ledger
 
 
@@ -258,7 +258,9 @@ class TestSchema:
         with contextlib.closing(sqlite3.connect(path)) as other:
             assert other.execute("SELECT key FROM semel_ledger").fetchall() == [("a",)]
 
-    def test_a_ledger_of_the_first_version_is_brought_up_with_all_that_is_in_it(self, path: str, ahead: Shift) -> None:
+    def test_a_ledger_of_the_first_version_is_brought_up_with_all_that_is_in_it(
+        self, path: str, clock_offset: Shift
+    ) -> None:
         with SqliteLedger(path, keep=60) as ledger:
             win(ledger, "a", lease=10)
             with ledger.transaction() as tx:
@@ -270,11 +272,11 @@ class TestSchema:
             other.execute("ALTER TABLE semel_outbox DROP COLUMN attempts")
             other.execute("ALTER TABLE semel_outbox DROP COLUMN error")
             other.execute("UPDATE semel_meta SET value = 1 WHERE name = 'version'")
-        with SqliteLedger(path, clock=ahead) as ledger:
+        with SqliteLedger(path, clock=clock_offset) as ledger:
             (waiting,) = ledger.take_outgoing()
             assert (waiting.body, waiting.attempts, waiting.error) == ("a", 0, "")
             assert isinstance(ask(ledger, "a"), Held)
-            ahead.advance(61)
+            clock_offset.advance(61)
             assert ledger.purge() == 1
 
     def test_a_ledger_lives_beside_the_tables_of_others(self, path: str) -> None:
@@ -418,7 +420,7 @@ class TestTransactions:
         assert finish(ledger, claim)
 
     def test_messages_of_a_group_leave_in_their_order_whoever_sends_them(
-        self, ledger: SqliteLedger, ahead: Shift
+        self, ledger: SqliteLedger, clock_offset: Shift
     ) -> None:
         with ledger.transaction() as tx:
             for number in range(3):
@@ -441,11 +443,13 @@ class TestTransactions:
 
 
 class TestPurge:
-    def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(self, path: str, ahead: Shift) -> None:
-        with SqliteLedger(path, keep=60, clock=ahead) as ledger:
+    def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(
+        self, path: str, clock_offset: Shift
+    ) -> None:
+        with SqliteLedger(path, keep=60, clock=clock_offset) as ledger:
             for start in range(0, 1_200, 400):
                 ledger.claim([ClaimRequest(str(start + n)) for n in range(400)], claimant="me", lease=LEASE)
-            ahead.advance(61)
+            clock_offset.advance(61)
             with commits(ledger) as made:
                 assert ledger.purge(10_000) == 1_200
             assert len(made) == 3
@@ -453,18 +457,20 @@ class TestPurge:
             ((*_, plan),) = other.execute(f"EXPLAIN QUERY PLAN {rows._DUE}", (1, 1)).fetchall()
             assert "USING INDEX semel_ledger_purge_at" in plan
 
-    def test_rows_that_were_kept_for_longer_are_looked_at_once_and_then_left(self, path: str, ahead: Shift) -> None:
-        with SqliteLedger(path, keep=60, clock=ahead) as ledger:
+    def test_rows_that_were_kept_for_longer_are_looked_at_once_and_then_left(
+        self, path: str, clock_offset: Shift
+    ) -> None:
+        with SqliteLedger(path, keep=60, clock=clock_offset) as ledger:
             results = ledger.claim([ClaimRequest(str(n)) for n in range(1_200)], claimant="me", lease=LEASE)
             claims = [result.claim for result in results if isinstance(result, Won)]
-            ahead.advance(30)
+            clock_offset.advance(30)
             assert all(ledger.record([Completion(claim) for claim in claims]))
-            ahead.advance(31)
+            clock_offset.advance(31)
             with commits(ledger) as made:
                 assert ledger.purge(10) == 0
                 assert ledger.purge(10) == 0
             assert len(made) == 3 + 1  # in transactions of 500 rows, and then none
-            ahead.advance(30)
+            clock_offset.advance(30)
             assert ledger.purge(10_000) == 1_200
 
     def test_neither_an_extension_nor_a_record_changes_an_index(self, ledger: SqliteLedger) -> None:
