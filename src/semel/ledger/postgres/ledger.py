@@ -41,7 +41,7 @@ from semel.ledger.contract import (
     own_clock,
 )
 from semel.ledger.forks import OwningProcess
-from semel.ledger.postgres.queries import Asking, Queries
+from semel.ledger.postgres.queries import CallerRequest, Queries
 from semel.ledger.postgres.query_runner import Query, QueryRunner, TimedConnection, translated
 from semel.ledger.postgres.statements import Statements, identity, migrate
 from semel.ledger.postgres.transaction import Begun, PostgresTransaction, commit, undo
@@ -127,7 +127,7 @@ class PostgresLedger(Ledger):
         for request in requests:
             if "\0" in request.payload or "\0" in request.source:
                 _check_text(request.payload + request.source)
-        return self._run(self._queries.claim, [Asking(request, claimant, lease) for request in requests])
+        return self._run(self._queries.claim, [CallerRequest(request, claimant, lease) for request in requests])
 
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         check_lease(lease)

@@ -1,7 +1,7 @@
 """The queries of the PostgreSQL ledger, each for the items of one or more callers.
 
 Each method gets a connection and the items of one or more callers, and answers in their order. The rule kept here: a
-statement sees each key once; what else is asked about the same key waits for the next statement.
+statement sees each key once; what else is wanted about the same key waits for the next statement.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _NOBODY: Final = "\0"  # a claimant that no row has
 LONGEST: Final = 365_000 * DAY  # an endless `keep` still is a time that a column can hold
 
 
-class Asking(NamedTuple):
+class CallerRequest(NamedTuple):
     """One key of one caller's claim."""
 
-    ask: ClaimRequest
+    request: ClaimRequest
     claimant: str
     lease: float
 
 
-Verdicts = list[ClaimResult | None]  # None: not decided yet
+Results = list[ClaimResult | None]  # None: not decided yet
 Extra = TypeVar("Extra")
 
 
@@ -73,47 +73,49 @@ class Queries:
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters).fetchall()
 
-    def claim(self, connection: Connection, items: list[Asking]) -> list[ClaimResult]:
+    def claim(self, connection: Connection, items: list[CallerRequest]) -> list[ClaimResult]:
         """The first place of each key is decided by a claim; later ones look at what it has led to."""
-        keys = [ask.key.encode() for ask, _, _ in items]
+        keys = [request.key.encode() for request, _, _ in items]
         firsts: dict[bytes, int] = {}
         for place, key in enumerate(keys):
             firsts.setdefault(key, place)
-        verdicts: Verdicts = [None] * len(items)
+        results: Results = [None] * len(items)
         open_ = firsts
         for _ in range(TRIES):
             try:
-                self._win(connection, open_, items, verdicts)
+                self._win(connection, open_, items, results)
             except errors.LockNotAvailable:
-                self._pass_by(connection, open_, items, verdicts)
+                self._pass_by(connection, open_, items, results)
             else:
-                self._explain(connection, [place for place in open_.values() if not verdicts[place]], items, verdicts)
-            open_ = {key: place for key, place in open_.items() if not verdicts[place]}
+                self._explain(connection, [place for place in open_.values() if not results[place]], items, results)
+            open_ = {key: place for key, place in open_.items() if not results[place]}
             if not open_:
                 break
         if len(firsts) < len(items):
             later = [place for place, key in enumerate(keys) if firsts[key] != place]
-            self._explain(connection, later, items, verdicts)
-        return [verdict or Held(item.ask.key, SHORTLY) for verdict, item in zip(verdicts, items, strict=True)]
+            self._explain(connection, later, items, results)
+        return [result or Held(item.request.key, SHORTLY) for result, item in zip(results, items, strict=True)]
 
-    def _win(self, connection: Connection, places: dict[bytes, int], items: list[Asking], verdicts: Verdicts) -> None:
-        asked = [items[place] for place in places.values()]
+    def _win(
+        self, connection: Connection, places: dict[bytes, int], items: list[CallerRequest], results: Results
+    ) -> None:
+        wanted = [items[place] for place in places.values()]
         won = self._rows(
             connection,
             self.sql.claim,
             {
                 "keys": ByteStrings.pack(list(places)),
-                "payloads": Texts.pack([ask.payload for ask, _, _ in asked]),
-                "sources": Texts.pack([ask.source for ask, _, _ in asked]),
-                "claimants": Texts.pack([claimant for _, claimant, _ in asked]),
-                "leases": Numbers.pack([lease for _, _, lease in asked]),
+                "payloads": Texts.pack([request.payload for request, _, _ in wanted]),
+                "sources": Texts.pack([request.source for request, _, _ in wanted]),
+                "claimants": Texts.pack([claimant for _, claimant, _ in wanted]),
+                "leases": Numbers.pack([lease for _, _, lease in wanted]),
             },
         )
         raised = self._raised(connection, {row[0]: row[1] for row in won if row[5]})
         for key, fence, attempt, status, notes, _ in won:
-            ask, _, lease = items[places[key]]
-            claim = Claim(ask.key, raised.get(key, fence))
-            verdicts[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
+            request, _, lease = items[places[key]]
+            claim = Claim(request.key, raised.get(key, fence))
+            results[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
 
     def _raised(self, connection: Connection, too_low: dict[bytes, int]) -> dict[bytes, int]:
         """The new fences of keys that were purged while they were being claimed."""
@@ -122,25 +124,25 @@ class Queries:
         given = {"keys": ByteStrings.pack(list(too_low)), "fences": Integers.pack(list(too_low.values()))}
         return dict(self._rows(connection, self.sql.raise_fences, given))
 
-    def _explain(self, connection: Connection, places: list[int], items: list[Asking], verdicts: Verdicts) -> None:
+    def _explain(self, connection: Connection, places: list[int], items: list[CallerRequest], results: Results) -> None:
         if not places:
             return
-        keys = ByteStrings.pack(list({items[place].ask.key.encode() for place in places}))
+        keys = ByteStrings.pack(list({items[place].request.key.encode() for place in places}))
         rows = {row[0]: row[1:] for row in self._rows(connection, self.sql.seen, {"keys": keys})}
         for place in places:
-            ask = items[place].ask
-            row = rows.get(ask.key.encode())
-            verdicts[place] = None if row is None else _refusal(ask, *row)
+            request = items[place].request
+            row = rows.get(request.key.encode())
+            results[place] = None if row is None else _refusal(request, *row)
 
     def _pass_by(
-        self, connection: Connection, places: dict[bytes, int], items: list[Asking], verdicts: Verdicts
+        self, connection: Connection, places: dict[bytes, int], items: list[CallerRequest], results: Results
     ) -> None:
         """Keys that an open transaction has locked are held by it; the others can be tried again."""
         keys = {"keys": ByteStrings.pack(list(places))}
         available = {row[0] for row in self._rows(connection, self.sql.available, keys)}
         for (key,) in self._rows(connection, self.sql.known, keys):
             if key not in available:
-                verdicts[places[key]] = Held(items[places[key]].ask.key, LOCKED)
+                results[places[key]] = Held(items[places[key]].request.key, LOCKED)
 
     def record(self, connection: Connection, completions: Sequence[Completion]) -> list[bool]:
         return self._by_layers(connection, [(it.claim, it) for it in completions], self._record_layer)
