@@ -96,7 +96,7 @@ class SqliteLedger(Ledger):
         if not requests:
             return []
         return self._writer.run(
-            lambda db: rows.claim(db, requests, rows.terms(claimant, lease, self._now(), self.keep))
+            lambda db: rows.claim(db, requests, rows.Terms.of(claimant, lease, self._now(), self.keep))
         )
 
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:

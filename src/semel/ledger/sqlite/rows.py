@@ -10,7 +10,7 @@ import base64
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import orjson
 
@@ -113,10 +113,10 @@ class Terms(NamedTuple):
     now: float
     expires: float
 
-
-def terms(claimant: str, lease: float, now: float, keep: float) -> Terms:
-    # A claim whose lease is not over never expires.
-    return Terms(claimant, lease, now, now + max(keep, lease))
+    @classmethod
+    def of(cls, claimant: str, lease: float, now: float, keep: float) -> Self:
+        # A claim whose lease is not over never expires.
+        return cls(claimant, lease, now, now + max(keep, lease))
 
 
 def claim(db: sqlite3.Cursor, requests: Sequence[ClaimRequest], terms: Terms) -> list[ClaimResult]:
@@ -194,28 +194,25 @@ def extend(db: sqlite3.Cursor, claims: Sequence[Claim], lease: float, now: float
 
 
 def record(db: sqlite3.Cursor, completions: Sequence[Completion], now: float, keep: float) -> list[bool]:
+    def values(status: str, result: bytes, kept: float | None) -> tuple[str, bytes, float, float, float]:
+        expires = now + (keep if kept is None else kept)
+        return str(status), result, now, expires, expires
+
     alike: dict[tuple[str, bytes, float | None, int], list[str]] = {}
     for it in completions:
         alike.setdefault((it.status, it.result, it.keep, it.claim.fence), []).append(it.claim.key)
-    if len(alike) <= _FEW and _update(db, _RECORD_MANY, [(_recorded(*it, now, keep), alike[it]) for it in alike]):
-        return [True] * len(completions)
-    rows = []
-    for it in completions:
-        *values, fence, now = _recorded(it.status, it.result, it.keep, it.claim.fence, now, keep)
-        rows.append((*values, it.claim.key, fence, now))
-    db.executemany(_RECORD, rows)
-    if len(alike) > _FEW and db.rowcount == len(completions):
+    if len(alike) <= _FEW:
+        groups = [
+            ((*values(status, result, kept), fence, now), keys) for (status, result, kept, fence), keys in alike.items()
+        ]
+        if _update(db, _RECORD_MANY, groups):
+            return [True] * len(completions)
+    singly = [(*values(it.status, it.result, it.keep), it.claim.key, it.claim.fence, now) for it in completions]
+    if db.executemany(_RECORD, singly).rowcount == len(completions):
         return [True] * len(completions)
     # Some were refused, or were there before: what stands in the rows now tells the two apart.
     found = find(db, [it.claim.key for it in completions])
     return [_holds(found.get(it.claim.key), it.claim, it.status, now) for it in completions]
-
-
-def _recorded(
-    status: str, result: bytes, keep: float | None, fence: int, now: float, default: float
-) -> tuple[str, bytes, float, float, float, int, float]:
-    expires = now + (default if keep is None else keep)
-    return str(status), result, now, expires, expires, fence, now
 
 
 def _update(db: sqlite3.Cursor, statement: str, groups: Iterable[tuple[tuple[object, ...], list[str]]]) -> bool:
