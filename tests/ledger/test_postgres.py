@@ -625,6 +625,17 @@ class TestCallersThatGoTogether:
         assert len(trips) <= 8
         assert sorted(item for trip in trips for item in trip) == sorted([*range(16), *range(100, 116)])
 
+    def test_what_a_query_refuses_by_itself_does_not_cost_the_connection(self, runner: QueryRunner) -> None:
+        def refuse(connection: psycopg.Connection[Any], _items: list[Any]) -> list[Any]:
+            seen.add(connection.info.backend_pid)
+            raise LedgerError("too much")
+
+        seen = set[int]()
+        for _ in range(3):
+            with pytest.raises(LedgerError, match="too much"):
+                runner.run(refuse, [1])
+        assert len(seen) == 1
+
     def test_one_that_fails_harms_none_that_goes_along(self, runner: QueryRunner) -> None:
         def divide(connection: psycopg.Connection[Any], items: list[int]) -> list[Any]:
             return [connection.execute("SELECT 12 / %s", (item,)).fetchall()[0][0] for item in items]

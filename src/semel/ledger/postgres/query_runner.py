@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from threading import Thread
 from typing import Any, Final, TypeVar
 
@@ -94,7 +93,9 @@ class Connector:
                     self.close()
                 if not (again and (lost or isinstance(error, REPEATABLE))):
                     raise
-            except BaseException:  # it may have been left in the middle of an answer
+            except LedgerError:  # of the query's own, after the server has answered
+                raise
+            except BaseException:  # it was left in the middle of an answer
                 self.close()
                 raise
         raise AssertionError
@@ -112,9 +113,9 @@ class Connector:
         Thread(target=connect, name="semel-ledger-connect", daemon=True).start()
         try:
             self._connection = opened.result(max(0.0, deadline - time.monotonic()))
-        except NotYet:
+        except TimeoutError:
             opened.add_done_callback(_close_late)
-            raise TimeoutError from None
+            raise
         return self._connection
 
     def close(self) -> None:

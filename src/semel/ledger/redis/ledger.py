@@ -48,7 +48,7 @@ _WON, _TAKEN_OVER, _DONE, _REJECTED, _HELD, _CONFLICT, _CONFLICT_RECORDED = rang
 
 
 class RedisLedger(Ledger):
-    """A ledger in Redis or Valkey (5.0 or newer), a single server or a cluster.
+    """A ledger in Redis or Valkey (5.0 or newer): a single server or, as an experiment, a cluster.
 
     What to rely on: of all that ask for a key one wins, by the server's own clock, and a zombie's fence is refused; for
     as long as the server keeps its data. This is not exactly-once: replication is asynchronous, so a failover may
