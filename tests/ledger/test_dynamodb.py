@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import uuid
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,8 +32,8 @@ def table() -> str:
 
 
 @pytest.fixture
-def ledger(dynamodb_server: Server, table: str, ahead: Shift) -> Iterator[DynamoLedger]:
-    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=ahead) as ledger:
+def ledger(dynamodb_server: Server, table: str, clock_offset: Shift) -> Iterator[DynamoLedger]:
+    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=clock_offset) as ledger:
         yield ledger
 
 
@@ -161,52 +158,52 @@ class TestRoundTrips:
         assert isinstance(ask(ledger, "a", payload="p"), Done)
         assert sent == ["PutItem"] * 3 + ["UpdateItem", "PutItem"]
 
-    def test_two_win_a_key_that_is_known(self, ledger: DynamoLedger, ahead: Shift, sent: list[str]) -> None:
+    def test_two_win_a_key_that_is_known(self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", source="s1", claimant="me").claim
         assert win(ledger, "a", source="s1", claimant="me").claim == claim  # again: the answer was lost
         assert ledger.release([claim]) == [True]
         win(ledger, "a", source="s1")  # free
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         claim = win(ledger, "a", source="s1").claim  # taken over
         assert finish(ledger, claim, Status.REJECTED)
         claim = win(ledger, "a", source="s2").claim  # back from the dead-letter queue
         assert finish(ledger, claim)
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert win(ledger, "a").claim.fence == 5  # expired
         assert [name for name in sent if name == "PutItem"] == ["PutItem"] * (1 + 2 + 2 + 2 + 2 + 2)
         assert len(sent) == 11 + 3
 
     def test_an_outbox_in_which_nothing_is_found_costs_less_than_two_queries_a_second(
-        self, ledger: DynamoLedger, ahead: Shift, sent: list[str]
+        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
     ) -> None:
         for _ in range(60):
             assert ledger.take_outgoing() == []
-            ahead.advance(1)
+            clock_offset.advance(1)
         assert sent.count("Query") <= 64
 
     def test_the_outbox_is_looked_at_once_this_process_has_committed_a_message(
-        self, ledger: DynamoLedger, ahead: Shift, sent: list[str]
+        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
     ) -> None:
-        ahead.advance(1)
+        clock_offset.advance(1)
         with ledger.transaction() as tx:
             tx.send("receipts", "1")
             assert ledger.take_outgoing() == []
-        ahead.advance(0.001)
+        clock_offset.advance(0.001)
         (first,) = ledger.take_outgoing(lease=2)
         assert ledger.take_outgoing() == []
-        ahead.advance(2)
+        clock_offset.advance(2)
         (again,) = ledger.take_outgoing(lease=30)
         assert again.id == first.id, "nobody has sent it, and its lease is over"
         ledger.refused_outgoing([again.id], error="no", wait=1)
         assert ledger.take_outgoing() == []
-        ahead.advance(1)
+        clock_offset.advance(1)
         assert len(ledger.take_outgoing()) == 1
 
     def test_for_some_seconds_after_a_commit_every_look_asks_the_index_as_it_may_lag_behind(
-        self, ledger: DynamoLedger, ahead: Shift, sent: list[str]
+        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
     ) -> None:
-        ahead.advance(1)
+        clock_offset.advance(1)
         with ledger.transaction() as tx:
             tx.send("receipts", "1")
         for _ in range(3):
@@ -214,12 +211,12 @@ class TestRoundTrips:
         assert sent.count("Query") == 12
 
     def test_a_message_of_another_process_is_found_within_seconds(
-        self, ledger: DynamoLedger, dynamodb_server: Server, table: str, ahead: Shift
+        self, ledger: DynamoLedger, dynamodb_server: Server, table: str, clock_offset: Shift
     ) -> None:
         assert ledger.take_outgoing() == []
-        with DynamoLedger(table, **dynamodb_server.options(), clock=ahead) as other, other.transaction() as tx:
+        with DynamoLedger(table, **dynamodb_server.options(), clock=clock_offset) as other, other.transaction() as tx:
             tx.send("receipts", "1")
-        ahead.advance(5)
+        clock_offset.advance(5)
         assert len(ledger.take_outgoing()) == 1
 
 
@@ -230,27 +227,27 @@ class TestOneKey:
             ledger.record([Completion(claim, result=str(place).encode()) for place in range(12)])
             assert ask(ledger, f"key-{n}") == Done(f"key-{n}", Status.DONE, b"0")
 
-    def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, ahead: Shift) -> None:
+    def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, clock_offset: Shift) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", payload="p").claim
         assert ledger.save_step(claim, "step", b"1")
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert win(ledger, "a", payload="q").notes == {}
         assert entry(ledger, "a").notes == {}
 
 
 class TestClocks:
     def test_anothers_lease_is_over_only_when_its_clock_may_be_behind_no_more(
-        self, dynamodb_server: Server, table: str, ahead: Shift
+        self, dynamodb_server: Server, table: str, clock_offset: Shift
     ) -> None:
         options = dynamodb_server.options()
-        with DynamoLedger(table, **options, create=True, clock=ahead, clock_margin=60) as ledger:
+        with DynamoLedger(table, **options, create=True, clock=clock_offset, clock_margin=60) as ledger:
             win(ledger, "a", lease=30)
-            ahead.advance(31)
+            clock_offset.advance(31)
             held = ask(ledger, "a")
             assert isinstance(held, Held)
             assert 50 < held.remaining < 60
-            ahead.advance(60)
+            clock_offset.advance(60)
             assert win(ledger, "a").taken_over
 
 
@@ -260,22 +257,3 @@ class TestItsEnd:
         ledger.close()
         with pytest.raises(LedgerUnavailable, match="closed"):
             ask(ledger, "a")
-
-    def test_a_ledger_that_was_opened_before_a_fork_refuses_to_work_in_the_child(self, ledger: DynamoLedger) -> None:
-        claim = win(ledger, "a").claim
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork with threads
-            child = os.fork()
-        if child == 0:
-            signal.alarm(60)  # it must not outlive the test
-            refused = 0
-            try:
-                for call in (lambda: ledger.record([Completion(claim)]), lambda: ask(ledger, "b")):
-                    try:
-                        call()
-                    except LedgerError as error:
-                        refused += "was opened before this process was forked: open one in each process" in str(error)
-            finally:
-                os._exit(0 if refused == 2 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert finish(ledger, claim), "the parent goes on"

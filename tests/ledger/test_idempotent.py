@@ -50,12 +50,12 @@ class Failing(SqliteLedger):
         self.refused: set[str] = set()
         self.on_success: Callable[[], None] = lambda: None
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         if self.errors:
             raise self.errors.pop()
         if any(claim.key in self.refused for claim in claims):
             raise LedgerError("it does not take this key")
-        found = super().extend(claims, lease)
+        found = super().extend(claims, lease, timeout=timeout)
         self.on_success()
         return found
 

@@ -7,7 +7,6 @@ The connections, the signature and the rules for credentials, region and endpoin
 
 from __future__ import annotations
 
-import os
 import platform
 import random
 import time
@@ -23,6 +22,7 @@ import orjson
 
 import semel
 from semel.ledger.contract import LedgerError, LedgerUnavailable
+from semel.ledger.forks import OwningProcess
 from semel.sqs.client import failures
 from semel.sqs.client.config import Wanted, resolve
 from semel.sqs.client.connection import Answer, Malformed
@@ -131,7 +131,7 @@ class TableClient:
         )
         self._clock_offset = 0.0  # seconds that DynamoDB's clock is ahead of ours, once that has mattered
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="semel-dynamodb")
-        self._process, self._closed = os.getpid(), False
+        self.process, self._closed = OwningProcess(f"the ledger in the DynamoDB table {table}"), False
 
     # Calls.
 
@@ -251,11 +251,7 @@ class TableClient:
     def check_usable(self) -> None:
         if self._closed:
             raise LedgerUnavailable(f"the ledger in the DynamoDB table {self.table} was closed")
-        if self._process != os.getpid():
-            raise LedgerError(
-                f"the ledger in the DynamoDB table {self.table} was opened before this process was forked: open one in "
-                "each process"
-            )
+        self.process.check()
 
     @cached_property
     def boto_client(self) -> Any:
@@ -270,6 +266,8 @@ class TableClient:
         return make("dynamodb", **options)
 
     def close(self) -> None:
+        if not self.process.is_this():
+            return
         self._closed = True
         self._pool.shutdown(wait=True)
         self._transport.close()

@@ -19,20 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.ledger import rules
 from semel.ledger.contract import (
     Claim,
     ClaimRequest,
     ClaimResult,
     Completion,
-    Conflict,
-    Done,
     Entry,
-    Held,
-    LedgerError,
     Status,
     Won,
-    check_result,
 )
+from semel.ledger.rules import Winning
 
 Item = dict[str, dict[str, Any]]
 _LONGEST_LEASE: Final = 12 * 3_600_000
@@ -105,36 +102,23 @@ def first_claim(request: ClaimRequest, moment: Moment) -> ClaimWrite:
 
 def next_claim(item: Item, request: ClaimRequest, moment: Moment) -> ClaimResult | ClaimWrite:
     """What an item means for somebody who asks for its key: the answer, or the write that may win it."""
-    entry = entry_of(request.key, item)
-    fence = entry.fence + 1
-    if not is_live(item, moment.now):
-        return _claim(request, moment, fence=fence, attempt=1, first_seen=moment.now, seen=item)
-    first_seen = _number(item, "first_seen")
-    if entry.status is Status.REJECTED:
-        if request.source == entry.source:
-            return Done(request.key, entry.status, entry.result)
+    known = entry_of(request.key, item)
+    how = rules.decide(request, known, claimant=moment.claimant, now=moment.now / 1000, margin=moment.margin / 1000)
+    if not isinstance(how, Winning):
+        return how
+    fence = known.fence if how is Winning.AGAIN else known.fence + 1
+    first_seen = moment.now if how is Winning.NEW else _number(item, "first_seen")
+    if how in (Winning.NEW, Winning.REDRIVE):
         return _claim(request, moment, fence=fence, attempt=1, first_seen=first_seen, seen=item)
-    if differs(request, entry.payload):
-        return Conflict(request.key, recorded=entry.status is Status.DONE)
-    if entry.status is Status.DONE:
-        return Done(request.key, entry.status, entry.result)
-    attempt, is_claimed = entry.attempt + 1, entry.status is Status.CLAIMED
-    if is_claimed and entry.claimant == moment.claimant:  # our own claim, whose answer was lost
-        fence, attempt, is_claimed = entry.fence, entry.attempt, False
-    elif is_claimed:
-        remaining = _number(_state(item), "ends") - moment.now
-        if remaining + moment.margin > 0:  # its holder's clock may be behind ours
-            return Held(request.key, (remaining if remaining > 0 else remaining + moment.margin) / 1000)
-    kept = {name: value for name, value in _state(item).items() if name in ("notes", "noted")}
     return _claim(
         request,
         moment,
         fence=fence,
-        attempt=attempt,
+        attempt=known.attempt if how is Winning.AGAIN else known.attempt + 1,
         first_seen=first_seen,
-        payload=request.payload or entry.payload,
-        taken_over=is_claimed,
-        kept=kept,
+        payload=request.payload or known.payload,
+        taken_over=how is Winning.TAKEOVER,
+        kept={name: value for name, value in _state(item).items() if name in ("notes", "noted")},
         seen=item,
     )
 
@@ -167,10 +151,6 @@ def _claim(
         item["payload"] = {"S": payload}
     won = Won(Claim(request.key, fence), moment.lease / 1000, attempt, taken_over, _notes(item) if kept else {})
     return ClaimWrite(item, won, seen)
-
-
-def differs(request: ClaimRequest, payload: str) -> bool:
-    return bool(request.payload and payload and request.payload != payload)
 
 
 # Updates.
@@ -257,13 +237,6 @@ def record(completion: Completion, now: int, keep: int, *, commit: str = "") -> 
         state["commit"] = {"S": commit}
     values["state"] = state
     return Update(completion.claim.key, _RECORD, values)
-
-
-def check_completion(completion: Completion) -> None:
-    key = completion.claim.key
-    if completion.status not in (Status.DONE, Status.REJECTED):
-        raise LedgerError(f"{key!r} cannot be recorded as {completion.status}: only as done or rejected")
-    check_result(completion.result, f"the result of {key!r}")
 
 
 def is_recorded(item: Item, completion: Completion, now: int) -> bool:

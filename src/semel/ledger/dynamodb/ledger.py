@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
+from semel.ledger.connect import options_from_url, yes_or_no
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
@@ -28,8 +29,11 @@ from semel.ledger.contract import (
     OutboxStatus,
     Outgoing,
     Won,
-    check_asks,
+    check_completions,
+    check_lease,
+    check_requests,
     check_result,
+    check_retention,
     own_clock,
 )
 from semel.ledger.dynamodb import items
@@ -38,6 +42,7 @@ from semel.ledger.dynamodb.items import ClaimWrite, Item, Moment, Update, millis
 from semel.ledger.dynamodb.outbox import Outbox
 from semel.ledger.dynamodb.table import create_table, open_schema, warn_without_ttl
 from semel.ledger.dynamodb.transaction import DynamoTransaction
+from semel.ledger.rules import differs
 
 Asked = TypeVar("Asked")
 
@@ -82,6 +87,7 @@ class DynamoLedger(Ledger):
     ) -> None:
         if not table:
             raise LedgerError("a DynamoDB ledger needs the name of its table: dynamodb://table?region=eu-west-1")
+        check_retention(keep)
         self.keep = keep
         self.clock, self._margin = clock, milliseconds(clock_margin)
         self._client = TableClient(
@@ -101,19 +107,16 @@ class DynamoLedger(Ledger):
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for another address than AWS's."""
-        parts = urlsplit(url)
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name not in _OPTIONS:
-                raise LedgerError(f"{url!r}: there is no option {name!r}; there are {', '.join(_OPTIONS)}")
-            argument, read = _OPTIONS[name]
-            try:
-                options.setdefault(argument, read(value))
-            except (KeyError, ValueError):
-                raise LedgerError(f"{url!r}: the value of {name} cannot be read") from None
-        return cls(parts.netloc, **options)
+        rest, given = options_from_url(url, _OPTIONS)
+        parts = urlsplit(rest)
+        if parts.query:
+            raise LedgerError(f"{url!r}: there is no option {parts.query!r}; there are {', '.join(_OPTIONS)}")
+        if "endpoint" in given:
+            given["endpoint_url"] = given.pop("endpoint")
+        return cls(parts.netloc, **(given | options))
 
     def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        check_asks(requests, lease)
+        check_requests(requests, claimant, lease)
         places = _places([request.key for request in requests])
         answers = self._client.side_by_side(
             lambda key: self._claim_key([requests[place] for place in places[key]], claimant, lease), list(places)
@@ -130,7 +133,7 @@ class DynamoLedger(Ledger):
         payload: str | None = None
         for request in requests:
             if payload is not None:
-                results.append(Conflict(request.key) if items.differs(request, payload) else Held(request.key, lease))
+                results.append(Conflict(request.key) if differs(request, payload) else Held(request.key, lease))
                 continue
             result, item = self._claim_once(request, claimant, lease)
             results.append(result)
@@ -154,7 +157,7 @@ class DynamoLedger(Ledger):
         raise self._restless(request.key)
 
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
-        check_asks((), lease)
+        check_lease(lease)
         deadline = None if timeout is None else time.monotonic() + timeout
         now, length, keep = self._now(), milliseconds(lease), milliseconds(self.keep)
 
@@ -167,8 +170,7 @@ class DynamoLedger(Ledger):
         return self._by_key(write, [claim.key for claim in claims], claims)
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
-        for completion in completions:
-            items.check_completion(completion)
+        check_completions(completions)
         now = self._now()
 
         def write(completion: Completion) -> bool:
@@ -228,6 +230,7 @@ class DynamoLedger(Ledger):
 
     @contextmanager
     def transaction(self) -> Iterator[DynamoTransaction]:
+        self._client.check_usable()
         transaction = DynamoTransaction(self._client, self._outbox, self._now, self._kept)
         yield transaction
         transaction.commit()
@@ -286,16 +289,12 @@ def _places(keys: Sequence[str]) -> dict[str, list[int]]:
     return places
 
 
-def _yes(value: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]
-
-
-_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "region": ("region", str),
-    "endpoint": ("endpoint_url", str),
-    "create": ("create", _yes),
-    "keep": ("keep", float),
-    "clock_margin": ("clock_margin", float),
-    "timeout": ("timeout", float),
-    "workers": ("workers", int),
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "region": str,
+    "endpoint": str,
+    "create": yes_or_no,
+    "keep": float,
+    "clock_margin": float,
+    "timeout": float,
+    "workers": int,
 }

@@ -19,6 +19,7 @@ from semel.ledger.contract import (
     LedgerUnavailable,
     OutcomeUnknown,
     Transaction,
+    check_completions,
 )
 from semel.ledger.dynamodb import items
 from semel.ledger.dynamodb.client import Refused, TableClient
@@ -85,8 +86,7 @@ class DynamoTransaction(Transaction):
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
         """Takes part in the commit. Whether a newer claim exists shows only there, as Fenced."""
-        for completion in completions:
-            items.check_completion(completion)
+        check_completions(completions)
         self._make_room(len(completions))
         self._completions += completions
         return [True] * len(completions)
