@@ -187,7 +187,7 @@ def report(works: list[Work], figures: Figures) -> list[tuple[str, Table]]:
         ours = figures.get((work.name, "semel"))
         found = [figures.get((work.name, name)) for name in CONTESTANTS]
         ratios = [quotient(ours, figures.get((work.name, one.name))) for one in peers]
-        held = work.bars(ours)
+        held = work.bars(dict(zip(CONTESTANTS, found, strict=True)))
         lines.append([work.title, *map(rate, found), *ratios, " ".join(bar.verdict for bar in held)])
         bars += [(work.title, bar) for bar in held]
     return [("Keys per second (median of all rounds, ± half the spread) and ratios", lines), ("Bars", bars_table(bars))]
@@ -217,7 +217,7 @@ def as_json(head: list[str], works: list[Work], figures: Figures) -> dict[str, A
         "bars": [
             dataclasses.asdict(bar) | {"work": work.name, "verdict": bar.verdict}
             for work in works
-            for bar in work.bars(figures.get((work.name, "semel")))
+            for bar in work.bars({name: figures.get((work.name, name)) for name in CONTESTANTS})
         ],
     }
 

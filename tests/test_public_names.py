@@ -76,7 +76,6 @@ def test_a_star_import_works_without_any_extra() -> None:
     [
         ("from semel import PostgresLedger", "PostgresLedger", "psycopg", "postgres"),
         ("from semel import RedisLedger", "RedisLedger", "redis", "redis"),
-        ("from semel import DynamoLedger", "DynamoLedger", "boto3", "dynamodb"),
         (
             "from semel.ledger.connect import connect; connect('postgresql://h/d')",
             "a ledger at postgresql://",

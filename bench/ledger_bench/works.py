@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,11 +51,23 @@ class Work:
     batch: int
     contestants: tuple[str, ...]
     bar: float | None = None  # keys/s that Semel is to reach
+    peer: str | None = None  # the contestant that Semel is to be at least as fast as
 
-    def bars(self, figure: Figure | None) -> list[Bar]:
-        if self.bar is None:
-            return []
-        return [at_least(f"≥ {self.bar:,.0f} keys/s", self.bar, figure.value if figure else None, "keys/s")]
+    def bars(self, figures: Mapping[str, Figure | None]) -> list[Bar]:
+        """`figures`: by contestant."""
+        bars: list[Bar] = []
+        ours = _value(figures.get(SEMEL.name))
+        if self.bar is not None:
+            bars.append(at_least(f"≥ {self.bar:,.0f} keys/s", self.bar, ours, "keys/s"))
+        if self.peer is not None:
+            theirs = _value(figures.get(self.peer))
+            ratio = ours / theirs if ours is not None and theirs else None
+            bars.append(at_least(f"≥ 1 × {CONTESTANTS[self.peer].label}", 1.0, ratio, "×"))
+        return bars
+
+
+def _value(figure: Figure | None) -> float | None:
+    return figure.value if figure else None
 
 
 ALL = ("semel", "powertools", "idemkit")
@@ -66,7 +78,7 @@ WORKS = {
         Work("redis", "redis", "Redis, batches of 10", 10, ALL, 10_000),
         Work("postgres", "postgres", "PostgreSQL, batches of 10", 10, ("semel", "idemkit"), 5_000),
         Work("postgres-1000", "postgres", "PostgreSQL, batches of 1,000", 1_000, ("semel",), 25_000),
-        Work("dynamodb", "dynamodb", "DynamoDB (moto), batches of 10", 10, ALL),
+        Work("dynamodb", "dynamodb", "DynamoDB (moto), batches of 10", 10, ALL, peer="powertools"),
     )
 }
 

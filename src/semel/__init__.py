@@ -56,7 +56,7 @@ _WHERE: Final = {
     "Transaction": "ledger.contract",
     "idempotent": "ledger.idempotent.decorator",
 }
-_EXTRAS: Final = {"DynamoLedger": "dynamodb", "PostgresLedger": "postgres", "RedisLedger": "redis"}
+_EXTRAS: Final = {"PostgresLedger": "postgres", "RedisLedger": "redis"}
 _PACKAGES: Final = frozenset(
     {"broker", "consumer", "dlq", "doctor", "errors", "ledger", "messages", "spark", "sqs", "telemetry", "testing"}
 )

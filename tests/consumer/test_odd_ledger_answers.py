@@ -48,9 +48,9 @@ class Picky(SqliteLedger):
         self._look_at("release", [claim.key for claim in claims])
         return super().release(claims, tried=tried)
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         self._look_at("extend", [claim.key for claim in claims])
-        return super().extend(claims, lease)
+        return super().extend(claims, lease, timeout=timeout)
 
 
 @pytest.fixture

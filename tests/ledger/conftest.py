@@ -1,4 +1,4 @@
-"""`ledger`, `make_ledger`, `ahead` and `store`: the same test on every store that there is."""
+"""`ledger`, `make_ledger`, `clock_offset` and `store`: the same test on every store that there is."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def store(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
 
 
 @pytest.fixture
-def ahead() -> Shift:
-    """Moves the clock of every ledger of the test: ahead.advance(60)."""
+def clock_offset() -> Shift:
+    """Moves the clock of every ledger of the test: clock_offset.advance(60)."""
     return Shift()
 
 
 @pytest.fixture
-def make_ledger(store: StoreUnderTest, ahead: Shift) -> Iterator[Opener]:
+def make_ledger(store: StoreUnderTest, clock_offset: Shift) -> Iterator[Opener]:
     """Opens ledgers on the same data, as other processes would; they are closed when the test is over."""
     opened: list[Ledger] = []
 
     def make(*, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
-        opened.append(store.open(ahead, impatient=impatient, via=via, **options))
+        opened.append(store.open(clock_offset, impatient=impatient, via=via, **options))
         return opened[-1]
 
     yield make

@@ -54,7 +54,7 @@ class StoreUnderTest(Protocol):
     def placeholder(self) -> str:
         """How a value is written there."""
 
-    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+    def open(self, clock_offset: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
         """A ledger on this place, as each process would open one. Impatient: it gives up on an absent store soon.
         `via`: another port to reach the server through."""
 
@@ -81,10 +81,10 @@ class Sqlite:
     def another(self) -> Sqlite:
         return Sqlite(self.folder)
 
-    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+    def open(self, clock_offset: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
         from semel.ledger.sqlite.ledger import SqliteLedger
 
-        return SqliteLedger(str(self.path), clock=ahead, timeout=0.05 if impatient else 60.0, **options)
+        return SqliteLedger(str(self.path), clock=clock_offset, timeout=0.05 if impatient else 60.0, **options)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -108,11 +108,11 @@ class Postgres:
     def another(self) -> Postgres:
         return Postgres(self.server)
 
-    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+    def open(self, clock_offset: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
         from semel.ledger.postgres.ledger import PostgresLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
-        return PostgresLedger(_through(self.server.url, via), schema=self.schema, clock=ahead, **options)
+        return PostgresLedger(_through(self.server.url, via), schema=self.schema, clock=clock_offset, **options)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -139,11 +139,11 @@ class Redis:
     def another(self) -> Redis:
         return Redis(self.server)
 
-    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+    def open(self, clock_offset: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
         from semel.ledger.redis.ledger import RedisLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
-        return RedisLedger(_through(self.server.url, via), prefix=self.prefix, clock=ahead, **options)
+        return RedisLedger(_through(self.server.url, via), prefix=self.prefix, clock=clock_offset, **options)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -167,7 +167,7 @@ class Dynamo:
     def another(self) -> Dynamo:
         return Dynamo(self.server)
 
-    def open(self, ahead: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
+    def open(self, clock_offset: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
         from semel.ledger.dynamodb.ledger import DynamoLedger
 
         options.setdefault("timeout", 2.0 if impatient else 30.0)
@@ -176,7 +176,7 @@ class Dynamo:
             endpoint_url=_through(self.server.url, via),
             session=self.server.session(),
             create=True,
-            clock=ahead,
+            clock=clock_offset,
             **options,
         )
 

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import signal
-import threading
 import uuid
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -19,7 +12,6 @@ import pytest
 from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import (
-    ClaimRequest,
     Completion,
     Conflict,
     Done,
@@ -40,8 +32,8 @@ def table() -> str:
 
 
 @pytest.fixture
-def ledger(dynamodb_server: Server, table: str, ahead: Shift) -> Iterator[DynamoLedger]:
-    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=ahead) as ledger:
+def ledger(dynamodb_server: Server, table: str, clock_offset: Shift) -> Iterator[DynamoLedger]:
+    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=clock_offset) as ledger:
         yield ledger
 
 
@@ -100,6 +92,13 @@ class TestTheTable:
         with pytest.raises(LedgerError, match=r"schema 99.*upgrade Semel"):
             DynamoLedger(table, **dynamodb_server.options())
 
+    def test_items_of_an_older_layout_are_refused(
+        self, dynamodb_server: Server, ledger: DynamoLedger, client: Any, table: str
+    ) -> None:
+        client.put_item(TableName=table, Item={"pk": {"S": "meta#semel"}, "version": {"N": "1"}})
+        with pytest.raises(LedgerError, match=r"schema 1.*use another table"):
+            DynamoLedger(table, **dynamodb_server.options())
+
     def test_an_item_is_dropped_only_some_time_after_it_has_expired(
         self, ledger: DynamoLedger, client: Any, table: str
     ) -> None:
@@ -134,35 +133,91 @@ class TestRoundTrips:
     @pytest.fixture
     def sent(self, ledger: DynamoLedger) -> list[str]:
         sent: list[str] = []
-        events = ledger._link.client.meta.events
-        events.register("before-call.dynamodb", lambda model, **_: sent.append(model.name))
+        exchange = ledger._client._transport.exchange
+
+        def counted(request: bytes, *args: Any, **kwargs: Any) -> Any:
+            sent.append(request.partition(b"DynamoDB_20120810.")[2].partition(b"\r")[0].decode())
+            return exchange(request, *args, **kwargs)
+
+        ledger._client._transport.exchange = counted  # type: ignore[method-assign]
         return sent
 
-    def test_one_decides_all_that_is_common(self, ledger: DynamoLedger, ahead: Shift, sent: list[str]) -> None:
-        claim = win(ledger, "a", payload="p").claim  # new
-        assert isinstance(ask(ledger, "a", payload="p"), Held)
-        assert ask(ledger, "a", payload="other") == Conflict("a")
-        assert ledger.release([claim]) == [True]
-        win(ledger, "a", payload="p")  # free
-        ahead.advance(LEASE + 1)
-        claim = win(ledger, "a", payload="p").claim  # taken over
+    def test_one_claims_a_new_key_and_one_makes_every_later_write(self, ledger: DynamoLedger, sent: list[str]) -> None:
+        claim = win(ledger, "a", payload="p").claim
         assert ledger.extend([claim], LEASE) == [True]
         assert finish(ledger, claim)
-        assert isinstance(ask(ledger, "a", payload="p"), Done)
         assert ledger.forget(["a"]) == 1
-        win(ledger, "a", payload="q")
-        assert sent == ["UpdateItem"] * 11
+        assert ledger.release([win(ledger, "b").claim]) == [True]
+        assert sent == ["PutItem", *["UpdateItem"] * 3, "PutItem", "UpdateItem"]
 
-    def test_the_rare_cases_take_two(self, ledger: DynamoLedger, ahead: Shift, sent: list[str]) -> None:
+    def test_one_tells_that_a_key_cannot_be_won(self, ledger: DynamoLedger, sent: list[str]) -> None:
+        claim = win(ledger, "a", payload="p").claim
+        assert isinstance(ask(ledger, "a", payload="p"), Held)
+        assert ask(ledger, "a", payload="other") == Conflict("a")
+        assert finish(ledger, claim)
+        assert isinstance(ask(ledger, "a", payload="p"), Done)
+        assert sent == ["PutItem"] * 3 + ["UpdateItem", "PutItem"]
+
+    def test_two_win_a_key_that_is_known(self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", source="s1", claimant="me").claim
-        assert win(ledger, "a", source="s1", claimant="me").claim == claim
+        assert win(ledger, "a", source="s1", claimant="me").claim == claim  # again: the answer was lost
+        assert ledger.release([claim]) == [True]
+        win(ledger, "a", source="s1")  # free
+        clock_offset.advance(LEASE + 1)
+        claim = win(ledger, "a", source="s1").claim  # taken over
         assert finish(ledger, claim, Status.REJECTED)
-        claim = win(ledger, "a", source="s2").claim
+        claim = win(ledger, "a", source="s2").claim  # back from the dead-letter queue
         assert finish(ledger, claim)
-        ahead.advance(601)
-        assert win(ledger, "a").claim.fence == 3
-        assert sent == ["UpdateItem"] * (1 + 2 + 1 + 2 + 1 + 2)
+        clock_offset.advance(601)
+        assert win(ledger, "a").claim.fence == 5  # expired
+        assert [name for name in sent if name == "PutItem"] == ["PutItem"] * (1 + 2 + 2 + 2 + 2 + 2)
+        assert len(sent) == 11 + 3
+
+    def test_an_outbox_in_which_nothing_is_found_costs_less_than_two_queries_a_second(
+        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
+    ) -> None:
+        for _ in range(60):
+            assert ledger.take_outgoing() == []
+            clock_offset.advance(1)
+        assert sent.count("Query") <= 64
+
+    def test_the_outbox_is_looked_at_once_this_process_has_committed_a_message(
+        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
+    ) -> None:
+        clock_offset.advance(1)
+        with ledger.transaction() as tx:
+            tx.send("receipts", "1")
+            assert ledger.take_outgoing() == []
+        clock_offset.advance(0.001)
+        (first,) = ledger.take_outgoing(lease=2)
+        assert ledger.take_outgoing() == []
+        clock_offset.advance(2)
+        (again,) = ledger.take_outgoing(lease=30)
+        assert again.id == first.id, "nobody has sent it, and its lease is over"
+        ledger.refused_outgoing([again.id], error="no", wait=1)
+        assert ledger.take_outgoing() == []
+        clock_offset.advance(1)
+        assert len(ledger.take_outgoing()) == 1
+
+    def test_for_some_seconds_after_a_commit_every_look_asks_the_index_as_it_may_lag_behind(
+        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
+    ) -> None:
+        clock_offset.advance(1)
+        with ledger.transaction() as tx:
+            tx.send("receipts", "1")
+        for _ in range(3):
+            ledger.take_outgoing()
+        assert sent.count("Query") == 12
+
+    def test_a_message_of_another_process_is_found_within_seconds(
+        self, ledger: DynamoLedger, dynamodb_server: Server, table: str, clock_offset: Shift
+    ) -> None:
+        assert ledger.take_outgoing() == []
+        with DynamoLedger(table, **dynamodb_server.options(), clock=clock_offset) as other, other.transaction() as tx:
+            tx.send("receipts", "1")
+        clock_offset.advance(5)
+        assert len(ledger.take_outgoing()) == 1
 
 
 class TestOneKey:
@@ -172,101 +227,33 @@ class TestOneKey:
             ledger.record([Completion(claim, result=str(place).encode()) for place in range(12)])
             assert ask(ledger, f"key-{n}") == Done(f"key-{n}", Status.DONE, b"0")
 
-    def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, ahead: Shift) -> None:
+    def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, clock_offset: Shift) -> None:
         ledger.keep = 600
         claim = win(ledger, "a", payload="p").claim
         assert ledger.save_step(claim, "step", b"1")
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert win(ledger, "a", payload="q").notes == {}
         assert entry(ledger, "a").notes == {}
 
 
 class TestClocks:
     def test_anothers_lease_is_over_only_when_its_clock_may_be_behind_no_more(
-        self, dynamodb_server: Server, table: str, ahead: Shift
+        self, dynamodb_server: Server, table: str, clock_offset: Shift
     ) -> None:
         options = dynamodb_server.options()
-        with DynamoLedger(table, **options, create=True, clock=ahead, clock_margin=60) as ledger:
+        with DynamoLedger(table, **options, create=True, clock=clock_offset, clock_margin=60) as ledger:
             win(ledger, "a", lease=30)
-            ahead.advance(31)
+            clock_offset.advance(31)
             held = ask(ledger, "a")
             assert isinstance(held, Held)
             assert 50 < held.remaining < 60
-            ahead.advance(60)
+            clock_offset.advance(60)
             assert win(ledger, "a").taken_over
 
 
-@contextmanager
-def answering(status: int, code: str) -> Iterator[str]:
-    """A DynamoDB that answers everything with one error."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            body = json.dumps(
-                {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "says the test"}
-            ).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-class TestErrors:
-    @pytest.mark.parametrize("code", ["AccessDeniedException", "UnrecognizedClientException"])
-    def test_what_is_not_allowed_is_an_error_that_names_the_action(self, dynamodb_server: Server, code: str) -> None:
-        with answering(400, code) as url, pytest.raises(LedgerError, match="grant dynamodb:UpdateItem") as refused:
-            DynamoLedger("orders", endpoint_url=url, session=dynamodb_server.session())
-        assert not isinstance(refused.value, LedgerUnavailable)
-
-    @pytest.mark.parametrize(
-        ("status", "code"), [(400, "ProvisionedThroughputExceededException"), (500, "InternalServerError"), (503, "X")]
-    )
-    def test_a_table_that_is_overloaded_or_broken_is_unavailable(
-        self, dynamodb_server: Server, status: int, code: str
-    ) -> None:
-        with answering(status, code) as url, pytest.raises(LedgerUnavailable, match="orders"):
-            DynamoLedger("orders", endpoint_url=url, session=dynamodb_server.session())
-
-    def test_without_credentials_the_text_says_how_to_give_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in list(os.environ):
-            if name.startswith("AWS_"):
-                monkeypatch.delenv(name)
-        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-            monkeypatch.setenv(name, "/nonexistent")
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        with pytest.raises(LedgerError, match="AWS_ACCESS_KEY_ID"):
-            DynamoLedger("orders", region="eu-west-1", endpoint_url="http://127.0.0.1:1")
-        with pytest.raises(LedgerError, match=r"region=…"):
-            DynamoLedger("orders")
-
+class TestItsEnd:
     def test_a_closed_ledger_says_so(self, dynamodb_server: Server, table: str) -> None:
         ledger = DynamoLedger(table, **dynamodb_server.options(), create=True)
         ledger.close()
         with pytest.raises(LedgerUnavailable, match="closed"):
             ask(ledger, "a")
-
-    def test_a_ledger_that_was_forked_has_threads_and_connections_of_its_own(self, ledger: DynamoLedger) -> None:
-        asks = [ClaimRequest(f"key-{n}") for n in range(4)]
-        ledger.claim(asks, claimant="me", lease=LEASE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork with threads
-            child = os.fork()
-        if child == 0:
-            signal.alarm(60)  # it must not outlive the test
-            ok = False
-            try:
-                ok = all(isinstance(it, Held) for it in ledger.claim(asks, claimant="child", lease=LEASE))
-            finally:
-                os._exit(0 if ok else 1)
-        assert os.waitpid(child, 0)[1] == 0

@@ -32,8 +32,8 @@ def table() -> str:
 
 
 @pytest.fixture
-def ledger(dynamodb_server: Server, table: str, ahead: Shift) -> Iterator[DynamoLedger]:
-    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=ahead) as ledger:
+def ledger(dynamodb_server: Server, table: str, clock_offset: Shift) -> Iterator[DynamoLedger]:
+    with DynamoLedger(table, **dynamodb_server.options(), create=True, clock=clock_offset) as ledger:
         yield ledger
 
 
@@ -76,7 +76,7 @@ def test_writes_and_record_are_made_together(ledger: DynamoLedger, client: Any, 
     claims = [win(ledger, key).claim for key in ("a", "b")]
     with ledger.transaction() as tx:
         tx.write(put(orders, "order-1"))
-        assert tx.connection is ledger._link.client
+        assert tx.connection.describe_table(TableName=orders)["Table"]["TableName"] == orders
         assert tx.record([Completion(claim, result=b"r") for claim in claims]) == [True, True]
         assert written(client, orders) == []
     assert written(client, orders) == ["order-1"]
@@ -101,10 +101,10 @@ def test_if_the_handler_raises_nothing_is_written(ledger: DynamoLedger, client: 
 
 
 def test_a_zombie_is_fenced_and_nothing_of_it_is_written(
-    ledger: DynamoLedger, ahead: Shift, client: Any, orders: str
+    ledger: DynamoLedger, clock_offset: Shift, client: Any, orders: str
 ) -> None:
     old = win(ledger, "a").claim
-    ahead.advance(LEASE + 1)
+    clock_offset.advance(LEASE + 1)
     new = win(ledger, "a").claim
     with pytest.raises(Fenced, match="'a' is no longer held with fence 1"):
         commit(ledger, [put(orders, "zombie")], old)
@@ -161,7 +161,7 @@ def test_statements_and_savepoints_are_refused_with_the_way_out(ledger: DynamoLe
 
 
 def test_messages_leave_with_the_commit_and_are_handed_out_to_one_until_they_are_sent(
-    ledger: DynamoLedger, ahead: Shift
+    ledger: DynamoLedger, clock_offset: Shift
 ) -> None:
     claim = win(ledger, "a").claim
     with ledger.transaction() as tx:
@@ -169,7 +169,7 @@ def test_messages_leave_with_the_commit_and_are_handed_out_to_one_until_they_are
         tx.send("audit.fifo", "text", group="g")
         tx.record([Completion(claim)])
         assert ledger.take_outgoing() == []
-    ahead.advance(1)
+    clock_offset.advance(1)
     taken = sorted(ledger.take_outgoing(), key=lambda it: it.queue)
     assert [(it.queue, it.body, it.key, it.delay, it.group, it.attributes) for it in taken] == [
         ("audit.fifo", "text", "", None, "g", {}),
@@ -177,40 +177,42 @@ def test_messages_leave_with_the_commit_and_are_handed_out_to_one_until_they_are
     ]
     assert ledger.take_outgoing() == []
     ledger.sent_outgoing([taken[0].id])
-    ahead.advance(31)
+    clock_offset.advance(31)
     assert [it.id for it in ledger.take_outgoing()] == [taken[1].id]
 
 
-def test_messages_are_handed_out_up_to_the_limit_and_each_to_one_of_many(ledger: DynamoLedger, ahead: Shift) -> None:
+def test_messages_are_handed_out_up_to_the_limit_and_each_to_one_of_many(
+    ledger: DynamoLedger, clock_offset: Shift
+) -> None:
     with ledger.transaction() as tx:
         for n in range(20):
             tx.send("receipts", str(n))
-    ahead.advance(1)
+    clock_offset.advance(1)
     assert len(ledger.take_outgoing(limit=4)) == 4
     taken = [it.body for part in at_once([lambda: ledger.take_outgoing(limit=16)] * 4) for it in part]
     assert len(taken) == len(set(taken))
     assert len(taken) <= 16
 
 
-def test_a_group_leaves_in_its_order(ledger: DynamoLedger, ahead: Shift) -> None:
+def test_a_group_leaves_in_its_order(ledger: DynamoLedger, clock_offset: Shift) -> None:
     with ledger.transaction() as tx:
         for n in range(8):
             tx.send("audit.fifo", str(n), group="g")
-    ahead.advance(1)
+    clock_offset.advance(1)
     assert [it.body for it in ledger.take_outgoing()] == [str(n) for n in range(8)]
 
 
-def test_a_group_waits_for_the_one_that_another_dispatcher_has_taken(ledger: DynamoLedger, ahead: Shift) -> None:
+def test_a_group_waits_for_the_one_that_another_dispatcher_has_taken(ledger: DynamoLedger, clock_offset: Shift) -> None:
     with ledger.transaction() as tx:
         for n in range(3):
             tx.send("audit.fifo", str(n), group="g")
-    ahead.advance(1)
+    clock_offset.advance(1)
     (first,) = ledger.take_outgoing(1, lease=30)
     assert ledger.take_outgoing() == []
     ledger.refused_outgoing([first.id], error="too large", wait=120)
-    ahead.advance(119)
+    clock_offset.advance(119)
     assert ledger.take_outgoing() == []
-    ahead.advance(2)
+    clock_offset.advance(2)
     assert [(it.body, it.attempts, it.error) for it in ledger.take_outgoing()] == [
         ("0", 1, "too large"), ("1", 0, ""), ("2", 0, "")
     ]  # fmt: skip
@@ -233,11 +235,16 @@ def test_a_commit_that_is_never_answered_has_an_unknown_outcome_that_can_be_look
     dynamodb_server: Server, ledger: DynamoLedger, table: str, client: Any, orders: str
 ) -> None:
     claim = win(ledger, "a").claim
-    session = dynamodb_server.session()
     with lossy(int(dynamodb_server.url.rpartition(":")[2])) as wire:
-        session.events.register("before-call.dynamodb.TransactWriteItems", lambda **_: wire.lose(b"TransactWriteItems"))
-        url = f"http://127.0.0.1:{wire.port}"
-        with DynamoLedger(table, endpoint_url=url, session=session) as other:
+        options = dynamodb_server.options() | {"endpoint_url": f"http://127.0.0.1:{wire.port}"}
+        with DynamoLedger(table, **options) as other:
+            transact = other._client.transact
+
+            def unanswered(*args: Any) -> None:
+                wire.lose(b"TransactWriteItems")
+                transact(*args)
+
+            other._client.transact = unanswered  # type: ignore[assignment,method-assign]
             with pytest.raises(OutcomeUnknown):
                 commit(other, [put(orders, "order-1")], claim)
     assert entry(ledger, "a").status is Status.DONE

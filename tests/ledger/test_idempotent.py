@@ -6,9 +6,12 @@ import asyncio
 import dataclasses
 import functools
 import gc
+import os
+import signal
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +21,7 @@ from ledger.asking import LEASE, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import MAX_RESULT, Claim, Fenced, Ledger, LedgerError, LedgerUnavailable, Status
 from semel.ledger.idempotent.decorator import InProgress, PayloadConflict, ResultNotKept, idempotent
-from semel.ledger.idempotent.leases import beats_of
+from semel.ledger.idempotent.leases import extender_of
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 
@@ -43,16 +46,16 @@ class Failing(SqliteLedger):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.errors: list[Exception] = []
+        self.errors: list[BaseException] = []
         self.refused: set[str] = set()
         self.on_success: Callable[[], None] = lambda: None
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         if self.errors:
             raise self.errors.pop()
         if any(claim.key in self.refused for claim in claims):
             raise LedgerError("it does not take this key")
-        found = super().extend(claims, lease)
+        found = super().extend(claims, lease, timeout=timeout)
         self.on_success()
         return found
 
@@ -432,17 +435,17 @@ class TestLease:
             thread.start()
         for _, running, _, _ in works:
             assert running.wait(60)
-        beating = [it for it in threading.enumerate() if it.name == "semel-leases" and it not in before]
-        assert len(beating) == 1
+        extending = [it for it in threading.enumerate() if it.name == "semel-leases" and it not in before]
+        assert len(extending) == 1
         for _, _, go, _ in works:
             go.set()
-        for thread in [*threads, *beating]:
+        for thread in [*threads, *extending]:
             thread.join(60)
             assert not thread.is_alive()
 
     def test_a_lease_that_another_has_taken_over_is_not_extended_any_more(self, ledger: Ledger) -> None:
         before = threading.enumerate()
-        beats_of(ledger).start(ledger, Claim("never claimed", 1), 0.01, time.monotonic())
+        extender_of(ledger).start(ledger, Claim("never claimed", 1), 0.01, time.monotonic())
         for thread in [it for it in threading.enumerate() if it.name == "semel-leases" and it not in before]:
             thread.join(60)
             assert not thread.is_alive()
@@ -464,15 +467,68 @@ class TestLease:
     def test_a_lease_that_the_ledger_refuses_to_extend_holds_up_no_other(self) -> None:
         with Failing(":memory:") as ledger:
             win(ledger, "good")
-            beats = beats_of(ledger)
+            extender = extender_of(ledger)
             extended = threading.Event()
             ledger.refused = {"bad"}
             ledger.on_success = extended.set
             now = time.monotonic()
-            running = [beats.start(ledger, Claim(key, 1), 0.05, now) for key in ("bad", "good")]
+            running = [extender.start(ledger, Claim(key, 1), 0.05, now) for key in ("bad", "good")]
             assert extended.wait(60)
-            for beat in running:
-                beats.stop(beat)
+            for lease in running:
+                extender.stop(lease)
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_thread_that_was_ended_is_started_again_by_the_next_call(self) -> None:
+        with Failing(":memory:") as ledger:
+            extender = extender_of(ledger)
+            win(ledger, "a")
+            win(ledger, "b")
+            ledger.errors = [GeneratorExit()]
+            before = threading.enumerate()
+            first = extender.start(ledger, Claim("a", 1), 0.01, time.monotonic())
+            for thread in [it for it in threading.enumerate() if it.name == "semel-leases" and it not in before]:
+                thread.join(60)
+            extended = threading.Event()
+            ledger.on_success = extended.set
+            second = extender.start(ledger, Claim("b", 1), 0.01, time.monotonic())
+            assert extended.wait(10)
+            extender.stop(first)
+            extender.stop(second)
+
+    def test_a_thread_that_cannot_be_started_is_the_error_of_its_call_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with Failing(":memory:") as ledger:
+            extender = extender_of(ledger)
+            win(ledger, "a")
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuse)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    extender.start(ledger, Claim("a", 1), 0.01, time.monotonic())
+            extended = threading.Event()
+            ledger.on_success = extended.set
+            lease = extender.start(ledger, Claim("a", 1), 0.01, time.monotonic())
+            assert extended.wait(10)
+            extender.stop(lease)
+
+    def test_a_forked_child_extends_leases_with_a_thread_of_its_own(self, ledger: Ledger) -> None:
+        lease = extender_of(ledger).start(ledger, Claim("a", 1), 60, time.monotonic())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork with threads
+            child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # it must not outlive the test
+            started = False
+            try:
+                extender_of(ledger).start(ledger, Claim("b", 1), 60, time.monotonic())
+                started = any(it.name == "semel-leases" for it in threading.enumerate())
+            finally:
+                os._exit(0 if started else 1)
+        extender_of(ledger).stop(lease)
+        assert os.waitpid(child, 0)[1] == 0
 
     def test_a_release_that_fails_does_not_hide_what_went_wrong(self) -> None:
         ledger = SqliteLedger(":memory:")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -31,8 +31,9 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.postgres.carriers import Carriers
 from semel.ledger.postgres.ledger import PostgresLedger
+from semel.ledger.postgres.query_runner import QueryRunner, TimedConnection
+from semel.ledger.postgres.statements import Statements
 
 if TYPE_CHECKING:
     from servers.postgres import Server
@@ -440,14 +441,25 @@ class TestALostConnection:
         assert count(database) == 0
 
     def test_a_connection_that_says_nothing_any_more_is_given_up_on(self, wire: Wire, make: Make) -> None:
-        ledger = make(wire.url, carriers=1, timeout=20.0)
+        ledger = make(wire.url, connections=1, timeout=20.0)
         claim = win(ledger, "key").claim
         wire.freeze()
-        ledger._carriers._timeout = 0.1
+        ledger._runner._timeout = 0.1
         with pytest.raises(LedgerUnavailable, match=r"no answer within 0\.1 seconds"):
             ledger.record([Completion(claim)])
-        ledger._carriers._timeout = 20.0
+        ledger._runner._timeout = 20.0
         assert finish(ledger, claim)
+        ledger.close()
+
+    def test_an_extension_waits_no_longer_than_it_is_told(self, wire: Wire, make: Make) -> None:
+        ledger = make(wire.url, connections=1, timeout=60.0)
+        claim = win(ledger, "key").claim
+        wire.freeze()
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match=r"no answer within 0\.1 seconds"):
+            ledger.extend([claim], LEASE, timeout=0.1)
+        assert time.monotonic() - began < 30
+        assert ledger.extend([claim], LEASE, timeout=30) == [True]
         ledger.close()
 
     def test_an_old_connection_is_not_noticed_by_the_next_transaction(
@@ -508,7 +520,7 @@ class TestDurability:
     def test_a_commit_is_on_the_disk_also_where_that_was_turned_off(self, make: Make, postgres_server: Server) -> None:
         ledger = make(f"{postgres_server.url}?options=-c%20synchronous_commit%3Doff")
         statement = "SHOW synchronous_commit"
-        assert ledger._carriers.carry(lambda db, _: [db.execute(statement).fetchone()], [None]) == [("on",)]
+        assert ledger._runner.run(lambda db, _: [db.execute(statement).fetchone()], [None]) == [("on",)]
         with ledger.transaction() as tx:
             assert tx.execute(statement).fetchone() == ("on",)
 
@@ -536,33 +548,34 @@ class TestDurability:
         assert ledger.purge() == 1
         assert win(ledger, "key").claim.fence == 4
 
+    def test_a_claim_that_began_before_a_purge_goes_on_with_a_higher_fence_too(
+        self, make: Make, postgres_server: Server, schema: str
+    ) -> None:
+        shift = Shift()
+        ledger = make(keep=60, clock=shift, lock_timeout=30.0)
+        for key in ("key", "key", "other"):
+            ledger.release([win(ledger, key).claim])
+        shift.advance(61)
+        purge, waits = Statements.within(schema).purge.encode(), "SELECT FROM pg_locks WHERE NOT granted"
+        with (
+            ThreadPoolExecutor() as threads,
+            psycopg.connect(postgres_server.url) as purging,
+            psycopg.connect(postgres_server.url, autocommit=True) as watching,
+        ):
+            assert purging.execute(purge, {"now": shift(), "limit": 10}).fetchone() == (2,)
+            asks = [ClaimRequest(key) for key in ("key", "new", "other")]
+            claiming = threads.submit(ledger.claim, asks, claimant="me", lease=LEASE)
+            while watching.execute(waits).fetchone() is None:  # it waits for what is being purged
+                assert not claiming.done()
+            purging.commit()
+            assert claiming.result() == [Won(Claim(key, 3), LEASE) for key in ("key", "new", "other")]
+        assert [entry(ledger, key).fence for key in ("key", "new", "other")] == [3, 3, 3]
+        assert finish(ledger, Claim("key", 3))
+
     def test_an_endless_keep_is_a_time_that_can_be_stored(self, make: Make) -> None:
         ledger = make(keep=float("inf"))
         assert ledger.record([Completion(win(ledger, "key").claim, keep=float("inf"))]) == [True]
         assert ask(ledger, "key") == Done("key", Status.DONE)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_connections_of_its_own(ledger: Ledger) -> None:
-    def work(name: str) -> None:
-        claim = win(ledger, name).claim
-        with ledger.transaction() as tx:
-            assert tx.record([Completion(claim)]) == [True]
-
-    work("before")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work("in the child")
-            code = 0
-        finally:
-            os._exit(code)
-    work("in the parent meanwhile")
-    assert os.waitpid(child, 0)[1] == 0
-    work("after")
-    names = ["before", "in the child", "in the parent meanwhile", "after"]
-    assert [entry(ledger, name).status for name in names] == [Status.DONE] * 4
 
 
 class TestOutgoing:
@@ -591,17 +604,15 @@ class TestOutgoing:
             tx.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(f"{schema} b")))
 
 
-class TestCarriers:
-    """Callers that go along with each other."""
-
+class TestCallersThatGoTogether:
     @pytest.fixture
-    def carriers(self, postgres_server: Server) -> Iterator[Carriers]:
-        connect = lambda: psycopg.connect(postgres_server.url, autocommit=True)  # noqa: E731
-        carriers = Carriers(connect, where="here", count=1, timeout=30.0)
-        yield carriers
-        carriers.close()
+    def runner(self, postgres_server: Server) -> Iterator[QueryRunner]:
+        connect = lambda: TimedConnection.connect(postgres_server.url, autocommit=True)  # noqa: E731
+        runner = QueryRunner(connect, where="here", connections=1, timeout=30.0)
+        yield runner
+        runner.close()
 
-    def test_many_callers_are_one_statement(self, carriers: Carriers) -> None:
+    def test_many_callers_are_one_statement(self, runner: QueryRunner) -> None:
         trips = list[list[Any]]()
 
         def echo(connection: psycopg.Connection[Any], items: list[Any]) -> list[Any]:
@@ -609,18 +620,29 @@ class TestCarriers:
             connection.execute("SELECT pg_sleep(0.05)")
             return [item * 10 for item in items]
 
-        answers = at_once([lambda n=n: carriers.carry(echo, [n, n + 100]) for n in range(16)])  # type: ignore[misc]
+        answers = at_once([lambda n=n: runner.run(echo, [n, n + 100]) for n in range(16)])  # type: ignore[misc]
         assert answers == [[n * 10, n * 10 + 1000] for n in range(16)]
         assert len(trips) <= 8
         assert sorted(item for trip in trips for item in trip) == sorted([*range(16), *range(100, 116)])
 
-    def test_one_that_fails_harms_none_that_goes_along(self, carriers: Carriers) -> None:
+    def test_what_a_query_refuses_by_itself_does_not_cost_the_connection(self, runner: QueryRunner) -> None:
+        def refuse(connection: psycopg.Connection[Any], _items: list[Any]) -> list[Any]:
+            seen.add(connection.info.backend_pid)
+            raise LedgerError("too much")
+
+        seen = set[int]()
+        for _ in range(3):
+            with pytest.raises(LedgerError, match="too much"):
+                runner.run(refuse, [1])
+        assert len(seen) == 1
+
+    def test_one_that_fails_harms_none_that_goes_along(self, runner: QueryRunner) -> None:
         def divide(connection: psycopg.Connection[Any], items: list[int]) -> list[Any]:
             return [connection.execute("SELECT 12 / %s", (item,)).fetchall()[0][0] for item in items]
 
         def ask_for(number: int) -> Any:
             try:
-                return carriers.carry(divide, [number])[0]
+                return runner.run(divide, [number])[0]
             except LedgerError as error:
                 return str(error)
 

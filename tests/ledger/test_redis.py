@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 
 import pytest
 import redis
 
-from ledger.asking import ask, at_once, entry, finish, win
+from ledger.asking import LEASE, ask, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import (
     ClaimRequest,
@@ -27,8 +25,8 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.redis.lanes import LANES
 from semel.ledger.redis.ledger import RedisLedger
+from semel.ledger.redis.script_runner import CONNECTIONS
 from servers.redis import Server, running, running_cluster
 
 
@@ -216,11 +214,11 @@ class TestTheData:
         assert client.pttl(name) > 3_600_000
 
     def test_a_new_life_after_a_key_has_expired_knows_no_notes(
-        self, redis_server: Server, prefix: str, ahead: Shift
+        self, redis_server: Server, prefix: str, clock_offset: Shift
     ) -> None:
-        with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=ahead) as ledger:
+        with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=clock_offset) as ledger:
             assert ledger.save_step(win(ledger, "a", payload="p").claim, "step", b"1")
-            ahead.advance(601)
+            clock_offset.advance(601)
             assert win(ledger, "a", payload="q").notes == {}
             assert entry(ledger, "a").notes == {}
 
@@ -272,20 +270,20 @@ class TestThreads:
             assert at_once([lambda n=n: work(n) for n in range(16)]) == [50] * 16  # type: ignore[misc]
             assert client.info("clients")["connected_clients"] <= before + 2
 
-    def test_a_ledger_that_was_forked_has_connections_of_its_own(self, ledger: RedisLedger) -> None:
-        win(ledger, "parent")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork with threads
-            child = os.fork()
-        if child == 0:
-            signal.alarm(60)  # it must not outlive the test
-            ok = False
+    def test_an_extension_waits_no_longer_than_it_is_told(
+        self, redis_server: Server, prefix: str, client: redis.Redis
+    ) -> None:
+        with RedisLedger(redis_server.url, prefix=prefix, timeout=60) as ledger:
+            claim = win(ledger, "mine").claim
+            client.client_pause(60_000, all=False)
             try:
-                ok = all(isinstance(ask(ledger, f"child-{n}"), Won) for n in range(50))
+                began = time.monotonic()
+                with pytest.raises(LedgerUnavailable, match="within the time"):
+                    ledger.extend([claim], LEASE, timeout=0.05)
+                assert time.monotonic() - began < 30
             finally:
-                os._exit(0 if ok else 1)
-        assert all(isinstance(ask(ledger, f"parent-{n}"), Won) for n in range(50))
-        assert os.waitpid(child, 0)[1] == 0
+                client.client_unpause()
+            assert ledger.extend([claim], LEASE, timeout=5) == [True]
 
     def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_others_going(
         self, redis_server: Server, prefix: str, client: redis.Redis
@@ -296,13 +294,14 @@ class TestThreads:
 
     def _interrupt_one_of_three(self, ledger: RedisLedger, client: redis.Redis) -> None:
         win(ledger, "before")
-        lanes = ledger._link._lanes
-        assert lanes is not None
+        runner = ledger._client._runner
+        assert runner is not None
+        calls = runner._combiner
         main = threading.main_thread().ident
         assert main is not None
 
         def interrupt() -> None:
-            while not lanes._queue:
+            while not calls._queue:
                 time.sleep(0.001)
             signal.pthread_kill(main, signal.SIGUSR1)
 
@@ -316,7 +315,7 @@ class TestThreads:
         try:
             for thread in others:
                 thread.start()
-            while lanes._free:
+            while calls._free:
                 time.sleep(0.001)
             killer.start()
             with pytest.raises(KeyboardInterrupt):
@@ -326,7 +325,7 @@ class TestThreads:
             client.client_unpause()
             for thread in (*others, killer):
                 thread.join()
-        assert (len(lanes._queue), len(lanes._free)) == (0, LANES)
+        assert (len(calls._queue), len(calls._free)) == (0, CONNECTIONS)
         assert [isinstance(ask(ledger, key), Held) for key in ("other-0", "other-1")] == [True, True]
         assert isinstance(ask(ledger, "mine"), Won)
 

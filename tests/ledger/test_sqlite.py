@@ -33,6 +33,7 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
+from semel.ledger.sqlite import rows
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 
@@ -42,13 +43,13 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def ahead() -> Shift:
+def clock_offset() -> Shift:
     return Shift()
 
 
 @pytest.fixture
-def ledger(path: str, ahead: Shift) -> Iterator[SqliteLedger]:
-    with SqliteLedger(path, clock=ahead) as ledger:
+def ledger(path: str, clock_offset: Shift) -> Iterator[SqliteLedger]:
+    with SqliteLedger(path, clock=clock_offset) as ledger:
         yield ledger
 
 
@@ -78,7 +79,7 @@ class TestSharedCommits:
             with ledger.transaction() as tx:
                 tx.execute("SELECT 1")
                 holding.set()
-                until(lambda: len(ledger._writer._queue) == len(works))
+                until(lambda: len(ledger._writer._combiner._queue) == len(works))
 
         def wait_for_it(work: Callable[[], Any]) -> Callable[[], Any]:
             def then() -> Any:
@@ -189,22 +190,6 @@ class TestSeveralProcesses:
             assert ask(ledger, "done") == Done("done", Status.DONE, b"yes")
             assert isinstance(ask(ledger, "held"), Held)
 
-    def test_a_ledger_of_before_a_fork_is_refused_after_it(self, ledger: SqliteLedger) -> None:
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                win(ledger, "a")
-            except LedgerError as error:
-                os.write(write, str(error).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as answer:
-            assert "open one in each process" in answer.read()
-        os.waitpid(child, 0)
-        win(ledger, "a")
-
 
 class TestTroubleWithTheFile:
     def test_a_locked_file_says_so_and_how_to_get_out(self, path: str) -> None:
@@ -268,21 +253,31 @@ class TestSchema:
             win(ledger, "a")
         with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE semel_meta SET value = 99 WHERE name = 'version'")
-        with pytest.raises(LedgerError, match=r"version 99.*up to 2.*newer Semel"):
+        with pytest.raises(LedgerError, match=r"version 99.*up to 3.*newer Semel"):
             SqliteLedger(path)
         with contextlib.closing(sqlite3.connect(path)) as other:
             assert other.execute("SELECT key FROM semel_ledger").fetchall() == [("a",)]
 
-    def test_a_ledger_of_the_first_version_is_brought_up_with_all_that_is_in_it(self, path: str) -> None:
-        with SqliteLedger(path) as ledger, ledger.transaction() as tx:
-            tx.send("receipts", "a")
+    def test_a_ledger_of_the_first_version_is_brought_up_with_all_that_is_in_it(
+        self, path: str, clock_offset: Shift
+    ) -> None:
+        with SqliteLedger(path, keep=60) as ledger:
+            win(ledger, "a", lease=10)
+            with ledger.transaction() as tx:
+                tx.send("receipts", "a")
         with contextlib.closing(sqlite3.connect(path)) as other, other:
+            other.execute("DROP INDEX semel_ledger_purge_at")
+            other.execute("ALTER TABLE semel_ledger DROP COLUMN purge_at")
+            other.execute("CREATE INDEX semel_ledger_expires ON semel_ledger (expires)")
             other.execute("ALTER TABLE semel_outbox DROP COLUMN attempts")
             other.execute("ALTER TABLE semel_outbox DROP COLUMN error")
             other.execute("UPDATE semel_meta SET value = 1 WHERE name = 'version'")
-        with SqliteLedger(path) as ledger:
+        with SqliteLedger(path, clock=clock_offset) as ledger:
             (waiting,) = ledger.take_outgoing()
             assert (waiting.body, waiting.attempts, waiting.error) == ("a", 0, "")
+            assert isinstance(ask(ledger, "a"), Held)
+            clock_offset.advance(61)
+            assert ledger.purge() == 1
 
     def test_a_ledger_lives_beside_the_tables_of_others(self, path: str) -> None:
         with contextlib.closing(sqlite3.connect(path)) as other, other:
@@ -317,6 +312,25 @@ class TestTransactions:
 
                 at_once([wait_in_vain])
             win(ledger, "a")
+
+    def test_an_extension_waits_no_longer_than_it_is_told(self, path: str) -> None:
+        with SqliteLedger(path, timeout=60) as ledger, contextlib.closing(sqlite3.connect(path)) as other:
+            claim = win(ledger, "a").claim
+            with ledger.transaction() as tx:  # of this process
+                tx.execute("CREATE TABLE effects (id)")
+
+                def wait_in_vain() -> None:
+                    with pytest.raises(LedgerUnavailable, match=r"0\.02 s"):
+                        ledger.extend([claim], LEASE, timeout=0.02)
+
+                at_once([wait_in_vain])
+            other.execute("BEGIN IMMEDIATE")  # of another
+            began = time.monotonic()
+            with pytest.raises(LedgerUnavailable, match="another program"):
+                ledger.extend([claim], LEASE, timeout=0.02)
+            assert time.monotonic() - began < 30
+            other.rollback()
+            assert ledger.extend([claim], LEASE, timeout=0.02) == [True]
 
     def test_asking_the_ledger_inside_its_own_transaction_is_an_error_and_no_deadlock(
         self, ledger: SqliteLedger
@@ -406,7 +420,7 @@ class TestTransactions:
         assert finish(ledger, claim)
 
     def test_messages_of_a_group_leave_in_their_order_whoever_sends_them(
-        self, ledger: SqliteLedger, ahead: Shift
+        self, ledger: SqliteLedger, clock_offset: Shift
     ) -> None:
         with ledger.transaction() as tx:
             for number in range(3):
@@ -429,18 +443,42 @@ class TestTransactions:
 
 
 class TestPurge:
-    def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(self, path: str, ahead: Shift) -> None:
-        with SqliteLedger(path, keep=60, clock=ahead) as ledger:
+    def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(
+        self, path: str, clock_offset: Shift
+    ) -> None:
+        with SqliteLedger(path, keep=60, clock=clock_offset) as ledger:
             for start in range(0, 1_200, 400):
                 ledger.claim([ClaimRequest(str(start + n)) for n in range(400)], claimant="me", lease=LEASE)
-            ahead.advance(61)
+            clock_offset.advance(61)
             with commits(ledger) as made:
                 assert ledger.purge(10_000) == 1_200
             assert len(made) == 3
         with contextlib.closing(sqlite3.connect(path)) as other:
-            query = "EXPLAIN QUERY PLAN SELECT key, fence FROM semel_ledger WHERE expires <= 1 ORDER BY expires LIMIT 1"
-            ((*_, plan),) = other.execute(query).fetchall()
-            assert "USING INDEX semel_ledger_expires" in plan
+            ((*_, plan),) = other.execute(f"EXPLAIN QUERY PLAN {rows._DUE}", (1, 1)).fetchall()
+            assert "USING INDEX semel_ledger_purge_at" in plan
+
+    def test_rows_that_were_kept_for_longer_are_looked_at_once_and_then_left(
+        self, path: str, clock_offset: Shift
+    ) -> None:
+        with SqliteLedger(path, keep=60, clock=clock_offset) as ledger:
+            results = ledger.claim([ClaimRequest(str(n)) for n in range(1_200)], claimant="me", lease=LEASE)
+            claims = [result.claim for result in results if isinstance(result, Won)]
+            clock_offset.advance(30)
+            assert all(ledger.record([Completion(claim) for claim in claims]))
+            clock_offset.advance(31)
+            with commits(ledger) as made:
+                assert ledger.purge(10) == 0
+                assert ledger.purge(10) == 0
+            assert len(made) == 3 + 1  # in transactions of 500 rows, and then none
+            clock_offset.advance(30)
+            assert ledger.purge(10_000) == 1_200
+
+    def test_neither_an_extension_nor_a_record_changes_an_index(self, ledger: SqliteLedger) -> None:
+        claims = [win(ledger, str(n)).claim for n in range(3)]
+        before = ledger._writer.connection.execute("SELECT key, purge_at FROM semel_ledger").fetchall()
+        assert ledger.extend(claims, LEASE) == [True] * 3
+        assert ledger.record([Completion(claim) for claim in claims]) == [True] * 3
+        assert ledger._writer.connection.execute("SELECT key, purge_at FROM semel_ledger").fetchall() == before
 
 
 class TestAddresses:
@@ -485,13 +523,13 @@ class TestClose:
 
     def test_what_was_asked_before_the_close_is_answered(self, path: str) -> None:
         ledger = SqliteLedger(path)
-        queue = ledger._writer._queue
+        queue = ledger._writer._combiner._queue
 
         def hold_up() -> None:
             with ledger.transaction() as tx:
                 tx.execute("SELECT 1")
                 holding.set()
-                until(lambda: len(queue) == 2)
+                until(lambda: ledger._writer._combiner._closed)
 
         def claim() -> None:
             assert holding.wait(60)

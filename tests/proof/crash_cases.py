@@ -209,9 +209,9 @@ def lose_the_answer_to_a_record(ledger: Ledger) -> None:
     """The next record of `ledger` is made, and nobody hears of it."""
     real = ledger.record
 
-    def record(finishes: Any) -> list[bool]:
+    def record(completions: Any) -> list[bool]:
         ledger.record = real  # type: ignore[method-assign]
-        real(finishes)
+        real(completions)
         raise LedgerUnavailable("the connection broke before the answer came")
 
     ledger.record = record  # type: ignore[method-assign]

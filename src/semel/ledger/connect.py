@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from semel.extras import importing
 from semel.ledger.contract import Ledger, LedgerError
@@ -28,8 +30,7 @@ def check(url: str) -> str:
     """The scheme of a ledger's address. Raises LedgerError if there is no such store."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
-        shown = re.sub(r":(?!//).*@", ":***@", url)  # an address may hold a password
-        raise LedgerError(f"{shown!r} is no address of a ledger; examples: {_EXAMPLES}")
+        raise LedgerError(f"{_without_password(url)!r} is no address of a ledger; examples: {_EXAMPLES}")
     return scheme
 
 
@@ -40,3 +41,32 @@ def connect(url: str, **options: Any) -> Ledger:
         store = getattr(import_module(module), name)
     ledger: Ledger = store.from_url(url, **options)
     return ledger
+
+
+def options_from_url(url: str, readers: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
+    """The address without the options that are ours, and their values. What it has besides is the driver's."""
+    parts = urlsplit(url)
+    options: dict[str, Any] = {}
+    rest: list[tuple[str, str]] = []
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in readers:
+            rest.append((name, value))
+            continue
+        try:
+            options[name] = readers[name](value)
+        except ValueError as error:
+            raise LedgerError(f"the ledger's address has {name}={value!r}, which cannot be read: {error}") from None
+    return urlunsplit(parts._replace(query=urlencode(rest, quote_via=quote))), options
+
+
+def yes_or_no(value: str) -> bool:
+    """Reads an option that is on or off."""
+    if value.lower() in ("1", "true", "yes", "on"):
+        return True
+    if value.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("write 1 or 0")
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r":(?!//).*@", ":***@", url)

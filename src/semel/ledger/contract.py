@@ -16,9 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar, dataclass_transform
 
 from semel.errors import SemelError
+
+Value = TypeVar("Value")
 
 DAY: Final = 86_400.0
 # SQS cannot redeliver past the retention of the source plus that of the dead-letter queue: 14 days each at most.
@@ -43,6 +45,13 @@ class Fenced(LedgerError):
     """A newer claim on the key exists: what this holder did must not count."""
 
 
+@dataclass_transform(frozen_default=True)
+def value(kind: type[Value]) -> type[Value]:
+    """A value of which every message makes several. The type checker refuses to change it; at run time nothing does,
+    as that would make it four times as expensive to create."""
+    return dataclass(slots=True, unsafe_hash=True)(kind)
+
+
 class Status(enum.StrEnum):
     FREE = "free"  # released or forgotten; the row stays for its fence
     CLAIMED = "claimed"
@@ -50,7 +59,10 @@ class Status(enum.StrEnum):
     REJECTED = "rejected"  # given up on, and put aside as a dead letter
 
 
-@dataclass(frozen=True, slots=True)
+RECORDED: Final = frozenset({Status.DONE, Status.REJECTED})
+
+
+@value
 class ClaimRequest:
     """One key that somebody wants to work on.
 
@@ -64,7 +76,7 @@ class ClaimRequest:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Claim:
     """The right to work on a key; every later write shows `fence`."""
 
@@ -72,7 +84,7 @@ class Claim:
     fence: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Won:
     """The claim is ours for `lease` seconds from the moment the call was made.
 
@@ -87,7 +99,7 @@ class Won:
     notes: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Done:
     """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it."""
 
@@ -96,7 +108,7 @@ class Done:
     result: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Held:
     """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease."""
 
@@ -104,7 +116,7 @@ class Held:
     remaining: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Conflict:
     """The key is known with another payload: two different things bear one name. `recorded`: the other one is done."""
 
@@ -115,7 +127,7 @@ class Conflict:
 ClaimResult = Won | Done | Held | Conflict
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Completion:
     """What became of a claim. `keep`: seconds to remember it for; None is the ledger's own `keep`."""
 
@@ -204,7 +216,7 @@ class Transaction(ABC):
         """A part that can fail alone: an exception undoes what was written inside, and goes on to the caller."""
 
     @abstractmethod
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
         """As `Ledger.record`, inside this transaction. The caller raises if one is refused, so that all is undone."""
 
 
@@ -235,23 +247,24 @@ class Ledger(ABC):
         return connect(url, **options)
 
     @abstractmethod
-    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        """ClaimRequest for keys. `claimant` names this very call (new for each, the same when a call is repeated).
+    def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        """Ask for keys. `claimant` names this very call (new for each, the same when a call is repeated).
 
         A key that comes twice in one call is decided once; its second place is Held (or Done, or Conflict).
         """
 
     @abstractmethod
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         """Hold on for `lease` seconds from now. False: the claim is no longer ours. A lease that has run out can
-        still be extended as long as nobody else has claimed the key."""
+        still be extended as long as nobody else has claimed the key. `timeout`: raise LedgerUnavailable after so many
+        seconds, if that is sooner than the ledger would; the call may still have its effect."""
 
     @abstractmethod
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         """Keep a named value with the key until it is recorded; the next attempt gets it with its claim."""
 
     @abstractmethod
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
         """Write down what became of claims, durably. True also if just this was recorded before (same fence)."""
 
     @abstractmethod
@@ -304,19 +317,47 @@ class Ledger(ABC):
         self.close()
 
 
-def check_asks(asks: Sequence[ClaimRequest], lease: float) -> None:
+def check_requests(requests: Sequence[ClaimRequest], claimant: str, lease: float) -> None:
     """Refuse what no store could keep, before any of them sees it."""
+    check_lease(lease)
+    if not claimant:
+        raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
+    for request in requests:
+        key = request.key
+        if not (0 < len(key) <= MAX_KEY and key.isascii()):
+            _check_key(key)
+
+
+def _check_key(key: str) -> None:
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise LedgerError(f"the key {key[:60]!r} is not text: half of a surrogate pair is in it") from None
+    if not 0 < size <= MAX_KEY:
+        raise LedgerError(
+            f"the key {key[:60]!r} has {size} bytes: a key has 1 to {MAX_KEY}; use a digest of it instead"
+        )
+
+
+def check_lease(lease: float) -> None:
     if not 0 < lease <= 12 * 3_600:
         raise LedgerError(f"a lease of {lease} seconds is not possible: it must be above 0 and at most 12 hours")
-    for ask in asks:
-        try:
-            size = len(ask.key.encode())
-        except UnicodeEncodeError:
-            raise LedgerError(f"the key {ask.key[:60]!r} is not text: half of a surrogate pair is in it") from None
-        if not 0 < size <= MAX_KEY:
+
+
+def check_completions(completions: Sequence[Completion]) -> None:
+    for completion in completions:
+        if completion.status not in RECORDED:
             raise LedgerError(
-                f"the key {ask.key[:60]!r} has {size} bytes: a key has 1 to {MAX_KEY}; use a digest of it instead"
+                f"the key {completion.claim.key!r} cannot be recorded as {completion.status}: a claim ends as DONE or "
+                "REJECTED; to give it back, release it"
             )
+        if len(completion.result) > MAX_RESULT:
+            check_result(completion.result, f"the result of the key {completion.claim.key!r}")
+
+
+def check_retention(retention: float) -> None:
+    if retention <= 0:
+        raise LedgerError(f"a ledger cannot keep entries for {retention} seconds: it must be above 0")
 
 
 def check_result(value: bytes, what: str) -> None:

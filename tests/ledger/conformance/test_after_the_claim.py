@@ -26,18 +26,18 @@ ALL_BYTES = bytes(range(256))
 
 
 class TestExtend:
-    def test_an_extended_lease_counts_from_now(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_an_extended_lease_counts_from_now(self, ledger: Ledger, clock_offset: Shift) -> None:
         claim = win(ledger, "order-1", lease=30).claim
-        ahead.advance(20)
+        clock_offset.advance(20)
         assert ledger.extend([claim], 30) == [True]
-        ahead.advance(20)
+        clock_offset.advance(20)
         held = ask(ledger, "order-1")
         assert isinstance(held, Held)
         assert 0 < held.remaining <= 10
 
-    def test_a_lease_that_has_run_out_can_be_extended_if_nobody_came(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_a_lease_that_has_run_out_can_be_extended_if_nobody_came(self, ledger: Ledger, clock_offset: Shift) -> None:
         claim = win(ledger, "order-1", lease=30).claim
-        ahead.advance(31)
+        clock_offset.advance(31)
         assert ledger.extend([claim], 30) == [True]
         assert isinstance(ask(ledger, "order-1"), Held)
 
@@ -47,10 +47,10 @@ class TestExtend:
         claims = [given_back, mine, Claim("unknown", 1), Claim("a", 7)]
         assert ledger.extend(claims, LEASE) == [False, True, False, False]
 
-    def test_a_shorter_lease_ends_earlier(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_a_shorter_lease_ends_earlier(self, ledger: Ledger, clock_offset: Shift) -> None:
         claim = win(ledger, "order-1", lease=3600).claim
         assert ledger.extend([claim], 5) == [True]
-        ahead.advance(6)
+        clock_offset.advance(6)
         assert win(ledger, "order-1").taken_over
 
     def test_what_is_recorded_cannot_be_extended(self, ledger: Ledger) -> None:
@@ -77,9 +77,9 @@ class TestRecord:
         assert not finish(ledger, claim, then, b"then")
         assert ask(ledger, "order-1") == Done("order-1", first, b"first")
 
-    def test_a_holder_whose_lease_is_over_can_record_if_nobody_came(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_a_holder_whose_lease_is_over_can_record_if_nobody_came(self, ledger: Ledger, clock_offset: Shift) -> None:
         claim = win(ledger, "order-1").claim
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         assert finish(ledger, claim)
 
     def test_each_finish_gets_its_own_answer(self, ledger: Ledger) -> None:
@@ -108,14 +108,14 @@ class TestRecord:
         assert answers == [True, True, False]
         assert ask(ledger, "a") == Done("a", Status.DONE, b"1")
 
-    def test_a_record_is_kept_for_as_long_as_it_asks(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_a_record_is_kept_for_as_long_as_it_asks(self, ledger: Ledger, clock_offset: Shift) -> None:
         short, long, usual = (win(ledger, key).claim for key in ("short", "long", "usual"))
         keep = ledger.keep
         finishes = [Completion(short, keep=60), Completion(long, keep=2 * keep), Completion(usual)]
         assert ledger.record(finishes) == [True, True, True]
-        ahead.advance(61)
+        clock_offset.advance(61)
         assert [type(ask(ledger, key)) for key in ("short", "long", "usual")] == [Won, Done, Done]
-        ahead.advance(keep)
+        clock_offset.advance(keep)
         assert [type(ask(ledger, key)) for key in ("long", "usual")] == [Done, Won]
 
     @pytest.mark.parametrize("status", [Status.FREE, Status.CLAIMED])
@@ -143,7 +143,7 @@ class TestRecord:
 
 
 class TestNotes:
-    def test_the_next_attempt_gets_what_earlier_ones_noted(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_the_next_attempt_gets_what_earlier_ones_noted(self, ledger: Ledger, clock_offset: Shift) -> None:
         first = win(ledger, "a").claim
         assert ledger.save_step(first, "download", ALL_BYTES)
         assert ledger.save_step(first, "leer", b"")
@@ -151,7 +151,7 @@ class TestNotes:
         second = win(ledger, "a")
         assert second.notes == {"download": ALL_BYTES, "leer": b""}
         assert ledger.save_step(second.claim, "schließen: §1.2", b"x")
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         third = win(ledger, "a")
         assert third.taken_over
         assert third.notes == {"download": ALL_BYTES, "leer": b"", "schließen: §1.2": b"x"}
@@ -226,10 +226,10 @@ class TestAZombie:
     """A holder whose lease ran out while it slept, and which goes on as if nothing had happened."""
 
     def test_changes_nothing_under_its_successor(
-        self, ledger: Ledger, ahead: Shift, zombie: Callable[[Ledger, Claim], bool]
+        self, ledger: Ledger, clock_offset: Shift, zombie: Callable[[Ledger, Claim], bool]
     ) -> None:
         old = win(ledger, "a").claim
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         new = win(ledger, "a").claim
         before = entry(ledger, "a")
         assert zombie(ledger, old) is False
@@ -237,19 +237,19 @@ class TestAZombie:
         assert finish(ledger, new, result=b"successor")
 
     def test_changes_nothing_after_its_successor_has_recorded(
-        self, ledger: Ledger, ahead: Shift, zombie: Callable[[Ledger, Claim], bool]
+        self, ledger: Ledger, clock_offset: Shift, zombie: Callable[[Ledger, Claim], bool]
     ) -> None:
         old = win(ledger, "a").claim
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         assert finish(ledger, win(ledger, "a").claim, result=b"successor")
         assert zombie(ledger, old) is False
         assert ask(ledger, "a") == Done("a", Status.DONE, b"successor")
 
     def test_changes_nothing_after_its_successor_has_failed(
-        self, ledger: Ledger, ahead: Shift, zombie: Callable[[Ledger, Claim], bool]
+        self, ledger: Ledger, clock_offset: Shift, zombie: Callable[[Ledger, Claim], bool]
     ) -> None:
         old = win(ledger, "a").claim
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         assert ledger.release([win(ledger, "a").claim]) == [True]
         assert zombie(ledger, old) is False
         third = win(ledger, "a")
@@ -265,11 +265,11 @@ class TestAZombie:
         assert zombie(ledger, old) is False
 
     def test_changes_nothing_once_the_key_has_expired(
-        self, make_ledger: Opener, ahead: Shift, zombie: Callable[[Ledger, Claim], bool]
+        self, make_ledger: Opener, clock_offset: Shift, zombie: Callable[[Ledger, Claim], bool]
     ) -> None:
         ledger = make_ledger(keep=600)
         old = win(ledger, "a").claim
-        ahead.advance(601)
+        clock_offset.advance(601)
         new = win(ledger, "a")
         assert (new.claim.fence, new.attempt, new.taken_over) == (old.fence + 1, 1, False)
         assert zombie(ledger, old) is False
@@ -277,7 +277,9 @@ class TestAZombie:
 
 
 class TestFencesOnlyGrow:
-    def test_through_release_takeover_forget_rejection_and_expiry(self, make_ledger: Opener, ahead: Shift) -> None:
+    def test_through_release_takeover_forget_rejection_and_expiry(
+        self, make_ledger: Opener, clock_offset: Shift
+    ) -> None:
         ledger = make_ledger(keep=600)
         fences = [win(ledger, "a", source="s1").claim.fence]
 
@@ -289,7 +291,7 @@ class TestFencesOnlyGrow:
 
         assert ledger.release([Claim("a", fences[-1])]) == [True]
         claim = next_winner("s1")
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         claim = next_winner("s1")
         assert ledger.release([claim], tried=False) == [True]
         claim = next_winner("s1")
@@ -299,18 +301,18 @@ class TestFencesOnlyGrow:
         assert ledger.forget(["a"]) == 1
         claim = next_winner("s3")
         assert finish(ledger, claim)
-        ahead.advance(601)
+        clock_offset.advance(601)
         claim = next_winner("s4")
         assert ledger.forget(["a"]) == 1
         assert ledger.purge() == 0  # what is forgotten has not expired: its fence is still needed
         next_winner("s5")
 
     @on(FENCES_OUTLIVE_PURGE)
-    def test_through_a_purge(self, make_ledger: Opener, ahead: Shift) -> None:
+    def test_through_a_purge(self, make_ledger: Opener, clock_offset: Shift) -> None:
         ledger = make_ledger(keep=600)
         assert ledger.release([win(ledger, "a").claim]) == [True]
         old = win(ledger, "a").claim
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert ledger.purge() == 1
         new = win(ledger, "a")
         assert new.claim.fence > old.fence
@@ -339,35 +341,35 @@ class TestForget:
 
 
 class TestExpiry:
-    def test_a_claim_whose_lease_is_not_over_never_expires(self, make_ledger: Opener, ahead: Shift) -> None:
+    def test_a_claim_whose_lease_is_not_over_never_expires(self, make_ledger: Opener, clock_offset: Shift) -> None:
         ledger = make_ledger(keep=60)
         claim = win(ledger, "a", lease=3600).claim
-        ahead.advance(1800)
+        clock_offset.advance(1800)
         assert isinstance(ask(ledger, "a"), Held)
         assert ledger.purge() == 0
         assert ledger.extend([claim], 3600) == [True]
-        ahead.advance(1900)
+        clock_offset.advance(1900)
         assert ledger.save_step(claim, "step", b"1")
-        ahead.advance(1600)
+        clock_offset.advance(1600)
         assert ledger.purge() == 0
         assert finish(ledger, claim)
 
-    def test_a_new_life_after_a_key_has_expired_knows_no_notes(self, make_ledger: Opener, ahead: Shift) -> None:
+    def test_a_new_life_after_a_key_has_expired_knows_no_notes(self, make_ledger: Opener, clock_offset: Shift) -> None:
         ledger = make_ledger(keep=100)
         assert ledger.save_step(win(ledger, "a", lease=10).claim, "step", b"1")
-        ahead.advance(101)
+        clock_offset.advance(101)
         again = win(ledger, "a", payload="another")
         assert (again.attempt, again.notes) == (1, {})
         assert entry(ledger, "a").notes == {}
 
-    def test_what_has_expired_is_not_seen(self, make_ledger: Opener, ahead: Shift) -> None:
+    def test_what_has_expired_is_not_seen(self, make_ledger: Opener, clock_offset: Shift) -> None:
         ledger = make_ledger(keep=600)
         assert finish(ledger, win(ledger, "a").claim, result=b"old")
-        ahead.advance(601)
+        clock_offset.advance(601)
         assert ledger.get(["a"]) == [None]
         assert ledger.forget(["a"]) == 0
 
-    def test_every_write_keeps_the_key_for_longer(self, make_ledger: Opener, ahead: Shift) -> None:
+    def test_every_write_keeps_the_key_for_longer(self, make_ledger: Opener, clock_offset: Shift) -> None:
         ledger = make_ledger(keep=600)
         claim = win(ledger, "a").claim
         writes: list[Callable[[], bool]] = [
@@ -376,27 +378,46 @@ class TestExpiry:
             lambda: ledger.release([claim]) == [True],
         ]
         for write in writes:
-            ahead.advance(400)
+            clock_offset.advance(400)
             assert write()
-        ahead.advance(400)
+        clock_offset.advance(400)
         assert entry(ledger, "a").notes == {"step": b"1"}
 
     @on(PURGED)
+    def test_a_purge_finds_what_is_kept_for_less_time_than_before(
+        self, make_ledger: Opener, clock_offset: Shift
+    ) -> None:
+        ledger, brief = make_ledger(keep=86_400), make_ledger(keep=60)
+        claims = {name: win(ledger, name).claim for name in ("record", "keep", "extend", "step", "release", "forget")}
+        again = win(ledger, "again", claimant="me")
+        assert brief.record([Completion(claims["record"])]) == [True]
+        assert ledger.record([Completion(claims["keep"], keep=60), Completion(again.claim, keep=86_400)]) == [True] * 2
+        assert brief.extend([claims["extend"]], LEASE) == [True]
+        assert brief.save_step(claims["step"], "step", b"1")
+        assert brief.release([claims["release"]]) == [True]
+        assert brief.forget(["forget"]) == 1
+        clock_offset.advance(61)
+        assert ledger.purge() == 6
+        assert ledger.get(list(claims)) == [None] * 6
+        assert entry(ledger, "again").status is Status.DONE
+        assert ledger.purge() == 0
+
+    @on(PURGED)
     def test_a_purge_removes_what_has_expired_and_at_most_what_it_is_told(
-        self, make_ledger: Opener, ahead: Shift
+        self, make_ledger: Opener, clock_offset: Shift
     ) -> None:
         ledger = make_ledger(keep=600)
         asks = [ClaimRequest(f"old-{n}") for n in range(25)]
         won = [verdict for verdict in ledger.claim(asks, claimant="me", lease=LEASE) if isinstance(verdict, Won)]
         assert all(ledger.record([Completion(it.claim) for it in won[:20]]))
         assert all(ledger.release([it.claim for it in won[20:]]))
-        ahead.advance(500)
+        clock_offset.advance(500)
         requests = [ClaimRequest("a"), ClaimRequest("b")]
         results = ledger.claim(requests, claimant="me", lease=LEASE)
         keeps = [result.claim for result in results if isinstance(result, Won)]
         assert ledger.record([Completion(claim) for claim in keeps]) == [True, True]
         assert ledger.purge() == 0
-        ahead.advance(101)
+        clock_offset.advance(101)
         assert ledger.purge(limit=10) == 10
         assert ledger.purge(limit=10) == 10
         assert ledger.purge(limit=10) == 5
@@ -412,10 +433,10 @@ class TestLook:
         assert [found.key if found else None for found in first] == ["b", None, "a", "b"]
         assert ledger.get(["b", "unknown", "a", "b"]) == first
 
-    def test_first_seen_stays_and_changed_moves(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_first_seen_stays_and_changed_moves(self, ledger: Ledger, clock_offset: Shift) -> None:
         claim = win(ledger, "a").claim
         first = entry(ledger, "a")
-        ahead.advance(10)
+        clock_offset.advance(10)
         assert finish(ledger, claim)
         later = entry(ledger, "a")
         assert later.first_seen == first.first_seen

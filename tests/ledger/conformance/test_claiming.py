@@ -26,9 +26,9 @@ def test_a_won_key_is_seen_with_all_that_its_claim_said(ledger: Ledger) -> None:
     assert seen.expires == pytest.approx(seen.changed + ledger.keep, abs=1)
 
 
-def test_a_key_that_another_works_on_is_held_for_the_rest_of_its_lease(ledger: Ledger, ahead: Shift) -> None:
+def test_a_key_that_another_works_on_is_held_for_the_rest_of_its_lease(ledger: Ledger, clock_offset: Shift) -> None:
     win(ledger, "order-1")
-    ahead.advance(10)
+    clock_offset.advance(10)
     held = ask(ledger, "order-1")
     assert isinstance(held, Held)
     assert held.key == "order-1"
@@ -54,9 +54,9 @@ def test_nothing_asked_is_nothing_answered(ledger: Ledger) -> None:
     assert ledger.forget([]) == 0
 
 
-def test_a_key_whose_lease_is_over_is_taken_over_with_the_next_fence(ledger: Ledger, ahead: Shift) -> None:
+def test_a_key_whose_lease_is_over_is_taken_over_with_the_next_fence(ledger: Ledger, clock_offset: Shift) -> None:
     win(ledger, "order-1", lease=30)
-    ahead.advance(31)
+    clock_offset.advance(31)
     assert ask(ledger, "order-1") == Won(Claim("order-1", 2), LEASE, attempt=2, taken_over=True, notes={})
     assert isinstance(ask(ledger, "order-1"), Held)
 
@@ -79,9 +79,9 @@ def test_a_recorded_key_is_done_for_everybody_with_its_result(ledger: Ledger) ->
     assert ask(ledger, "order-1", payload="a", source="elsewhere") == Done("order-1", Status.DONE, b"shipped")
 
 
-def test_a_recorded_key_stays_done_long_after_its_lease(ledger: Ledger, ahead: Shift) -> None:
+def test_a_recorded_key_stays_done_long_after_its_lease(ledger: Ledger, clock_offset: Shift) -> None:
     assert finish(ledger, win(ledger, "order-1").claim)
-    ahead.advance(ledger.keep - 60)
+    clock_offset.advance(ledger.keep - 60)
     assert isinstance(ask(ledger, "order-1"), Done)
 
 
@@ -90,9 +90,11 @@ class TestPayloads:
         win(ledger, "order-1", payload="a")
         assert ask(ledger, "order-1", payload="b") == Conflict("order-1", recorded=False)
 
-    def test_another_payload_is_a_conflict_also_when_the_lease_is_over(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_another_payload_is_a_conflict_also_when_the_lease_is_over(
+        self, ledger: Ledger, clock_offset: Shift
+    ) -> None:
         win(ledger, "order-1", payload="a")
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         assert ask(ledger, "order-1", payload="b") == Conflict("order-1", recorded=False)
         assert entry(ledger, "order-1").fence == 1
 
@@ -167,24 +169,24 @@ class TestRejected:
 
 
 class TestRepeatedClaims:
-    def test_a_claim_that_is_repeated_wins_what_it_had_won(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_a_claim_that_is_repeated_wins_what_it_had_won(self, ledger: Ledger, clock_offset: Shift) -> None:
         first = win(ledger, "order-1", claimant="call-1", lease=30)
-        ahead.advance(20)
+        clock_offset.advance(20)
         again = win(ledger, "order-1", claimant="call-1", lease=30)
         assert (again.claim, again.attempt) == (first.claim, 1)
-        ahead.advance(20)  # the first lease is over, the second is not
+        clock_offset.advance(20)  # the first lease is over, the second is not
         assert isinstance(ask(ledger, "order-1"), Held)
 
     def test_a_repeated_claim_wins_even_after_its_lease_as_long_as_nobody_took_over(
-        self, ledger: Ledger, ahead: Shift
+        self, ledger: Ledger, clock_offset: Shift
     ) -> None:
         first = win(ledger, "order-1", claimant="call-1")
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         assert win(ledger, "order-1", claimant="call-1").claim == first.claim
 
-    def test_a_repeated_claim_does_not_win_back_what_was_taken_over(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_a_repeated_claim_does_not_win_back_what_was_taken_over(self, ledger: Ledger, clock_offset: Shift) -> None:
         win(ledger, "order-1", claimant="call-1")
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
         win(ledger, "order-1", claimant="call-2")
         assert isinstance(ask(ledger, "order-1", claimant="call-1"), Held)
 

@@ -7,9 +7,9 @@ from semel.consumer import key_rules
 from semel.ledger.contract import Ledger
 
 
-def test_a_key_rule_that_was_changed_is_noticed_once(ledger: Ledger, ahead: Shift) -> None:
+def test_a_key_rule_that_was_changed_is_noticed_once(ledger: Ledger, clock_offset: Shift) -> None:
     assert key_rules.update({"orders": "$.n", "payments": "message-id"}, ledger, "a") == {}
     assert key_rules.update({"orders": "$.n"}, ledger, "b") == {}
-    ahead.advance(2 * ledger.keep)  # the rule outlives the keys
+    clock_offset.advance(2 * ledger.keep)  # the rule outlives the keys
     assert key_rules.update({"orders": "$.order.id", "payments": "message-id"}, ledger, "c") == {"orders": "$.n"}
     assert key_rules.update({"orders": "$.order.id"}, ledger, "d") == {}

@@ -46,11 +46,11 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store, self.ahead, self.model = self.place.another(), Shift(), Model(KEEP)
+        self.store, self.clock_offset, self.model = self.place.another(), Shift(), Model(KEEP)
         unsynced: dict[str, Any] = (
             {"synchronous": "OFF"} if self.store.name == "sqlite" else {}
         )  # nothing here survives anyway
-        self.ledger = self.store.open(self.ahead, keep=KEEP, **unsynced)
+        self.ledger = self.store.open(self.clock_offset, keep=KEEP, **unsynced)
         self.claims: list[Claim] = []
         self.calls: list[tuple[list[ClaimRequest], float]] = []
         self.fences: dict[str, int] = {}
@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from(STEPS))
     def pass_time(self, seconds: float) -> None:
-        self.ahead.advance(seconds)
+        self.clock_offset.advance(seconds)
         self.model.now += seconds
 
     @rule()

@@ -56,20 +56,20 @@ def bodies(ledger: Ledger, **how: Any) -> list[str]:
     return [it.body for it in ledger.take_outgoing(**how)]
 
 
-def test_what_sqs_has_refused_stays_with_the_reason_and_waits_for_longer(ledger: Ledger, ahead: Shift) -> None:
+def test_what_sqs_has_refused_stays_with_the_reason_and_waits_for_longer(ledger: Ledger, clock_offset: Shift) -> None:
     with ledger.transaction() as tx:
         tx.send("nowhere", "a")
         tx.send("receipts", "b")
-    ahead.advance(1)
+    clock_offset.advance(1)
     taken = {it.queue: it for it in ledger.take_outgoing()}
     ledger.refused_outgoing([taken["nowhere"].id], error="there is no such queue", wait=300)
     ledger.sent_outgoing([taken["receipts"].id])
     status = ledger.outbox_status()
     assert (status.waiting, status.refused) == (1, 1)
     assert [(it.queue, it.attempts, it.error) for it in status.examples] == [("nowhere", 1, "there is no such queue")]
-    ahead.advance(299)
+    clock_offset.advance(299)
     assert bodies(ledger) == []
-    ahead.advance(2)
+    clock_offset.advance(2)
     (again,) = ledger.take_outgoing()
     assert (again.body, again.attempts, again.id) == ("a", 1, taken["nowhere"].id)
     ledger.refused_outgoing([again.id], error="no", wait=1)
@@ -80,31 +80,31 @@ def test_what_sqs_has_refused_stays_with_the_reason_and_waits_for_longer(ledger:
 
 @pytest.mark.parametrize("queue", ["moves.fifo", "moves"])
 def test_none_of_a_group_is_handed_out_before_those_that_were_sent_before_it(
-    ledger: Ledger, make_ledger: Opener, ahead: Shift, queue: str
+    ledger: Ledger, make_ledger: Opener, clock_offset: Shift, queue: str
 ) -> None:
     other = make_ledger()
     for number in range(3):
         with ledger.transaction() as tx:
             tx.send(queue, f"a{number}", group="a")
-        ahead.advance(1)
+        clock_offset.advance(1)
     (first,) = ledger.take_outgoing(1, lease=30)
     assert first.body == "a0"
     with ledger.transaction() as tx:
         tx.send(queue, "b0", group="b")
-    ahead.advance(1)
+    clock_offset.advance(1)
     assert bodies(other, lease=30) == ["b0"], "its group waits for a0, and b does not"
     ledger.refused_outgoing([first.id], error="too large", wait=120)
-    ahead.advance(31)
+    clock_offset.advance(31)
     assert bodies(other) == ["b0"], "whoever took b0 is gone; the group of a0 still waits"
-    ahead.advance(120)
+    clock_offset.advance(120)
     assert [body for body in bodies(other) if body != "b0"] == ["a0", "a1", "a2"]
 
 
-def test_the_rest_of_a_group_need_not_wait_once_what_was_before_it_is_sent(ledger: Ledger, ahead: Shift) -> None:
+def test_the_rest_of_a_group_need_not_wait_once_what_was_before_it_is_sent(ledger: Ledger, clock_offset: Shift) -> None:
     with ledger.transaction() as tx:
         for number in range(5):
             tx.send("moves.fifo", str(number))
-    ahead.advance(1)
+    clock_offset.advance(1)
     seen: list[str] = []
     for _ in range(3):
         taken = ledger.take_outgoing(2, lease=30)
@@ -113,12 +113,12 @@ def test_the_rest_of_a_group_need_not_wait_once_what_was_before_it_is_sent(ledge
     assert seen == ["0", "1", "2", "3", "4"], "also those that were sent without a group keep their order"
 
 
-def test_a_dispatcher_that_died_leaves_its_group_to_the_next_one_in_order(ledger: Ledger, ahead: Shift) -> None:
+def test_a_dispatcher_that_died_leaves_its_group_to_the_next_one_in_order(ledger: Ledger, clock_offset: Shift) -> None:
     with ledger.transaction() as tx:
         for number in range(4):
             tx.send("moves.fifo", str(number), group="g")
-    ahead.advance(1)
+    clock_offset.advance(1)
     assert bodies(ledger, limit=2, lease=30) == ["0", "1"]
     assert bodies(ledger) == []
-    ahead.advance(31)
+    clock_offset.advance(31)
     assert bodies(ledger) == ["0", "1", "2", "3"]

@@ -69,11 +69,11 @@ def test_overlapping_batches_in_opposite_orders_do_not_block_each_other(
 
 
 def test_a_lease_that_ends_is_taken_over_by_one_of_many(
-    ledger: Ledger, make_ledger: Opener, ahead: Shift, store: StoreUnderTest
+    ledger: Ledger, make_ledger: Opener, clock_offset: Shift, store: StoreUnderTest
 ) -> None:
     keys = [f"order-{n}" for n in range(15 if store.slow else 50)]
     old = claims_of(ledger.claim([ClaimRequest(key) for key in keys], claimant="old", lease=30))
-    ahead.advance(31)
+    clock_offset.advance(31)
     ledgers = [ledger, make_ledger()]
 
     def worker(number: int) -> Callable[[], list[ClaimResult]]:
@@ -89,7 +89,7 @@ def test_a_lease_that_ends_is_taken_over_by_one_of_many(
 
 
 def test_of_a_zombie_and_its_successor_one_records(
-    ledger: Ledger, make_ledger: Opener, ahead: Shift, store: StoreUnderTest
+    ledger: Ledger, make_ledger: Opener, clock_offset: Shift, store: StoreUnderTest
 ) -> None:
     """The successor's claim and the zombie's record come at the same time: whichever is first, the other sees it."""
     other = make_ledger()
@@ -104,7 +104,7 @@ def test_of_a_zombie_and_its_successor_one_records(
     for turn in range(5 if store.slow else 20):
         key = f"order-{turn}"
         zombie = win(ledger, key).claim
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
 
         took_over, recorded_late = at_once([partial(take_over, key), partial(record_late, zombie)])
         assert took_over != recorded_late
@@ -155,11 +155,11 @@ def test_a_thousand_keys_in_one_call(ledger: Ledger, store: StoreUnderTest) -> N
 
 
 @on(PURGED)
-def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener, ahead: Shift) -> None:
+def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener, clock_offset: Shift) -> None:
     ledger = make_ledger(keep=600)
     old = [ClaimRequest(f"old-{n}") for n in range(200)]
     assert all(ledger.record([Completion(claim) for claim in claims_of(ledger.claim(old, claimant="me", lease=LEASE))]))
-    ahead.advance(601)
+    clock_offset.advance(601)
     over = threading.Event()
 
     def purge() -> list[Claim]:

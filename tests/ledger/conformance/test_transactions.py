@@ -96,10 +96,10 @@ def test_an_exception_undoes_everything(ledger: Ledger, effects: Effects) -> Non
 
 
 def test_a_zombie_is_refused_inside_its_transaction_and_undoes_its_effect(
-    ledger: Ledger, ahead: Shift, effects: Effects
+    ledger: Ledger, clock_offset: Shift, effects: Effects
 ) -> None:
     zombie = win(ledger, "a").claim
-    ahead.advance(LEASE + 1)
+    clock_offset.advance(LEASE + 1)
     successor = win(ledger, "a").claim
 
     def go_on_as_if_nothing_had_happened() -> None:
@@ -117,7 +117,7 @@ def test_a_zombie_is_refused_inside_its_transaction_and_undoes_its_effect(
 
 
 def test_of_many_holders_in_turn_one_transaction_commits(
-    ledger: Ledger, make_ledger: Opener, ahead: Shift, effects: Effects
+    ledger: Ledger, make_ledger: Opener, clock_offset: Shift, effects: Effects
 ) -> None:
     """Every former holder of each key tries to commit its effect at the same time as the last one."""
     ledgers, keys = [ledger, make_ledger()], [f"order-{n}" for n in range(5)]
@@ -125,7 +125,7 @@ def test_of_many_holders_in_turn_one_transaction_commits(
     for turn in range(4):
         verdicts = ledger.claim([ClaimRequest(key) for key in keys], claimant=str(turn), lease=LEASE)
         holders.append([verdict.claim for verdict in verdicts if isinstance(verdict, Won)])
-        ahead.advance(LEASE + 1)
+        clock_offset.advance(LEASE + 1)
 
     def worker(number: int) -> Callable[[], int]:
         def work() -> int:
@@ -251,15 +251,15 @@ class TestOutbox:
         assert first.id != second.id
         assert ledger.take_outgoing() == []
 
-    def test_what_is_taken_is_hidden_until_its_lease_ends(self, ledger: Ledger, ahead: Shift) -> None:
+    def test_what_is_taken_is_hidden_until_its_lease_ends(self, ledger: Ledger, clock_offset: Shift) -> None:
         with ledger.transaction() as tx:
             tx.send("receipts", "a")
         (first,) = ledger.take_outgoing(lease=30)
         assert ledger.take_outgoing() == []
-        ahead.advance(31)
+        clock_offset.advance(31)
         assert ledger.take_outgoing() == [first]  # the one who took it may have crashed; its id is the same
         ledger.sent_outgoing([first.id])
-        ahead.advance(31)
+        clock_offset.advance(31)
         assert ledger.take_outgoing() == []
 
     def test_they_come_in_the_order_of_sending_and_no_more_than_asked_for(self, ledger: Ledger) -> None:

@@ -2,15 +2,18 @@
 
 Every send of the last minutes must be found by its dedup id, and durably so. Ids are random, so writing each into a
 search tree would dirty a page of its own; instead they are appended to a log in the order in which they came, and the
-newest of them are also kept in memory. When the log grows long, what has not expired by then is merged into the tree
-in one sorted sweep. Log and tree are the truth; memory holds a copy of the log and nothing else.
+newest of them are also kept in memory. What has expired is dropped from the front of the log and of the memory. When
+the log grows long, what has not expired by then is merged into the tree in one sorted sweep. Log and tree are the
+truth; memory holds a copy of the log and nothing else.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final
 
 from semel.sqs import limits
@@ -18,17 +21,17 @@ from semel.sqs import limits
 _LOAD = "SELECT digest, id FROM dedup_log ORDER BY id"
 _APPEND = "INSERT INTO dedup_log (id, digest, message_id, row, expires) VALUES (?, ?, ?, ?, ?)"
 _IN_LOG = "SELECT message_id, row FROM dedup_log WHERE id = ? AND expires > ?"
-_OLDEST_IN_LOG = "SELECT expires FROM dedup_log ORDER BY id LIMIT 1"
+_OLDEST_IN_LOG = "SELECT id, expires FROM dedup_log ORDER BY id LIMIT ?"
 _IN_TREE = f"""
 SELECT digest, message_id, row FROM dedup
 WHERE digest IN ({", ".join("?" * limits.MAX_BATCH_ENTRIES)}) AND expires > ?
 """
 _TREE_IS_USED = "SELECT EXISTS (SELECT 1 FROM dedup)"
-_DROP_EXPIRED_LOG = "DELETE FROM dedup_log WHERE expires <= ?"
+_DROP_FROM_LOG = "DELETE FROM dedup_log WHERE id <= ?"
 _DROP_EXPIRED_TREE = "DELETE FROM dedup WHERE digest IN (SELECT digest FROM dedup WHERE expires <= ? LIMIT ?)"
 _MERGE = """
 INSERT OR REPLACE INTO dedup (digest, message_id, row, expires)
-SELECT digest, message_id, row, expires FROM dedup_log ORDER BY digest, id
+SELECT digest, message_id, row, expires FROM dedup_log WHERE expires > ? ORDER BY digest, id
 """
 _EMPTY_LOG = "DELETE FROM dedup_log"
 _LONGEST_LOG: Final = 100_000
@@ -53,8 +56,10 @@ class DedupWindow:
 
     def load(self) -> None:
         """Reads the log again, after a start or a rollback."""
-        self._recent = dict(self._db.execute(_LOAD))
-        self._next = max(self._recent.values(), default=0) + 1
+        self._recent = {}
+        self._next = 1
+        for one, place in self._db.execute(_LOAD):
+            self._append(one, place)
         (used,) = self._db.execute(_TREE_IS_USED).fetchone()
         self._tree_is_used = bool(used)
 
@@ -77,28 +82,44 @@ class DedupWindow:
         """(digest, message id, row) of sends that were the first with their dedup id."""
         expires = now + limits.DEDUP_WINDOW * 1000
         place = self._next
-        self._next += len(firsts)
         self._db.executemany(_APPEND, [(place + i, *first, expires) for i, first in enumerate(firsts)])
         for i, (one, _, _) in enumerate(firsts):
-            self._recent[one] = place + i
+            self._append(one, place + i)
+
+    def _append(self, one: bytes, place: int) -> None:
+        self._recent.pop(one, None)  # an id that is used again after its time goes to the end
+        self._recent[one] = place
+        self._next = place + 1
 
     def sweep(self, now: int, chunk: int) -> bool:
         """Forgets what has expired and keeps the log short. True if there is more to do."""
-        oldest = self._db.execute(_OLDEST_IN_LOG).fetchone()
-        if oldest is not None and oldest[0] <= now:
-            self._db.execute(_DROP_EXPIRED_LOG, (now,))
-            self.load()
+        more = self._drop_expired(now, chunk)
         if len(self._recent) > _LONGEST_LOG:
-            self._db.execute(_MERGE)
+            self._db.execute(_MERGE, (now,))
             self._db.execute(_EMPTY_LOG)
             self.load()
+            more = False
         if not self._tree_is_used:
-            return False
+            return more
         dropped = self._db.execute(_DROP_EXPIRED_TREE, (now, chunk)).rowcount
         if dropped < chunk:
             (used,) = self._db.execute(_TREE_IS_USED).fetchone()
             self._tree_is_used = bool(used)
-        return dropped == chunk
+        return dropped == chunk or more
+
+    def _drop_expired(self, now: int, chunk: int) -> bool:
+        """Up to `chunk` ids from the front of the log: they came in the order in which they expire. If the clock was
+        set back, some stay for longer than they need to, and count no more. True if there may be more to drop."""
+        with closing(self._db.execute(_OLDEST_IN_LOG, (chunk,))) as oldest:
+            expired = list(takewhile(lambda entry: entry[1] <= now, oldest))
+        if not expired:
+            return False
+        last = expired[-1][0]
+        self._db.execute(_DROP_FROM_LOG, (last,))
+        gone = list(takewhile(lambda entry: entry[1] <= last, self._recent.items()))
+        for one, _ in gone:
+            del self._recent[one]
+        return len(expired) == chunk
 
     @property
     def is_long(self) -> bool:

@@ -1,17 +1,23 @@
-"""Receipt handles: which queue, which message, which receive; recognisable as ours, and opaque to clients."""
+"""Receipt handles: which queue, which message, which receive, and a tag that only this broker can make.
+
+The rule: a handle counts if this broker has written it. Whoever has some of them cannot make another.
+"""
 
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
+from hashlib import blake2b
+from hmac import compare_digest
 from struct import Struct
-from typing import NamedTuple
-from zlib import crc32
+from typing import Final, NamedTuple
 
 from semel.sqs.errors import RECEIPT_HANDLE_IS_INVALID, ServiceError
 
-_layout = Struct(">IQII")  # queue, row, receive, checksum
-_head = Struct(">IQI")
-_ENCODED_LENGTH = 28
+KEY_BYTES: Final = 16
+_layout = Struct(">IQI")  # queue, row, receive
+_HEAD: Final = _layout.size
+_TAG: Final = 8  # bytes
+_ENCODED_LENGTH: Final = 32  # 24 bytes, without a pad
 
 
 class Receipt(NamedTuple):
@@ -21,24 +27,27 @@ class Receipt(NamedTuple):
 
 
 class Receipts:
-    """Writes and reads handles. `secret` is the database's own, so that no other broker's handles pass for ours."""
+    """Writes and reads handles. `key` is the database's own, so that no other broker's handles pass for ours."""
 
-    def __init__(self, secret: int) -> None:
-        self._secret = secret
+    def __init__(self, key: bytes) -> None:
+        self._keyed = blake2b(key=key, digest_size=_TAG)
 
     def encode(self, queue: int, row: int, receive: int) -> str:
-        checksum = crc32(_head.pack(queue, row, receive), self._secret)
-        # 20 bytes make 27 characters and one pad; the pad is kept so that decoding needs no arithmetic.
-        return b2a_base64(_layout.pack(queue, row, receive, checksum), newline=False).decode()
+        head = _layout.pack(queue, row, receive)
+        tag = self._keyed.copy()
+        tag.update(head)
+        return b2a_base64(head + tag.digest(), newline=False).decode()
 
     def decode(self, handle: str, queue: int) -> Receipt:
         """The receipt behind `handle`. Raises ReceiptHandleIsInvalid for garbage and for another queue's handle."""
         try:
             data = a2b_base64(handle, strict_mode=True) if len(handle) == _ENCODED_LENGTH else b""
-            named, row, receive, checksum = _layout.unpack(data)
+            named, row, receive = _layout.unpack_from(data)
         except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not a handle
             raise _garbage(handle) from None
-        if checksum != crc32(data[:16], self._secret):
+        tag = self._keyed.copy()
+        tag.update(data[:_HEAD])
+        if not compare_digest(tag.digest(), data[_HEAD:]):
             raise _garbage(handle)
         if named != queue:
             raise ServiceError(RECEIPT_HANDLE_IS_INVALID, f'The receipt handle "{handle}" is not valid for this queue.')

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
 from semel.broker.engine.dedup import DedupWindow
-from semel.broker.engine.receipts import Receipts
+from semel.broker.engine.receipts import KEY_BYTES, Receipts
 from semel.broker.engine.schema import LANE_BITS
 
 Row = tuple[Any, ...]
@@ -146,15 +146,14 @@ class Store:
         self._id_pool, self._ids_used = "", 0
         self.touched: set[Lane] = set()
         self._lanes: dict[int, Lane] = {}
-        self.receipts = Receipts(self._secret())
+        self.receipts = Receipts(self._receipt_key())
         self.load()
 
-    def _secret(self) -> int:
-        row = self.db.execute("SELECT value FROM meta WHERE key = 'receipt-secret'").fetchone()
-        if row is None:
-            row = (self.rng.getrandbits(32),)
-            self.db.execute("INSERT INTO meta VALUES ('receipt-secret', ?)", row)
-        return int(row[0])
+    def _receipt_key(self) -> bytes:
+        # Made by the database, and not from `rng`: the ids that this makes would give it away.
+        self.db.execute("INSERT OR IGNORE INTO meta VALUES ('receipt-key', randomblob(?))", (KEY_BYTES,))
+        (key,) = self.db.execute("SELECT value FROM meta WHERE key = 'receipt-key'").fetchone()
+        return bytes(key)
 
     def load(self) -> None:
         self._lanes = {row[0]: Lane(*row) for row in self.db.execute(_LOAD_LANES)}

@@ -1,30 +1,43 @@
-"""The way to a DynamoDB table: its client, its making, and driver errors turned into ours.
+"""Calls to DynamoDB about one table: signed, sent over kept connections, retried, and their errors turned into ours.
 
-The rule here: no exception of boto3 gets past `translated`, and each text says the action, the table and the way out.
+The rules here: nothing but a LedgerError gets past `call`, `put`, `update` and the like, and each text says the action,
+the table and the way out. A call is sent up to three times; expired credentials and a wrong clock are mended besides.
+The connections, the signature and the rules for credentials, region and endpoint are those of Semel's client for SQS.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
+import platform
+import random
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
-import boto3
-import botocore.exceptions as driver
-from botocore.config import Config
+import botocore.exceptions
+import orjson
 
 from semel.ledger.contract import LedgerError, LedgerUnavailable
+from semel.ledger.forks import OwningProcess
+from semel.sqs.client import failures
+from semel.sqs.client.config import Wanted, resolve
+from semel.sqs.client.connection import Answer, Malformed
+from semel.sqs.client.retries import pause_before_retry
+from semel.sqs.client.signing import Signer
+from semel.sqs.client.transport import Transport
+from semel.sqs.errors import NoCredentials, SqsError
+from semel.sqs.hosts import is_loopback
+from semel.version import __version__
 
-log: Final = logging.getLogger("semel.ledger")
 Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
-OUTBOX: Final = "outbox"  # the index that finds outgoing messages
+ATTEMPTS: Final = 3
+_CLOCK_SKEW: Final = 240.0  # seconds; a clock that is off by less is not what DynamoDB objects to
+_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _THROTTLED: Final = frozenset(
     {
         "ProvisionedThroughputExceededException",
@@ -33,14 +46,16 @@ _THROTTLED: Final = frozenset(
         "RequestLimitExceeded",
         "LimitExceededException",
         "TransactionConflictException",
-        "TransactionInProgressException",
-        "InternalServerError",
-        "ServiceUnavailable",
-        "RequestTimeout",
-        "RequestTimeoutException",
     }
 )
-_NOT_LET_IN: Final = frozenset(
+_FAILED_FOR_NOW: Final = _THROTTLED | {
+    "TransactionInProgressException",
+    "InternalServerError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+    "RequestTimeoutException",
+}
+_NOT_ALLOWED: Final = frozenset(
     {
         "AccessDeniedException",
         "AccessDenied",
@@ -54,13 +69,35 @@ _NOT_LET_IN: Final = frozenset(
         "OptInRequired",
     }
 )
-_NOT_ANSWERED: Final = (driver.HTTPClientError, driver.ConnectionError, driver.CredentialRetrievalError)
-_PATIENCE: Final = 120.0
-_FORKED: Final = threading.Lock()
+_NOT_FETCHED: Final = (
+    botocore.exceptions.CredentialRetrievalError,
+    botocore.exceptions.HTTPClientError,
+    botocore.exceptions.ConnectionError,
+)
+_WITHOUT_TABLE: Final = frozenset({"BatchGetItem", "TransactWriteItems"})
 
 
-class Link:
-    """The client of one table, and the threads that send the calls of a batch side by side. Thread-safe."""
+class Refused(Exception):
+    """DynamoDB's answer is an error. `body` has what it says besides: the item, the reasons of a cancellation."""
+
+    def __init__(self, answer: Answer) -> None:
+        try:
+            body = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            body = None
+        self.body: dict[str, Any] = body if isinstance(body, dict) else {}
+        self.head, self.status = answer.head, answer.status
+        self.code = str(self.body.get("__type", "")).rpartition("#")[2]
+        message = self.body.get("message") or self.body.get("Message") or "no reason given"
+        super().__init__(f"{message} ({self.code or 'no code'}, HTTP {answer.status})")
+
+    @property
+    def may_pass(self) -> bool:
+        return self.code in _FAILED_FOR_NOW or self.status >= 500 or self.status == 429
+
+
+class TableClient:
+    """The calls about one table, and the threads that send those of a batch side by side. Thread-safe."""
 
     def __init__(
         self,
@@ -72,198 +109,218 @@ class Link:
         timeout: float,
         workers: int,
     ) -> None:
-        self.table, self._closed = table, False
-        self._endpoint, self._region, self._timeout, self._workers = endpoint_url, region, timeout, workers
-        with self.translated("creating a client"):
-            self._session = session or boto3.Session()
-        self._open()
-
-    def _open(self) -> None:
-        with self.translated("creating a client"):
-            self.client: Any = self._make_client(3)
-        self._single_attempt: Any = None
-        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="semel-dynamodb")
-        self._process = os.getpid()
-
-    def check_process(self) -> None:
-        """In a process that was forked off, threads are gone and connections are the parent's: start anew there."""
-        if self._process != os.getpid():
-            with _FORKED:
-                if self._process != os.getpid():
-                    self._open()
-
-    def _make_client(self, attempts: int) -> Any:
-        config = Config(
-            connect_timeout=self._timeout,
-            read_timeout=self._timeout,
-            max_pool_connections=2 * self._workers,
-            retries={"mode": "standard", "total_max_attempts": attempts},
+        self.table, self._timeout = table, timeout
+        try:
+            self._resolved = resolve(Wanted(endpoint_url, region, session=session, service="dynamodb"))
+        except SqsError as error:
+            raise self._unusable(error) from error
+        self.region = self._resolved.region
+        self._credentials = self._resolved.credentials
+        self._transport = Transport(self._resolved.address, timeout)
+        self._signer = Signer(
+            host=self._resolved.host,
+            path=self._resolved.path,
+            region=self._resolved.region,
+            key_pair=self._credentials,
+            user_agent=f"semel/{__version__} python/{platform.python_version()}",
+            address=self._resolved.request_address,
+            headers=self._resolved.proxy_headers,
+            service="dynamodb",
+            target="DynamoDB_20120810",
+            query_mode=False,
         )
-        return self._session.client("dynamodb", region_name=self._region, endpoint_url=self._endpoint, config=config)
+        self._clock_offset = 0.0  # seconds that DynamoDB's clock is ahead of ours, once that has mattered
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="semel-dynamodb")
+        self.process, self._closed = OwningProcess(f"the ledger in the DynamoDB table {table}"), False
 
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One call about this table; `operation` as AWS names it: UpdateItem."""
-        method = getattr(self.client, _METHODS[operation])
+    # Calls.
+
+    def call(self, operation: str, *, timeout: float | None = None, **parameters: Any) -> dict[str, Any]:
+        """One call, about this table; `operation` as AWS names it: GetItem. With `timeout` it is sent once."""
         with self.translated(operation):
-            answer: dict[str, Any] = method(TableName=self.table, **parameters)
-        return answer
+            return self._perform(operation, parameters, timeout)
 
-    def update(self, parameters: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
-        """Whether a conditional update was made, and the item after it, or as it was when the update was refused."""
-        method = self.client.update_item
-        with self.translated("UpdateItem"):
+    def put(self, parameters: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+        """Whether a conditional put was made, and the item as it was when the put was refused."""
+        return self._write("PutItem", parameters, None)
+
+    def update(
+        self, parameters: Mapping[str, Any], *, returned: bool = False, timeout: float | None = None
+    ) -> tuple[bool, dict[str, Any]]:
+        """Whether a conditional update was made, and the item as it was when the update was refused; if `returned`,
+        also the item after it was made."""
+        if returned:
+            parameters = {**parameters, "ReturnValues": "ALL_NEW"}
+        return self._write("UpdateItem", parameters, timeout)
+
+    def _write(
+        self, operation: str, parameters: Mapping[str, Any], timeout: float | None
+    ) -> tuple[bool, dict[str, Any]]:
+        parameters = {**parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        with self.translated(operation):
             try:
-                return True, method(TableName=self.table, ReturnValues="ALL_NEW", **parameters)["Attributes"]
-            except self.client.exceptions.ConditionalCheckFailedException as error:
-                return False, error.response.get("Item") or {}
-
-    def transact(self, actions: Sequence[Mapping[str, Any]], token: str) -> None:
-        """One TransactWriteItems, sent once: it must be known whether an attempt may have been carried out. Raises the
-        driver's errors, for DynamoTransaction to tell apart."""
-        self.check_process()
-        if self._single_attempt is None:
-            self._single_attempt = self._make_client(1)
-        self._single_attempt.transact_write_items(TransactItems=list(actions), ClientRequestToken=token)
+                return True, self._perform(operation, parameters, timeout).get("Attributes", {})
+            except Refused as refusal:
+                if refusal.code == _CONDITION_FAILED:
+                    return False, refusal.body.get("Item") or {}
+                raise
 
     def get_many(self, keys: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The items of these keys that there are, and the keys that DynamoDB has left for another call."""
-        with self.translated("BatchGetItem"):
-            answer = self.client.batch_get_item(RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}})
-        return answer["Responses"].get(self.table, []), answer.get("UnprocessedKeys", {}).get(self.table, {}).get(
-            "Keys", []
-        )
+        answer = self.call("BatchGetItem", RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}})
+        left = answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", [])
+        return answer["Responses"].get(self.table, []), left
 
-    def side_by_side(self, work: Callable[[Asked], Answer], asked: Sequence[Asked]) -> list[Answer]:
+    def transact(self, actions: Sequence[Mapping[str, Any]], token: str) -> None:
+        """One TransactWriteItems, sent once: it must be known whether an attempt may have been carried out.
+
+        Raises Refused or OSError, for DynamoTransaction to tell apart. CannotConnect: it was never sent."""
+        parameters = {"TransactItems": actions, "ClientRequestToken": token}
+        self._perform("TransactWriteItems", parameters, self._timeout, repeat=False)
+
+    def _perform(
+        self, operation: str, parameters: Mapping[str, Any], timeout: float | None, *, repeat: bool = True
+    ) -> dict[str, Any]:
+        self.check_usable()
+        if operation not in _WITHOUT_TABLE:
+            parameters = {"TableName": self.table, **parameters}
+        try:
+            body = orjson.dumps(parameters, default=_as_json)
+        except TypeError as error:
+            raise LedgerError(f"{operation} on the DynamoDB table {self.table} is not possible: {error}") from error
+        attempts = ATTEMPTS if timeout is None else 1
+        seconds = self._timeout if timeout is None else min(timeout, self._timeout)
+        attempt, mended = 1, set[str]()
+        while True:
+            try:
+                return self._send(operation, body, seconds, repeat)
+            except (Refused, OSError) as error:
+                mend = self._mend(error)
+                if mend and mend not in mended:
+                    mended.add(mend)
+                    continue
+                if attempt >= attempts or (isinstance(error, Refused) and not error.may_pass):
+                    raise
+                is_throttled = isinstance(error, Refused) and error.code in _THROTTLED
+            time.sleep(pause_before_retry(attempt, random.random(), throttled=is_throttled))
+            attempt += 1
+
+    def _send(self, operation: str, body: bytes, seconds: float, repeat: bool) -> dict[str, Any]:
+        try:
+            request = self._signer.request(operation, body, time.time() + self._clock_offset)
+        except SqsError as error:
+            raise self._unusable(error) from error
+        answer = self._transport.exchange(request, seconds, repeat=repeat)
+        if answer.status != 200:
+            raise Refused(answer)
+        try:
+            result = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            result = None
+        if not isinstance(result, dict):
+            raise Malformed(f"what is not JSON: {answer.body[:80]!r}")
+        return result
+
+    def _mend(self, error: Refused | OSError) -> str:
+        """Removes the cause of a refusal where that can be done; says which it was, or nothing."""
+        if not isinstance(error, Refused):
+            return ""
+        code = failures.short(error.code)
+        if code in failures.EXPIRED:
+            return "credentials" if self._credentials.renew() else ""
+        if code in failures.CLOCK and (server_time := failures.server_time(error.head)) is not None:
+            offset = server_time - time.time()
+            if abs(offset - self._clock_offset) > _CLOCK_SKEW:
+                self._clock_offset = offset
+                return "clock"
+        return ""
+
+    # Threads, processes and the end.
+
+    def side_by_side(self, work: Callable[[Asked], Result], asked: Sequence[Asked]) -> list[Result]:
         """The work for each, at once on the pool's threads; all have ended when this returns or raises."""
-        self.check_process()
-        if self._closed:
-            raise LedgerUnavailable(f"the ledger in the DynamoDB table {self.table} was closed")
+        self.check_usable()
         if len(asked) <= 1:
             return [work(one) for one in asked]
         futures = [self._pool.submit(work, one) for one in asked]
-        failures = [failure for future in futures if (failure := future.exception()) is not None]
-        if failures:
-            raise failures[0]
+        failed = [failure for future in futures if (failure := future.exception()) is not None]
+        if failed:
+            raise failed[0]
         return [future.result() for future in futures]
 
+    def check_usable(self) -> None:
+        if self._closed:
+            raise LedgerUnavailable(f"the ledger in the DynamoDB table {self.table} was closed")
+        self.process.check()
+
+    @cached_property
+    def boto_client(self) -> Any:
+        """A client of boto3's kind for the same endpoint, region and credentials: for what users call themselves."""
+        session, host = self._resolved.session, self._resolved.address.host
+        make = getattr(session, "create_client", None) or session.client
+        options: dict[str, Any] = {"region_name": self.region, "endpoint_url": self._resolved.url}
+        if is_loopback(host):  # where boto3 finds no credentials, ours have a default
+            keys = self._credentials()
+            options |= {"aws_access_key_id": keys.access_key, "aws_secret_access_key": keys.secret_key}
+            options["aws_session_token"] = keys.token
+        return make("dynamodb", **options)
+
     def close(self) -> None:
+        if not self.process.is_this():
+            return
         self._closed = True
         self._pool.shutdown(wait=True)
-        self.client.close()
-        if self._single_attempt is not None:
-            self._single_attempt.close()
+        self._transport.close()
+        if "boto_client" in self.__dict__:
+            self.boto_client.close()
+
+    # Errors.
 
     @contextmanager
     def translated(self, operation: str) -> Iterator[None]:
         try:
             yield
-        except driver.ClientError as error:
+        except Refused as error:
             raise self.refusal(operation, error) from error
-        except _NOT_ANSWERED as error:
-            raise LedgerUnavailable(f"DynamoDB did not answer to {operation} on table {self.table}: {error}") from error
-        except driver.NoCredentialsError as error:
-            raise LedgerError(
-                f"there are no AWS credentials for the DynamoDB table {self.table}: set AWS_PROFILE or "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass session="
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise LedgerUnavailable(
+                f"DynamoDB did not answer to {operation} on table {self.table}: {reason}"
             ) from error
-        except driver.NoRegionError as error:
-            raise LedgerError(
-                f"the region of the DynamoDB table {self.table} is not known: add ?region=… to the address, or set "
-                "AWS_DEFAULT_REGION"
-            ) from error
-        except (driver.BotoCoreError, ValueError) as error:
-            raise LedgerError(f"{operation} on the DynamoDB table {self.table} is not possible: {error}") from error
 
-    def refusal(self, operation: str, error: Any) -> LedgerError:
-        code = error.response.get("Error", {}).get("Code", "")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    def _unusable(self, error: SqsError) -> LedgerError:
+        """What is configured, or missing: it is about all AWS services, so the client for SQS says it."""
+        if not isinstance(error, NoCredentials):
+            return LedgerError(
+                f"the DynamoDB table {self.table} cannot be reached: {error} In a ledger's address, write ?region=… "
+                "and, for another endpoint than that of AWS, &endpoint=http://host:port."
+            )
+        if isinstance(error.__cause__, _NOT_FETCHED):
+            return LedgerUnavailable(f"the DynamoDB table {self.table} cannot be reached: {error}")
+        return LedgerError(
+            f"there are no usable AWS credentials for the DynamoDB table {self.table}: set AWS_PROFILE or "
+            f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass session=: {error}"
+        )
+
+    def refusal(self, operation: str, error: Refused) -> LedgerError:
         where = f"{operation} on the DynamoDB table {self.table}"
-        if code in _NOT_LET_IN:
+        if error.code in _NOT_ALLOWED:
             return LedgerError(
-                f"{where} is not allowed ({code}): grant dynamodb:{operation} on this table to the role or user whose "
-                f"credentials are used, and check that they are valid: {error}"
+                f"{where} is not allowed ({error.code}): grant dynamodb:{operation} on this table to the role or user "
+                f"whose credentials are used, and check that they are valid: {error}"
             )
-        if code == "ResourceNotFoundException":
+        if error.code == "ResourceNotFoundException":
             return LedgerError(
-                f"there is no DynamoDB table {self.table} in region {self.client.meta.region_name}: check the name and "
-                "the region, or have it made with create=True (?create=1 in the address)"
+                f"there is no DynamoDB table {self.table} in region {self.region}: check the name and the region, or "
+                "have it made with create=True (?create=1 in the address)"
             )
-        if code in _THROTTLED or status >= 500:
+        if error.may_pass:
             return LedgerUnavailable(f"{where} failed for now: {error}")
         return LedgerError(f"{where} was refused: {error}")
 
 
-_METHODS: Final = {
-    "DeleteItem": "delete_item",
-    "DescribeTable": "describe_table",
-    "DescribeTimeToLive": "describe_time_to_live",
-    "GetItem": "get_item",
-    "Query": "query",
-    "UpdateTimeToLive": "update_time_to_live",
-}
-
-
-def create_table(link: Link) -> None:
-    """Make the table unless it is there, and have it drop what has expired."""
-    client = link.client
-    with link.translated("CreateTable"):
-        try:
-            client.describe_table(TableName=link.table)
-        except client.exceptions.ResourceNotFoundException:
-            # In use: somebody else makes it just now.
-            with suppress(client.exceptions.ResourceInUseException):
-                client.create_table(TableName=link.table, **_TABLE)
-    deadline = time.monotonic() + _PATIENCE
-    while link.call("DescribeTable")["Table"]["TableStatus"] not in ("ACTIVE", "UPDATING"):
-        if time.monotonic() > deadline:
-            raise LedgerUnavailable(f"the DynamoDB table {link.table} is still not active; try again later")
-        time.sleep(0.5)
-    if _ttl_is_off(link):
-        try:
-            link.call("UpdateTimeToLive", TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires"})
-        except LedgerUnavailable:
-            raise
-        except LedgerError:  # another process was faster
-            if _ttl_is_off(link):
-                raise
-
-
-def warn_without_ttl(link: Link) -> None:
-    try:
-        is_off = _ttl_is_off(link)
-    except LedgerUnavailable:
-        raise
-    except LedgerError:  # we may not ask
-        return
-    if is_off:
-        log.warning(
-            "the DynamoDB table %s has no time to live, so what has expired is never dropped: "
-            "enable it on the attribute 'expires'",
-            link.table,
-        )
-
-
-def _ttl_is_off(link: Link) -> bool:
-    about = link.call("DescribeTimeToLive")["TimeToLiveDescription"]
-    return about.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING")
-
-
-_TABLE: Final[dict[str, Any]] = {
-    "BillingMode": "PAY_PER_REQUEST",
-    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}],
-    "AttributeDefinitions": [
-        {"AttributeName": "pk", "AttributeType": "S"},
-        {"AttributeName": "box", "AttributeType": "N"},
-        {"AttributeName": "due", "AttributeType": "N"},
-    ],
-    "GlobalSecondaryIndexes": [
-        {
-            "IndexName": OUTBOX,
-            "KeySchema": [
-                {"AttributeName": "box", "KeyType": "HASH"},
-                {"AttributeName": "due", "KeyType": "RANGE"},
-            ],
-            "Projection": {"ProjectionType": "KEYS_ONLY"},
-        }
-    ],
-}
+def _as_json(value: Any) -> str:
+    """What boto3 takes as a binary value goes over the wire in base64."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON")

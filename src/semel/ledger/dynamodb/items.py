@@ -1,42 +1,38 @@
-"""The ledger's rules for DynamoDB: one item for each key, the conditional updates that change it, and what it means.
+"""The ledger's rules for DynamoDB: the item of a key, the conditional writes that change it, and what it means.
 
-The rule here: no I/O. An update's condition holds the whole decision, so that the table, not the reader, decides; what
-cannot be put in one update is decided from the item that the refused update returned, and is then conditional on it.
+The rules here: no I/O, and every write is conditional. A claim puts the item of a key that is absent; if the key is
+there, the refusal returns its item, the claim is decided from it, and the next item is put only if nothing has changed
+since. Every later write is an update whose condition is the fence.
 
-An item: pk, status, fence, attempt, payload (if any), first_seen, result, notes (a map, if any) with `noted`, how many
-bytes they have; `last`, a map that the last write has left: claimant, source, ends (of the lease), changed, until
-(it expires); `was`, the status before the claim; `expires`, the table's TTL attribute, in seconds. Other times are in
-milliseconds since 1970, by the clock of the process that writes, as DynamoDB has none to offer.
+An item: pk, fence, attempt, payload (if any), claimant, source, first_seen; `state`, a map that a record replaces as a
+whole: status, ends (of the lease), changed, until (it expires), result, notes (a map, if any) with `noted`, how many
+bytes they have, and `commit`, the transaction that recorded it; `expires`, the table's TTL attribute, in seconds. Other
+times are in milliseconds since 1970, by the clock of the process that writes, as DynamoDB has none to offer.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.ledger import rules
 from semel.ledger.contract import (
     Claim,
     ClaimRequest,
     ClaimResult,
     Completion,
-    Conflict,
-    Done,
     Entry,
-    Held,
-    LedgerError,
     Status,
     Won,
-    check_result,
 )
+from semel.ledger.rules import Winning
 
 Item = dict[str, dict[str, Any]]
 _LONGEST_LEASE: Final = 12 * 3_600_000
-_NEW: Final = "new"
-_WORDS: Final = re.compile(r"[#:]\w+")
 
 
 def key_of(key: str) -> Item:
@@ -47,47 +43,26 @@ def milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One conditional UpdateItem; names and values of the expressions are found by their signs # and :."""
-
-    key: str
-    change: str
-    condition: str
-    values: Mapping[str, Any]
-    names: Mapping[str, str] = field(default_factory=dict)  # of what is no attribute of ours
-
-    def parameters(self) -> dict[str, Any]:
-        words = set(_WORDS.findall(f"{self.change} {self.condition}"))
-        names = {word: word[1:] for word in words if word[0] == "#"} | dict(self.names)
-        values = {word: _typed(self.values[word[1:]]) for word in words if word[0] == ":"}
-        return {
-            "Key": key_of(self.key),
-            "UpdateExpression": self.change,
-            "ConditionExpression": self.condition,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": values,
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
-
-
 def _typed(value: object) -> dict[str, Any]:
-    if isinstance(value, bytes):
-        return {"B": value}
     if isinstance(value, str):
         return {"S": str(value)}
     if isinstance(value, int):
         return {"N": str(value)}
+    if isinstance(value, bytes):
+        return {"B": b64encode(value).decode()}
     return {"M": value}
 
 
-def _map(**values: object) -> dict[str, dict[str, Any]]:
+def _map(**values: object) -> Item:
     return {name: _typed(value) for name, value in values.items()}
 
 
-def _lasting(now: int, stays: int) -> dict[str, int]:
+def _expires(until: int, stays: int) -> int:
     """An expired item counts as absent, but its fence goes on: the table may drop it only some time after."""
-    return {"now": now, "until": now + stays, "expires": -(-(now + stays + min(stays, _LONGEST_LEASE)) // 1000)}
+    return -(-(until + min(stays, _LONGEST_LEASE)) // 1000)
+
+
+# Claims.
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,158 +75,187 @@ class Moment:
     margin: int
     claimant: str
 
-    def values(self, ask: ClaimRequest) -> dict[str, Any]:
-        lasting = _lasting(self.now, max(self.keep, self.lease))
+
+@dataclass(frozen=True, slots=True)
+class ClaimWrite:
+    """Put `item` if the key is absent, or is still as it was `seen`. If that is done, the answer is `won`."""
+
+    item: Item
+    won: Won
+    seen: Item | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        if self.seen is None:
+            return {"Item": self.item, "ConditionExpression": "attribute_not_exists(pk)"}
         return {
-            **lasting,
-            "last": _map(
-                claimant=self.claimant,
-                source=ask.source,
-                ends=self.now + self.lease,
-                changed=self.now,
-                until=lasting["until"],
-            ),
-            "claimed": Status.CLAIMED.value,
-            "free": Status.FREE.value,
-            "new": _NEW,
-            "claimant": self.claimant,
-            "payload": ask.payload,
-            "over": self.now - self.margin,
-            "one": 1,
+            "Item": self.item,
+            "ConditionExpression": "#fence = :fence AND #state = :state",
+            "ExpressionAttributeNames": {"#fence": "fence", "#state": "state"},
+            "ExpressionAttributeValues": {":fence": self.seen["fence"], ":state": self.seen["state"]},
         }
 
 
-_GO_ON: Final = (
-    "SET #was = if_not_exists(#status, :new), #status = :claimed, #first_seen = if_not_exists(#first_seen, :now), "
-    "#last = :last, #expires = :expires{payload} ADD #fence :one, #attempt :one"
+def first_claim(request: ClaimRequest, moment: Moment) -> ClaimWrite:
+    """Wins a key that is new; all else is decided from the item that the refusal returns."""
+    return _claim(request, moment, fence=1, attempt=1, first_seen=moment.now)
+
+
+def next_claim(item: Item, request: ClaimRequest, moment: Moment) -> ClaimResult | ClaimWrite:
+    """What an item means for somebody who asks for its key: the answer, or the write that may win it."""
+    known = entry_of(request.key, item)
+    how = rules.decide(request, known, claimant=moment.claimant, now=moment.now / 1000, margin=moment.margin / 1000)
+    if not isinstance(how, Winning):
+        return how
+    fence = known.fence if how is Winning.AGAIN else known.fence + 1
+    first_seen = moment.now if how is Winning.NEW else _number(item, "first_seen")
+    if how in (Winning.NEW, Winning.REDRIVE):
+        return _claim(request, moment, fence=fence, attempt=1, first_seen=first_seen, seen=item)
+    return _claim(
+        request,
+        moment,
+        fence=fence,
+        attempt=known.attempt if how is Winning.AGAIN else known.attempt + 1,
+        first_seen=first_seen,
+        payload=request.payload or known.payload,
+        taken_over=how is Winning.TAKEOVER,
+        kept={name: value for name, value in _state(item).items() if name in ("notes", "noted")},
+        seen=item,
+    )
+
+
+def _claim(
+    request: ClaimRequest,
+    moment: Moment,
+    *,
+    fence: int,
+    attempt: int,
+    first_seen: int,
+    payload: str | None = None,
+    taken_over: bool = False,
+    kept: Item | None = None,
+    seen: Item | None = None,
+) -> ClaimWrite:
+    stays = max(moment.keep, moment.lease)
+    until = moment.now + stays
+    state = _map(status=Status.CLAIMED, ends=moment.now + moment.lease, changed=moment.now, until=until) | (kept or {})
+    item = key_of(request.key) | _map(
+        fence=fence,
+        attempt=attempt,
+        claimant=moment.claimant,
+        source=request.source,
+        first_seen=first_seen,
+        state=state,
+        expires=_expires(until, stays),
+    )
+    if payload := request.payload if payload is None else payload:
+        item["payload"] = {"S": payload}
+    won = Won(Claim(request.key, fence), moment.lease / 1000, attempt, taken_over, _notes(item) if kept else {})
+    return ClaimWrite(item, won, seen)
+
+
+# Updates.
+
+
+class _Expression:
+    """An update and its condition; the names and values that they need are found by their signs # and :, once."""
+
+    def __init__(self, change: str, condition: str) -> None:
+        words = re.findall(r"[#:]\w+", f"{change} {condition}")
+        self.names = {word: word[1:] for word in words if word[0] == "#"}
+        self.values = tuple({word: word[1:] for word in words if word[0] == ":"}.items())
+        self.change, self.condition = change, condition
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One conditional UpdateItem. `names`: of what is no attribute of ours."""
+
+    key: str
+    expression: _Expression
+    values: Mapping[str, Any]
+    names: Mapping[str, str] | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        expression = self.expression
+        return {
+            "Key": key_of(self.key),
+            "UpdateExpression": expression.change,
+            "ConditionExpression": expression.condition,
+            "ExpressionAttributeNames": {**expression.names, **self.names} if self.names else expression.names,
+            "ExpressionAttributeValues": {word: _typed(self.values[name]) for word, name in expression.values},
+        }
+
+
+_HELD: Final = "#fence = :fence AND #state.#status = :claimed AND #state.#until > :now"
+_TOUCH: Final = "#state.#changed = :now, #state.#until = :until, #expires = :expires"
+_RELEASE: Final = f"SET #state.#status = :free, #state.#ends = :zero, {_TOUCH}"
+
+_EXTENSION: Final = _Expression(f"SET #state.#ends = :ends, {_TOUCH}", _HELD)
+_RECORD: Final = _Expression("SET #state = :state, #expires = :expires", _HELD)
+_RELEASED: Final = _Expression(f"{_RELEASE} REMOVE #claimant", _HELD)
+_UNTRIED: Final = _Expression(f"{_RELEASE}, #attempt = #attempt - :one REMOVE #claimant", _HELD)
+_FORGOTTEN: Final = _Expression(
+    "SET #state = :state, #attempt = :zero, #expires = :expires REMOVE #payload, #claimant, #source",
+    "attribute_exists(#pk) AND #state.#until > :now",
 )
-_CAN_GO_ON: Final = (
-    "attribute_not_exists(#pk) OR (#last.#until > :now AND (#status = :free OR (#status = :claimed AND "
-    "#last.#ends <= :over AND #last.#claimant <> :claimant)){payload})"
+_FEW_NOTES: Final = _Expression(
+    f"SET #state.#notes.#name = :value, #state.#noted = #state.#noted + :size, {_TOUCH}",
+    f"{_HELD} AND #state.#noted <= :most AND #state.#until <= :until",
 )
-_AGAIN: Final = "SET #last = :last, #expires = :expires{payload}"
-_START_ANEW: Final = (
-    "SET #was = :new, #status = :claimed, #attempt = :one, #first_seen = :seen, #last = :last, #expires = :expires"
-    "{payload} REMOVE #result, #notes, #noted{no_payload} ADD #fence :one"
+_FIRST_NOTE: Final = _Expression(
+    f"SET #state.#notes = :first, #state.#noted = :total, {_TOUCH}",
+    f"{_HELD} AND attribute_not_exists(#state.#noted) AND #state.#until = :seen_until",
 )
-_KEPT_PAYLOAD: Final = ", #payload = if_not_exists(#payload, :payload)"
-_FITTING_PAYLOAD: Final = " AND (attribute_not_exists(#payload) OR #payload = :payload)"
-
-
-def first_claim(ask: ClaimRequest, moment: Moment) -> Update:
-    """Wins a key that is new, free, or whose lease is over; all but the rare cases are decided by this one."""
-    change = _GO_ON.format(payload=_KEPT_PAYLOAD if ask.payload else "")
-    condition = _CAN_GO_ON.format(payload=_FITTING_PAYLOAD if ask.payload else "")
-    return Update(ask.key, change, condition, moment.values(ask))
-
-
-class Move(enum.Enum):
-    """What is to follow when the first update was refused, and the item shows that the key can be won all the same."""
-
-    AGAIN = "again"  # our own claim, whose answer was lost
-    NEW_LIFE = "new life"  # it has expired, and the table has not dropped it yet
-    BACK = "back"  # it was rejected, and now comes from another source
-    GO_ON = "go on"  # it has become free in the meantime
-
-
-def decide(item: Item, ask: ClaimRequest, moment: Moment) -> ClaimResult | Move:
-    """What an item means for somebody who asks for its key."""
-    entry = entry_of(ask.key, item)
-    if not is_live(item, moment.now):
-        return Move.NEW_LIFE
-    if entry.status is Status.REJECTED:
-        return Done(ask.key, entry.status, entry.result) if ask.source == entry.source else Move.BACK
-    if differs(ask, entry.payload):
-        return Conflict(ask.key, recorded=entry.status is Status.DONE)
-    if entry.status is Status.DONE:
-        return Done(ask.key, entry.status, entry.result)
-    if entry.status is Status.CLAIMED:
-        if entry.claimant == moment.claimant:
-            return Move.AGAIN
-        remaining = _last(item, "ends") - moment.now
-        if remaining + moment.margin > 0:  # its holder's clock may be behind ours
-            return Held(ask.key, (remaining if remaining > 0 else remaining + moment.margin) / 1000)
-    return Move.GO_ON
-
-
-def differs(ask: ClaimRequest, payload: str) -> bool:
-    return bool(ask.payload and payload and ask.payload != payload)
-
-
-def next_claim(move: Move, item: Item, ask: ClaimRequest, moment: Moment) -> Update:
-    """The update of a move: it holds only if the item is still as it was seen."""
-    if move is Move.GO_ON:
-        return first_claim(ask, moment)
-    values = moment.values(ask) | {"seen_fence": _number(item, "fence"), "seen_changed": _last(item, "changed")}
-    condition = "#fence = :seen_fence AND #last.#changed = :seen_changed"
-    if move is Move.AGAIN:
-        change = _AGAIN.format(payload=_KEPT_PAYLOAD if ask.payload else "")
-        condition = "#fence = :seen_fence AND #status = :claimed AND #last.#claimant = :claimant"
-    else:
-        values["seen"] = moment.now if move is Move.NEW_LIFE else _number(item, "first_seen")
-        payload, no_payload = (", #payload = :payload", "") if ask.payload else ("", ", #payload")
-        change = _START_ANEW.format(payload=payload, no_payload=no_payload)
-        condition += " AND #status = :seen_status"
-        values["seen_status"] = _text(item, "status")
-    return Update(ask.key, change, condition, values)
-
-
-def won(key: str, item: Item, lease: float, *, again: bool) -> Won:
-    taken_over = not again and item["was"]["S"] == Status.CLAIMED
-    return Won(Claim(key, _number(item, "fence")), lease, _number(item, "attempt"), taken_over, _notes(item))
-
-
-_HELD: Final = "#status = :claimed AND #fence = :fence AND #last.#until > :now"
-_TOUCH: Final = "#last.#changed = :now, #last.#until = :until, #expires = :expires"
+_NOTE_AS_SEEN: Final = _Expression(
+    f"SET #state.#notes.#name = :value, #state.#noted = :total, {_TOUCH}",
+    f"{_HELD} AND #state.#noted = :seen AND #state.#until = :seen_until",
+)
 
 
 def _held(claim: Claim, now: int, stays: int) -> dict[str, Any]:
-    return _lasting(now, stays) | {"claimed": Status.CLAIMED.value, "fence": claim.fence}
+    until = now + stays
+    return {
+        "now": now,
+        "until": until,
+        "expires": _expires(until, stays),
+        "claimed": Status.CLAIMED,
+        "fence": claim.fence,
+    }
 
 
 def extension(claim: Claim, now: int, lease: int, keep: int) -> Update:
-    return Update(
-        claim.key,
-        f"SET #last.#ends = :ends, {_TOUCH}",
-        _HELD,
-        _held(claim, now, max(lease, keep)) | {"ends": now + lease},
-    )
+    return Update(claim.key, _EXTENSION, _held(claim, now, max(lease, keep)) | {"ends": now + lease})
 
 
-def record(finish: Completion, now: int, keep: int, *, commit: str = "") -> Update:
+def record(completion: Completion, now: int, keep: int, *, commit: str = "") -> Update:
     """`commit` names the transaction that this is part of, so that its outcome can be told when the answer is lost."""
-    change = f"SET #status = :status, #result = :result, {_TOUCH}"
+    values = _held(completion.claim, now, keep)
+    state = _map(status=completion.status, changed=now, until=values["until"])
+    if completion.result:
+        state["result"] = _typed(completion.result)
     if commit:
-        change += ", #commit = :commit"
-    values = _held(finish.claim, now, keep)
-    values |= {"status": finish.status.value, "result": finish.result, "commit": commit}
-    return Update(finish.claim.key, change + " REMOVE #notes, #noted", _HELD, values)
+        state["commit"] = {"S": commit}
+    values["state"] = state
+    return Update(completion.claim.key, _RECORD, values)
 
 
-def check_finish(finish: Completion) -> None:
-    if finish.status not in (Status.DONE, Status.REJECTED):
-        raise LedgerError(f"{finish.claim.key!r} cannot be recorded as {finish.status}: only as done or rejected")
-    check_result(finish.result, f"the result of {finish.claim.key!r}")
-
-
-def is_recorded(item: Item, finish: Completion, now: int) -> bool:
-    return is_live(item, now) and _number(item, "fence") == finish.claim.fence and item["status"]["S"] == finish.status
+def is_recorded(item: Item, completion: Completion, now: int) -> bool:
+    return (
+        is_live(item, now)
+        and _number(item, "fence") == completion.claim.fence
+        and _text(_state(item), "status") == completion.status
+    )
 
 
 def release(claim: Claim, now: int, keep: int, *, tried: bool) -> Update:
-    back = "" if tried else ", #attempt = #attempt - :one"
-    change = f"SET #status = :free, #last.#ends = :zero, {_TOUCH}{back} REMOVE #last.#claimant"
-    return Update(claim.key, change, _HELD, _held(claim, now, keep) | {"free": Status.FREE.value, "zero": 0, "one": 1})
+    values = _held(claim, now, keep) | {"free": Status.FREE, "zero": 0, "one": 1}
+    return Update(claim.key, _RELEASED if tried else _UNTRIED, values)
 
 
 def forgetting(key: str, now: int, keep: int) -> Update:
-    change = (
-        "SET #status = :free, #attempt = :zero, #last = :last, #expires = :expires "
-        "REMOVE #payload, #result, #notes, #noted"
-    )
-    values: dict[str, Any] = {**_lasting(now, keep), "free": Status.FREE.value, "zero": 0}
-    values["last"] = _map(ends=0, changed=now, until=values["until"])
-    return Update(key, change, "attribute_exists(#pk) AND #last.#until > :now", values)
+    until = now + keep
+    state = _map(status=Status.FREE, ends=0, changed=now, until=until)
+    return Update(key, _FORGOTTEN, {"state": state, "zero": 0, "now": now, "expires": _expires(until, keep)})
 
 
 def note(claim: Claim, name: str, value: bytes, now: int, keep: int, most: int) -> Update:
@@ -259,64 +263,66 @@ def note(claim: Claim, name: str, value: bytes, now: int, keep: int, most: int) 
 
     It counts the bytes of a name that is noted again twice.
     """
-    change = f"SET #notes.#name = :value, #noted = #noted + :size, {_TOUCH}"
     values = _held(claim, now, keep) | {"value": value, "size": len(value), "most": most - len(value)}
-    condition = f"{_HELD} AND #noted <= :most AND #last.#until <= :until"
-    return Update(claim.key, change, condition, values, {"#name": name})
+    return Update(claim.key, _FEW_NOTES, values, {"#name": name})
 
 
 def note_seen(claim: Claim, name: str, value: bytes, now: int, keep: int, item: Item) -> tuple[Update, int]:
     """The same with the exact count of bytes, which it also returns, if the item is still as it was seen."""
-    notes = _notes(item) | {name: value}
-    total = sum(len(known) for known in notes.values())
-    values = _held(claim, now, max(keep, _last(item, "until") - now)) | {"total": total}
-    values |= {"value": value, "first": {name: _typed(value)}}
-    values |= {"seen": _number(item, "noted"), "seen_until": _last(item, "until")}
-    change, seen, names = "#notes.#name = :value", "#noted = :seen", {"#name": name}
-    if "noted" not in item:
-        change, seen, names = "#notes = :first", "attribute_not_exists(#noted)", {}
-    condition = f"{_HELD} AND {seen} AND #last.#until = :seen_until"
-    return Update(claim.key, f"SET {change}, #noted = :total, {_TOUCH}", condition, values, names), total
+    total = sum(len(known) for known in (_notes(item) | {name: value}).values())
+    state = _state(item)
+    until = _number(state, "until")
+    values = _held(claim, now, max(keep, until - now)) | {"total": total, "seen_until": until}
+    if "noted" not in state:
+        return Update(claim.key, _FIRST_NOTE, values | {"first": {name: _typed(value)}}), total
+    values |= {"value": value, "seen": _number(state, "noted")}
+    return Update(claim.key, _NOTE_AS_SEEN, values, {"#name": name}), total
+
+
+# Reading.
 
 
 def is_held(item: Item, claim: Claim, now: int) -> bool:
-    return is_live(item, now) and _text(item, "status") == Status.CLAIMED and _number(item, "fence") == claim.fence
+    return (
+        is_live(item, now) and _text(_state(item), "status") == Status.CLAIMED and _number(item, "fence") == claim.fence
+    )
 
 
 def was_committed(item: Item, commit: str) -> bool:
     """Whether the item was recorded by just this transaction."""
-    return _text(item, "commit") == commit
+    return bool(item) and _text(_state(item), "commit") == commit
 
 
 def is_live(item: Item, now: int) -> bool:
-    return _last(item, "until") > now
+    return _number(_state(item), "until") > now
 
 
 def entry_of(key: str, item: Item) -> Entry:
-    last: Item = item["last"]["M"]
+    state = _state(item)
     return Entry(
         key=key,
-        status=Status(item["status"]["S"]),
+        status=Status(state["status"]["S"]),
         fence=_number(item, "fence"),
         attempt=_number(item, "attempt"),
-        claimant=_text(last, "claimant"),
-        lease_ends=_number(last, "ends") / 1000,
+        claimant=_text(item, "claimant"),
+        lease_ends=_number(state, "ends") / 1000,
         payload=_text(item, "payload"),
-        source=_text(last, "source"),
-        result=bytes(item.get("result", {}).get("B", b"")),
+        source=_text(item, "source"),
+        result=b64decode(state["result"]["B"]) if "result" in state else b"",
         notes=_notes(item),
         first_seen=_number(item, "first_seen") / 1000,
-        changed=_number(last, "changed") / 1000,
-        expires=_number(last, "until") / 1000,
+        changed=_number(state, "changed") / 1000,
+        expires=_number(state, "until") / 1000,
     )
 
 
 def _notes(item: Item) -> dict[str, bytes]:
-    return {name: bytes(value["B"]) for name, value in item.get("notes", {}).get("M", {}).items()}
+    return {name: b64decode(value["B"]) for name, value in _state(item).get("notes", {}).get("M", {}).items()}
 
 
-def _last(item: Item, name: str) -> int:
-    return _number(item["last"]["M"], name)
+def _state(item: Item) -> Item:
+    state: Item = item["state"]["M"]
+    return state
 
 
 def _number(item: Item, name: str) -> int:

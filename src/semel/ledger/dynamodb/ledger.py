@@ -1,6 +1,6 @@
-"""The ledger in a DynamoDB table: one conditional update for each key, those of a batch side by side.
+"""The ledger in a DynamoDB table: one conditional write for each key, those of a batch side by side.
 
-The rule here: this file sends updates and follows up on refused ones; what they say, `dynamodb_items` says.
+The rule here: this file sends writes and follows up on refused ones; what they say, `items` says.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
+from semel.ledger.connect import options_from_url, yes_or_no
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
@@ -28,20 +29,23 @@ from semel.ledger.contract import (
     OutboxStatus,
     Outgoing,
     Won,
-    check_asks,
+    check_completions,
+    check_lease,
+    check_requests,
     check_result,
+    check_retention,
     own_clock,
 )
 from semel.ledger.dynamodb import items
-from semel.ledger.dynamodb.client import Link, create_table, warn_without_ttl
-from semel.ledger.dynamodb.items import Item, Moment, Update, milliseconds
+from semel.ledger.dynamodb.client import TableClient
+from semel.ledger.dynamodb.items import ClaimWrite, Item, Moment, Update, milliseconds
 from semel.ledger.dynamodb.outbox import Outbox
+from semel.ledger.dynamodb.table import create_table, open_schema, warn_without_ttl
 from semel.ledger.dynamodb.transaction import DynamoTransaction
+from semel.ledger.rules import differs
 
 Asked = TypeVar("Asked")
 
-SCHEMA: Final = 1
-_META: Final[Item] = {"pk": {"S": "meta#semel"}}
 _MOST_LOOKED_UP: Final = 100  # keys of one BatchGetItem
 _TRIES: Final = 20  # of a key that others change each time we look
 
@@ -49,16 +53,18 @@ _TRIES: Final = 20  # of a key that others change each time we look
 class DynamoLedger(Ledger):
     """A ledger in a DynamoDB table.
 
-    What to rely on: of all that ask for a key one wins, as the table decides each update by its condition, and a
-    zombie's fence is refused. Most claims take one round trip; a repeated call, a key that has expired but is still in
-    the table, and one that comes back after a rejection take two. DynamoDB has no clock to ask: leases are judged by
-    the clocks of the processes, so keep these synchronised; another's lease counts as over only `clock_margin` seconds
-    after its end. A clock that is further off costs a takeover too early, which the fence makes harmless to the ledger.
+    What to rely on: of all that ask for a key one wins, as the table decides each write by its condition, and a
+    zombie's fence is refused. The claim of a new key takes one round trip, and so does the answer that a key is held,
+    done or in conflict; winning a key that is known already takes two. DynamoDB has no clock to ask: leases are judged
+    by the clocks of the processes, so keep these synchronised; another's lease counts as over only `clock_margin`
+    seconds after its end. A clock that is further off costs a takeover too early, which the fence makes harmless to the
+    ledger.
 
     Expired keys are dropped by the table's time to live (attribute `expires`), up to some days late; they count as
     absent from the moment they expire. create: make the table, billed by request, with its TTL and the outbox's index.
-    session: a boto3 session; otherwise region, profile and credentials are found as boto3 does. timeout: seconds for
-    one call. workers: threads that send the keys of batches side by side.
+    session: a boto3 session; otherwise region, profile and credentials are found as boto3 does, and AWS_REGION counts
+    before AWS_DEFAULT_REGION. timeout: seconds for one attempt of a call; there are up to three. workers: threads that
+    send the keys of batches side by side.
 
     `transaction` is one TransactWriteItems of at most 100 items: see DynamoTransaction.
     """
@@ -81,95 +87,97 @@ class DynamoLedger(Ledger):
     ) -> None:
         if not table:
             raise LedgerError("a DynamoDB ledger needs the name of its table: dynamodb://table?region=eu-west-1")
+        check_retention(keep)
         self.keep = keep
         self.clock, self._margin = clock, milliseconds(clock_margin)
-        self._link = Link(
+        self._client = TableClient(
             table, region=region, endpoint_url=endpoint_url, session=session, timeout=timeout, workers=workers
         )
-        self._outbox = Outbox(self._link, self._now)
+        self._outbox = Outbox(self._client, self._now)
         try:
             if create:
-                create_table(self._link)
-            self._open_schema()
+                create_table(self._client)
+            open_schema(self._client)
             if not create:
-                warn_without_ttl(self._link)
+                warn_without_ttl(self._client)
         except BaseException:
-            self._link.close()
+            self._client.close()
             raise
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for another address than AWS's."""
-        parts = urlsplit(url)
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name not in _OPTIONS:
-                raise LedgerError(f"{url!r}: there is no option {name!r}; there are {', '.join(_OPTIONS)}")
-            argument, read = _OPTIONS[name]
-            try:
-                options.setdefault(argument, read(value))
-            except (KeyError, ValueError):
-                raise LedgerError(f"{url!r}: the value of {name} cannot be read") from None
-        return cls(parts.netloc, **options)
+        rest, given = options_from_url(url, _OPTIONS)
+        parts = urlsplit(rest)
+        if parts.query:
+            raise LedgerError(f"{url!r}: there is no option {parts.query!r}; there are {', '.join(_OPTIONS)}")
+        if "endpoint" in given:
+            given["endpoint_url"] = given.pop("endpoint")
+        return cls(parts.netloc, **(given | options))
 
-    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        check_asks(asks, lease)
-        places = _places([ask.key for ask in asks])
-        answers = self._link.side_by_side(
-            lambda key: self._claim_key([asks[place] for place in places[key]], claimant, lease), list(places)
+    def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        check_requests(requests, claimant, lease)
+        places = _places([request.key for request in requests])
+        answers = self._client.side_by_side(
+            lambda key: self._claim_key([requests[place] for place in places[key]], claimant, lease), list(places)
         )
-        verdicts: list[ClaimResult] = [Held("", 0.0)] * len(asks)
-        for its_places, its_verdicts in zip(places.values(), answers, strict=True):
-            for place, verdict in zip(its_places, its_verdicts, strict=True):
-                verdicts[place] = verdict
-        return verdicts
+        results: list[ClaimResult] = [Held("", 0.0)] * len(requests)
+        for its_places, its_results in zip(places.values(), answers, strict=True):
+            for place, result in zip(its_places, its_results, strict=True):
+                results[place] = result
+        return results
 
-    def _claim_key(self, asks: Sequence[ClaimRequest], claimant: str, lease: float) -> list[ClaimResult]:
-        """All asks of one call for the same key: once it is won, the others find it held."""
-        verdicts: list[ClaimResult] = []
+    def _claim_key(self, requests: Sequence[ClaimRequest], claimant: str, lease: float) -> list[ClaimResult]:
+        """All requests of one call for the same key: once it is won, the others find it held."""
+        results: list[ClaimResult] = []
         payload: str | None = None
-        for ask in asks:
+        for request in requests:
             if payload is not None:
-                is_other = items.differs(ask, payload)
-                verdicts.append(Conflict(ask.key) if is_other else Held(ask.key, lease))
+                results.append(Conflict(request.key) if differs(request, payload) else Held(request.key, lease))
                 continue
-            verdict, item = self._decide(ask, claimant, lease)
-            verdicts.append(verdict)
-            if isinstance(verdict, Won):
-                payload = items.entry_of(ask.key, item).payload
-        return verdicts
+            result, item = self._claim_once(request, claimant, lease)
+            results.append(result)
+            if isinstance(result, Won):
+                payload = items.entry_of(request.key, item).payload
+        return results
 
-    def _decide(self, ask: ClaimRequest, claimant: str, lease: float) -> tuple[ClaimResult, Item]:
-        moment = self._moment(claimant, lease)
-        update, move = items.first_claim(ask, moment), items.Move.GO_ON
+    def _claim_once(self, request: ClaimRequest, claimant: str, lease: float) -> tuple[ClaimResult, Item]:
+        decision: ClaimResult | ClaimWrite = items.first_claim(request, self._moment(claimant, lease))
+        item: Item = {}
         for _ in range(_TRIES):
-            made, item = self._link.update(update.parameters())
-            if made:
-                return items.won(ask.key, item, lease, again=move is items.Move.AGAIN), item
-            if not item:  # not every stand-in for DynamoDB returns it with the refusal
-                (item,) = self._get([ask.key]) or [{}]
-            moment = self._moment(claimant, lease)
-            decision = items.decide(item, ask, moment) if item else items.Move.GO_ON
-            if not isinstance(decision, items.Move):
+            if not isinstance(decision, ClaimWrite):
                 return decision, item
-            move = decision
-            update = items.next_claim(move, item, ask, moment)
-        raise self._restless(ask.key)
+            made, item = self._client.put(decision.parameters())
+            if made:
+                return decision.won, decision.item
+            if not item:  # not every stand-in for DynamoDB returns it with the refusal
+                (item,) = self._get([request.key]) or [{}]
+            moment = self._moment(claimant, lease)
+            decision = items.next_claim(item, request, moment) if item else items.first_claim(request, moment)
+        raise self._restless(request.key)
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
-        check_asks((), lease)
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
+        check_lease(lease)
+        deadline = None if timeout is None else time.monotonic() + timeout
         now, length, keep = self._now(), milliseconds(lease), milliseconds(self.keep)
-        return self._updates([items.extension(claim, now, length, keep) for claim in claims])
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
-        for finish in finishes:
-            items.check_finish(finish)
+        def write(claim: Claim) -> bool:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise LedgerUnavailable(f"leases could not be extended within {timeout:g} s; try again")
+            return self._client.update(items.extension(claim, now, length, keep).parameters(), timeout=left)[0]
+
+        return self._by_key(write, [claim.key for claim in claims], claims)
+
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        check_completions(completions)
         now = self._now()
 
-        def write(finish: Completion) -> bool:
-            made, item = self._link.update(items.record(finish, now, self._kept(finish)).parameters())
-            return made or (bool(item) and items.is_recorded(item, finish, now))
+        def write(completion: Completion) -> bool:
+            made, item = self._client.update(items.record(completion, now, self._kept(completion)).parameters())
+            return made or (bool(item) and items.is_recorded(item, completion, now))
 
-        return self._by_key(write, [finish.claim.key for finish in finishes], finishes)
+        return self._by_key(write, [completion.claim.key for completion in completions], completions)
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         now, keep = self._now(), milliseconds(self.keep)
@@ -180,7 +188,7 @@ class DynamoLedger(Ledger):
         now = self._now()
         update = items.note(claim, name, value, now, milliseconds(self.keep), MAX_RESULT)
         for _ in range(_TRIES):
-            made, item = self._link.update(update.parameters())
+            made, item = self._client.update(update.parameters())
             if made or not item or not items.is_held(item, claim, now):
                 return made
             update, total = items.note_seen(claim, name, value, now, milliseconds(self.keep), item)
@@ -202,7 +210,7 @@ class DynamoLedger(Ledger):
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
         unique = list(dict.fromkeys(keys))
         groups = [unique[start : start + _MOST_LOOKED_UP] for start in range(0, len(unique), _MOST_LOOKED_UP)]
-        found = {item["pk"]["S"]: item for group in self._link.side_by_side(self._get, groups) for item in group}
+        found = {item["pk"]["S"]: item for group in self._client.side_by_side(self._get, groups) for item in group}
         now, entries = self._now(), []
         for key in keys:
             item = found.get(items.key_of(key)["pk"]["S"])
@@ -213,16 +221,17 @@ class DynamoLedger(Ledger):
         found: list[Item] = []
         wanted = [items.key_of(key) for key in keys]
         for tried in range(_TRIES):
-            some, wanted = self._link.get_many(wanted)
+            some, wanted = self._client.get_many(wanted)
             found += some
             if not wanted:
                 return found
             time.sleep(min(1.0, 0.02 * 2**tried))
-        raise LedgerUnavailable(f"DynamoDB leaves keys of the table {self._link.table} unread; it is overloaded")
+        raise LedgerUnavailable(f"DynamoDB leaves keys of the table {self._client.table} unread; it is overloaded")
 
     @contextmanager
     def transaction(self) -> Iterator[DynamoTransaction]:
-        transaction = DynamoTransaction(self._link, self._outbox, self._now, self._kept)
+        self._client.check_usable()
+        transaction = DynamoTransaction(self._client, self._outbox, self._now, self._kept)
         yield transaction
         transaction.commit()
 
@@ -242,7 +251,7 @@ class DynamoLedger(Ledger):
         self._outbox.drop(ids)
 
     def close(self) -> None:
-        self._link.close()
+        self._client.close()
 
     def _now(self) -> int:
         now = self.clock()
@@ -251,17 +260,17 @@ class DynamoLedger(Ledger):
     def _moment(self, claimant: str, lease: float) -> Moment:
         return Moment(self._now(), milliseconds(lease), milliseconds(self.keep), self._margin, claimant)
 
-    def _kept(self, finish: Completion) -> int:
-        return milliseconds(self.keep if finish.keep is None else finish.keep)
+    def _kept(self, completion: Completion) -> int:
+        return milliseconds(self.keep if completion.keep is None else completion.keep)
 
     def _updates(self, updates: Sequence[Update]) -> list[bool]:
         keys = [update.key for update in updates]
-        return self._by_key(lambda update: self._link.update(update.parameters())[0], keys, updates)
+        return self._by_key(lambda update: self._client.update(update.parameters())[0], keys, updates)
 
     def _by_key(self, work: Callable[[Asked], bool], keys: Sequence[str], asked: Sequence[Asked]) -> list[bool]:
         """Different keys side by side; what is about one key, in its order."""
         places = _places(keys)
-        answers = self._link.side_by_side(lambda key: [work(asked[place]) for place in places[key]], list(places))
+        answers = self._client.side_by_side(lambda key: [work(asked[place]) for place in places[key]], list(places))
         flags = [False] * len(asked)
         for its_places, its_answers in zip(places.values(), answers, strict=True):
             for place, answer in zip(its_places, its_answers, strict=True):
@@ -270,22 +279,6 @@ class DynamoLedger(Ledger):
 
     def _restless(self, key: str) -> LedgerUnavailable:
         return LedgerUnavailable(f"{key!r} was changed by others at each of {_TRIES} tries; try again later")
-
-    def _open_schema(self) -> None:
-        _, meta = self._link.update(
-            {
-                "Key": _META,
-                "UpdateExpression": "SET #version = if_not_exists(#version, :version)",
-                "ExpressionAttributeNames": {"#version": "version"},
-                "ExpressionAttributeValues": {":version": {"N": str(SCHEMA)}},
-            }
-        )
-        version = int(meta["version"]["N"])
-        if version > SCHEMA:
-            raise LedgerError(
-                f"the ledger in the DynamoDB table {self._link.table} has schema {version}, this Semel knows up to "
-                f"{SCHEMA}: upgrade Semel, or use another table"
-            )
 
 
 def _places(keys: Sequence[str]) -> dict[str, list[int]]:
@@ -296,16 +289,12 @@ def _places(keys: Sequence[str]) -> dict[str, list[int]]:
     return places
 
 
-def _yes(value: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]
-
-
-_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "region": ("region", str),
-    "endpoint": ("endpoint_url", str),
-    "create": ("create", _yes),
-    "keep": ("keep", float),
-    "clock_margin": ("clock_margin", float),
-    "timeout": ("timeout", float),
-    "workers": ("workers", int),
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "region": str,
+    "endpoint": str,
+    "create": yes_or_no,
+    "keep": float,
+    "clock_margin": float,
+    "timeout": float,
+    "workers": int,
 }

@@ -3,7 +3,8 @@
 The rules here: an item is taken by a conditional update on the time it is due, so no two dispatchers get it at once.
 Messages of a group are taken together, by a conditional update of an item that stands for the group, and keep the time
 that they were due at: so they stay in their order, whoever takes them and however often. A small index of a fixed
-number of boxes finds what is due without reading the table; messages of a group share a box.
+number of boxes finds what is due without reading the table; messages of a group share a box. After a look that found
+nothing, the index is left alone for a while, unless this process has committed a message or has one that is due again.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import Any, Final
 
 import orjson
 
-from semel.ledger.contract import LedgerError, LedgerUnavailable, OutboxStatus, Outgoing
-from semel.ledger.dynamodb.client import OUTBOX, Link
+from semel.ledger.contract import LedgerError, OutboxStatus, Outgoing
+from semel.ledger.dynamodb.client import TableClient
+from semel.ledger.dynamodb.table import OUTBOX, has_outbox_index
 
 BOXES: Final = 4
+IDLE_PAUSE: Final = 4_000  # milliseconds between two looks at all boxes while nothing is found: one query a second
+INDEX_DELAY: Final = 5_000  # milliseconds until the index surely has what was committed
 LOOKED_AT: Final = 40  # items that are read to see whether SQS has refused them
 _PREFIX: Final = "outbox#"
 _GROUP: Final = "outbox-group#"
@@ -30,16 +34,19 @@ _GROUPED: Final = re.compile(r"g([0-9a-f]{16})-")
 
 
 class Outbox:
-    def __init__(self, link: Link, now: Callable[[], int]) -> None:
-        self._link, self._now = link, now
+    def __init__(self, client: TableClient, now: Callable[[], int]) -> None:
+        self._client, self._now = client, now
         self._has_index: bool | None = None
         self._groups: dict[str, int] = {}  # those that we have taken, and till when
+        self._due_again: dict[str, int] = {}  # messages that we have taken and not dropped, and when they are due
+        self._next_look = 0
+        self._busy_until = 0
 
     def put(self, message: Outgoing, place: int) -> dict[str, Any]:
         """The part of a transaction that keeps a message; `place` is its place among those of the transaction."""
         if not self._is_there():
             raise LedgerError(
-                f"the DynamoDB table {self._link.table} has no index {OUTBOX!r}, so no messages can be sent in a "
+                f"the DynamoDB table {self._client.table} has no index {OUTBOX!r}, so no messages can be sent in a "
                 f"transaction: add a global secondary index {OUTBOX!r} on box (number) and due (number), keys only, "
                 "or have Semel make the table with create=True"
             )
@@ -58,16 +65,26 @@ class Outbox:
             "queue": {"S": message.queue},
             "message": {"S": orjson.dumps(content).decode()},
         }
-        return {"Put": {"TableName": self._link.table, "Item": item}}
+        return {"Put": {"TableName": self._client.table, "Item": item}}
+
+    def look_soon(self) -> None:
+        """This process has changed what is in the outbox; it may take a while until the index has it."""
+        self._busy_until = self._now() + INDEX_DELAY
 
     def take(self, limit: int, lease: int) -> list[Outgoing]:
-        if not self._is_there():
+        now = self._now()
+        if self._busy_until <= now < self._next_look or not self._is_there():
             return []
         taken: list[Outgoing] = []
         start = random.randrange(BOXES)
         for box in (*range(start, BOXES), *range(start)):
             if len(taken) < limit:
                 taken += self._take_from(box, limit - len(taken), lease)
+        self._due_again = {id: due for id, due in self._due_again.items() if due > now}
+        if taken:
+            self._due_again |= {message.id: now + lease for message in taken}
+        else:
+            self._next_look = min([now + IDLE_PAUSE, *self._due_again.values()])
         return taken
 
     def _take_from(self, box: int, limit: int, lease: int) -> list[Outgoing]:
@@ -77,7 +94,7 @@ class Outbox:
         groups: dict[str, bool] = {}  # whether it is ours
         after: dict[str, Any] = {}
         while len(taken) < limit:
-            page = self._link.call(
+            page = self._client.call(
                 "Query",
                 IndexName=OUTBOX,
                 KeyConditionExpression="box = :box AND due <= :now",
@@ -94,24 +111,25 @@ class Outbox:
                 group = _group_of(item)
                 if group:
                     return self._of_group(item, groups[group])
-                made, whole = self._link.update(
+                made, whole = self._client.update(
                     {
                         "Key": {"pk": item["pk"]},
                         "UpdateExpression": "SET due = :later",
                         "ConditionExpression": "due = :seen",
                         "ExpressionAttributeValues": {":later": {"N": str(now + lease)}, ":seen": item["due"]},
-                    }
+                    },
+                    returned=True,
                 )
                 return _outgoing(whole) if made else None
 
-            taken += [message for message in self._link.side_by_side(take, due) if message is not None]
+            taken += [message for message in self._client.side_by_side(take, due) if message is not None]
             if not page.get("LastEvaluatedKey"):
                 break
             after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
         return taken
 
     def _take_group(self, group: str, now: int, lease: int) -> bool:
-        made, _ = self._link.update(
+        made, _ = self._client.update(
             {
                 "Key": {"pk": {"S": f"{_GROUP}{group}"}},
                 "UpdateExpression": "SET till = :later, expires = :expires",
@@ -130,7 +148,7 @@ class Outbox:
     def _of_group(self, item: dict[str, Any], ours: bool) -> Outgoing | None:
         if not ours:
             return None
-        whole = self._link.call("GetItem", Key={"pk": item["pk"]}, ConsistentRead=True).get("Item")
+        whole = self._client.call("GetItem", Key={"pk": item["pk"]}, ConsistentRead=True).get("Item")
         return _outgoing(whole) if whole else None  # the index may still have what is sent
 
     def _set_group(self, group: str, till: int) -> None:
@@ -138,7 +156,7 @@ class Outbox:
         ours = self._groups.pop(group, None)
         if ours is None:
             return
-        made, _ = self._link.update(
+        made, _ = self._client.update(
             {
                 "Key": {"pk": {"S": f"{_GROUP}{group}"}},
                 "UpdateExpression": "SET till = :till",
@@ -151,13 +169,15 @@ class Outbox:
 
     def refused(self, ids: Sequence[str], error: str, wait: int) -> None:
         later = self._now() + wait
+        self._due_again |= dict.fromkeys(ids, later)
+        self.look_soon()
         for group in dict.fromkeys(filter(None, map(_group_in, ids))):
             self._set_group(group, later)
 
         def put_off(id: str) -> None:
             grouped = bool(_group_in(id))
             values = {":one": {"N": "1"}, ":error": {"S": error}} | ({} if grouped else {":later": {"N": str(later)}})
-            self._link.update(
+            self._client.update(
                 {
                     "Key": {"pk": {"S": f"{_PREFIX}{id}"}},
                     "UpdateExpression": f"SET {'' if grouped else 'due = :later, '}refusal = :error ADD attempts :one",
@@ -166,7 +186,7 @@ class Outbox:
                 }
             )
 
-        self._link.side_by_side(put_off, list(ids))
+        self._client.side_by_side(put_off, list(ids))
 
     def status(self, examples: int) -> OutboxStatus:
         """What was refused is counted among the first ones only: to see it, each item has to be read."""
@@ -174,7 +194,7 @@ class Outbox:
         if not waiting:
             return OutboxStatus()
         keys = [{"pk": item["pk"]} for page in self._pages(Limit=LOOKED_AT) for item in page["Items"]][:LOOKED_AT]
-        found, _ = self._link.get_many(keys) if keys else ([], [])
+        found, _ = self._client.get_many(keys) if keys else ([], [])
         refused = [_outgoing(item) for item in found if "attempts" in item]
         return OutboxStatus(waiting, len(refused), tuple(refused[:examples]))
 
@@ -188,7 +208,7 @@ class Outbox:
         for box in range(BOXES):
             after: dict[str, Any] = {}
             while True:
-                page = self._link.call(
+                page = self._client.call(
                     "Query",
                     IndexName=OUTBOX,
                     KeyConditionExpression="box = :box",
@@ -202,21 +222,18 @@ class Outbox:
                 after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def drop(self, ids: Sequence[str]) -> None:
-        self._link.side_by_side(
-            lambda name: self._link.call("DeleteItem", Key={"pk": {"S": f"{_PREFIX}{name}"}}), list(ids)
+        self._client.side_by_side(
+            lambda name: self._client.call("DeleteItem", Key={"pk": {"S": f"{_PREFIX}{name}"}}), list(ids)
         )
         for group in dict.fromkeys(filter(None, map(_group_in, ids))):
             self._set_group(group, 0)  # the rest of the group need not wait
+        for id in ids:
+            self._due_again.pop(id, None)
+        self.look_soon()
 
     def _is_there(self) -> bool:
         if self._has_index is None:
-            try:
-                table = self._link.call("DescribeTable")["Table"]
-            except LedgerUnavailable:
-                raise
-            except LedgerError:  # we may not ask: find out by using it
-                return True
-            self._has_index = any(index["IndexName"] == OUTBOX for index in table.get("GlobalSecondaryIndexes", ()))
+            self._has_index = has_outbox_index(self._client)
         return self._has_index
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn
 
-import botocore.exceptions as driver
-
 from semel.ledger import outgoing
 from semel.ledger.contract import (
     Completion,
@@ -21,10 +19,12 @@ from semel.ledger.contract import (
     LedgerUnavailable,
     OutcomeUnknown,
     Transaction,
+    check_completions,
 )
 from semel.ledger.dynamodb import items
-from semel.ledger.dynamodb.client import Link
+from semel.ledger.dynamodb.client import Refused, TableClient
 from semel.ledger.dynamodb.outbox import Outbox
+from semel.sqs.client.transport import CannotConnect
 
 MOST_ITEMS: Final = 100
 MOST_BYTES: Final = 350_000  # of a body: an item has 400 KiB, in which the body is written as JSON, with attributes
@@ -42,9 +42,11 @@ class DynamoTransaction(Transaction):
     ends with Fenced. Nothing written here can be read before the block has ended.
     """
 
-    def __init__(self, link: Link, outbox: Outbox, now: Callable[[], int], kept: Callable[[Completion], int]) -> None:
-        self._link, self._outbox, self._now, self._kept = link, outbox, now, kept
-        self._finishes: list[Completion] = []
+    def __init__(
+        self, client: TableClient, outbox: Outbox, now: Callable[[], int], kept: Callable[[Completion], int]
+    ) -> None:
+        self._client, self._outbox, self._now, self._kept = client, outbox, now, kept
+        self._completions: list[Completion] = []
         self._writes: list[Mapping[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
         self._token = uuid.uuid4().hex
@@ -52,7 +54,7 @@ class DynamoTransaction(Transaction):
     @property
     def connection(self) -> Any:
         """The boto3 client, for reads: what it writes by itself is not part of the transaction."""
-        return self._link.client
+        return self._client.boto_client
 
     def write(self, action: Mapping[str, Any]) -> None:
         """Add one write: {"Put": …}, {"Update": …}, {"Delete": …} or {"ConditionCheck": …}, as boto3 takes them."""
@@ -82,13 +84,12 @@ class DynamoTransaction(Transaction):
             )
         self._messages.append(self._outbox.put(message, len(self._messages)))
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
         """Takes part in the commit. Whether a newer claim exists shows only there, as Fenced."""
-        for finish in finishes:
-            items.check_finish(finish)
-        self._make_room(len(finishes))
-        self._finishes += finishes
-        return [True] * len(finishes)
+        check_completions(completions)
+        self._make_room(len(completions))
+        self._completions += completions
+        return [True] * len(completions)
 
     def execute(self, query: Any, parameters: Any = (), /) -> NoReturn:
         self._refuse_sql(query, parameters)
@@ -98,7 +99,7 @@ class DynamoTransaction(Transaction):
 
     def _refuse_sql(self, *_statement: Any) -> NoReturn:
         raise LedgerError(
-            f"the ledger in the DynamoDB table {self._link.table} runs no statements: collect the handler's writes "
+            f"the ledger in the DynamoDB table {self._client.table} runs no statements: collect the handler's writes "
             "with tx.write({'Put': {…}})"
         )
 
@@ -108,7 +109,7 @@ class DynamoTransaction(Transaction):
         )
 
     def _make_room(self, more: int) -> None:
-        size = len(self._writes) + len(self._messages) + len(self._finishes) + more
+        size = len(self._writes) + len(self._messages) + len(self._completions) + more
         if size > MOST_ITEMS:
             raise LedgerError(
                 f"a DynamoDB transaction has at most {MOST_ITEMS} items, and this would be number {size}: records, "
@@ -120,26 +121,31 @@ class DynamoTransaction(Transaction):
         actions: list[Mapping[str, Any]] = [*self._records(), *self._writes, *self._messages]
         if not actions:
             return
+        try:
+            self._commit(actions)
+        finally:
+            if self._messages:
+                self._outbox.look_soon()
+
+    def _commit(self, actions: Sequence[Mapping[str, Any]]) -> None:
         is_unknown = False
         for tried in range(_TRIES):
             if tried:
                 time.sleep(min(0.5, 0.02 * 2**tried))
             try:
-                self._link.transact(actions, self._token)
+                self._client.transact(actions, self._token)
                 return
-            except driver.ClientError as error:
+            except Refused as error:
                 if self._was_carried_out(error):
                     return
-                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-                is_unknown = is_unknown or status >= 500 or _code(error) == "TransactionInProgressException"
+                is_unknown = is_unknown or error.status >= 500 or error.code == "TransactionInProgressException"
                 last: Exception = error
-            except (driver.HTTPClientError, driver.ConnectionError) as error:
+            except OSError as error:
                 # Only a connection that was never made proves that nothing was carried out.
-                never_sent = isinstance(error, driver.EndpointConnectionError | driver.ConnectTimeoutError)
-                last, is_unknown = error, is_unknown or not never_sent
+                last, is_unknown = error, is_unknown or not isinstance(error, CannotConnect)
                 if tried:
                     break
-        where = f"TransactWriteItems with the DynamoDB table {self._link.table}"
+        where = f"TransactWriteItems with the DynamoDB table {self._client.table}"
         if is_unknown:
             raise OutcomeUnknown(f"{where}: it is not known whether it was carried out: {last}") from last
         raise LedgerUnavailable(f"{where} was not carried out: {last}") from last
@@ -149,36 +155,37 @@ class DynamoTransaction(Transaction):
         return [
             {
                 "Update": {
-                    "TableName": self._link.table,
-                    **items.record(finish, now, self._kept(finish), commit=self._token).parameters(),
+                    "TableName": self._client.table,
+                    **items.record(completion, now, self._kept(completion), commit=self._token).parameters(),
+                    "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
                 }
             }
-            for finish in self._finishes
+            for completion in self._completions
         ]
 
-    def _was_carried_out(self, error: Any) -> bool:
+    def _was_carried_out(self, error: Refused) -> bool:
         """True: an earlier try was carried out after all. False: it may be tried again. All else raises."""
-        if _code(error) == "TransactionCanceledException":
+        if error.code == "TransactionCanceledException":
             return self._was_cancelled_by_itself(error)
-        refusal = self._link.refusal("TransactWriteItems", error)
+        refusal = self._client.refusal("TransactWriteItems", error)
         if isinstance(refusal, LedgerUnavailable):
             return False
         raise refusal from error
 
-    def _was_cancelled_by_itself(self, error: Any) -> bool:
+    def _was_cancelled_by_itself(self, error: Refused) -> bool:
         """Why DynamoDB has cancelled the transaction: it gives a reason for each item, in their order."""
-        for place, reason in enumerate(error.response.get("CancellationReasons", ())):
+        for place, reason in enumerate(error.body.get("CancellationReasons", ())):
             code = reason.get("Code", "None")
             if code == "None" or code in _PASSING:
                 continue
-            if place < len(self._finishes) and code == "ConditionalCheckFailed":
-                claim = self._finishes[place].claim
+            if place < len(self._completions) and code == "ConditionalCheckFailed":
+                claim = self._completions[place].claim
                 if items.was_committed(reason.get("Item") or self._item(claim.key), self._token):
                     return True
                 raise Fenced(
                     f"{claim.key!r} is no longer held with fence {claim.fence}: this transaction is undone"
                 ) from error
-            what = place - len(self._finishes) + 1
+            what = place - len(self._completions) + 1
             raise LedgerError(
                 f"write {what} of the transaction was refused, so nothing was written: "
                 f"{code}: {reason.get('Message', '')}"
@@ -186,9 +193,5 @@ class DynamoTransaction(Transaction):
         return False
 
     def _item(self, key: str) -> items.Item:
-        found, _ = self._link.get_many([items.key_of(key)])
+        found, _ = self._client.get_many([items.key_of(key)])
         return found[0] if found else {}
-
-
-def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))

@@ -35,7 +35,7 @@ from semel.ledger.contract import (
     Won,
 )
 from semel.ledger.idempotent.arguments import Key, KeyOf, Payload, PayloadOf
-from semel.ledger.idempotent.leases import Beat, beats_of
+from semel.ledger.idempotent.leases import ExtendedLease, extender_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -153,7 +153,7 @@ def _wrapper(function: Callable[..., Any], calls: _Calls) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         one = calls.one(args, kwargs)
         pauses = one.pauses()
-        while isinstance(outcome := one.judge(one.claim()), Held):
+        while isinstance(outcome := one.outcome_of(one.claim()), Held):
             time.sleep(next(pauses, None) or one.give_up(outcome))
         if not isinstance(outcome, _Running):
             return outcome.value
@@ -172,7 +172,7 @@ def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Ca
     async def call(*args: Any, **kwargs: Any) -> Any:
         one = calls.one(args, kwargs)
         pauses = one.pauses()
-        while isinstance(outcome := one.judge(await _claimed(one)), Held):
+        while isinstance(outcome := one.outcome_of(await _claimed(one)), Held):
             await asyncio.sleep(next(pauses, None) or one.give_up(outcome))
         if not isinstance(outcome, _Running):
             return outcome.value
@@ -207,9 +207,9 @@ async def _claimed(one: _Call) -> ClaimResult:
     try:
         return await asyncio.shield(asking)
     except asyncio.CancelledError as error:
-        verdict = await asking
-        if isinstance(verdict, Won):
-            await asyncio.to_thread(one.release, _Running(verdict.claim, None), error)
+        result = await asking
+        if isinstance(result, Won):
+            await asyncio.to_thread(one.release, _Running(result.claim, None), error)
         raise
 
 
@@ -221,7 +221,7 @@ class _Known:
 @dataclass(frozen=True, slots=True)
 class _Running:
     claim: Claim
-    beat: Beat | None
+    lease: ExtendedLease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,27 +241,27 @@ class _Calls:
         return self.given if isinstance(self.given, Ledger) else self.given()
 
     def one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        asks = ClaimRequest(self.key_of(*args, **kwargs), self.payload_of(*args, **kwargs))
-        return _Call(self, self.ledger(), asks, uuid.uuid4().hex)
+        request = ClaimRequest(self.key_of(*args, **kwargs), self.payload_of(*args, **kwargs))
+        return _Call(self, self.ledger(), request, uuid.uuid4().hex)
 
 
 class _Call:
     """One call: from its first claim to its record."""
 
-    def __init__(self, calls: _Calls, ledger: Ledger, asks: ClaimRequest, claimant: str) -> None:
-        self._calls, self._ledger, self._ask, self._claimant = calls, ledger, asks, claimant
+    def __init__(self, calls: _Calls, ledger: Ledger, request: ClaimRequest, claimant: str) -> None:
+        self._calls, self._ledger, self._request, self._claimant = calls, ledger, request, claimant
         self._asked_at = 0.0
 
     def claim(self) -> ClaimResult:
         self._asked_at = time.monotonic()
-        (verdict,) = self._ledger.claim([self._ask], claimant=self._claimant, lease=self._calls.lease)
-        return verdict
+        (result,) = self._ledger.claim([self._request], claimant=self._claimant, lease=self._calls.lease)
+        return result
 
-    def judge(self, verdict: ClaimResult) -> _Known | _Running | Held:
-        match verdict:
+    def outcome_of(self, claimed: ClaimResult) -> _Known | _Running | Held:
+        match claimed:
             case Won(claim=claim):
                 lease = self._calls.lease
-                return _Running(claim, beats_of(self._ledger).start(self._ledger, claim, lease, self._asked_at))
+                return _Running(claim, extender_of(self._ledger).start(self._ledger, claim, lease, self._asked_at))
             case Done(key=key, status=Status.REJECTED, result=reason):
                 raise ResultNotKept(f"{key!r} has run before, but {reason.decode(errors='replace')}")
             case Done(result=result):
@@ -269,8 +269,8 @@ class _Call:
             case Conflict(key=key, recorded=recorded):
                 raise PayloadConflict(key, recorded)
             case Held() if self._calls.wait is None:
-                self.give_up(verdict)
-        return verdict
+                self.give_up(claimed)
+        return claimed
 
     def pauses(self) -> Iterator[float]:
         """How long to wait before each next look, until the time that a call may wait is over."""
@@ -321,5 +321,5 @@ class _Call:
         return Status.DONE, kept, None
 
     def _stop(self, running: _Running) -> None:
-        if running.beat is not None:
-            beats_of(self._ledger).stop(running.beat)
+        if running.lease is not None:
+            extender_of(self._ledger).stop(running.lease)

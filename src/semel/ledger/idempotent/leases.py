@@ -1,12 +1,14 @@
-"""Keeps the leases of running calls: one thread for each ledger, one `extend` for all calls that are due.
+"""Extends the leases of running calls: one thread for each ledger, one `extend` for all calls that are due.
 
 It is tried for as long as the call runs: a lease that has run out can still be extended if nobody else has claimed the
-key. Whether somebody has is for the record to say, by its fence. The thread ends with the last call, and with no error.
+key. Whether somebody has is for the record to say, by its fence. The thread ends with the last call. No error ends it,
+and if it is gone all the same, the next call starts another.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -23,76 +25,93 @@ _RETRY_SHARE: Final = 12  # and after a failure sooner than that
 
 
 @dataclass(eq=False)
-class Beat:
+class ExtendedLease:
     """One call's lease. `due` is a time of the monotonic clock, counted from before the store was asked."""
 
     claim: Claim
-    lease: float
+    seconds: float
     due: float
 
 
-class Beats:
+class LeaseExtender:
     """The leases of all calls that run on one ledger."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._beats: set[Beat] = set()
+        self._leases: set[ExtendedLease] = set()
         self._running = False
 
-    def start(self, ledger: Ledger, claim: Claim, lease: float, asked_at: float) -> Beat:
-        beat = Beat(claim, lease, asked_at + lease / _SHARE)
+    def start(self, ledger: Ledger, claim: Claim, seconds: float, asked_at: float) -> ExtendedLease:
+        lease = ExtendedLease(claim, seconds, asked_at + seconds / _SHARE)
         with self._changed:
-            self._beats.add(beat)
-            if self._running:
-                self._changed.notify()
-            else:
-                self._running = True
+            if not self._running:
                 threading.Thread(target=self._main, args=(ledger,), name="semel-leases", daemon=True).start()
-        return beat
+                self._running = True
+            self._leases.add(lease)
+            self._changed.notify()
+        return lease
 
-    def stop(self, beat: Beat) -> None:
+    def stop(self, lease: ExtendedLease) -> None:
         with self._changed:
-            self._beats.discard(beat)
+            self._leases.discard(lease)
             self._changed.notify()
 
     def _main(self, ledger: Ledger) -> None:
-        while True:
+        try:
+            while due := self._due():
+                for seconds in {lease.seconds for lease in due}:
+                    self._extend(ledger, [lease for lease in due if lease.seconds == seconds], seconds)
+        except BaseException:
             with self._changed:
-                if not self._beats:
-                    self._running = False
-                    return
-                now = time.monotonic()
-                due = [beat for beat in self._beats if beat.due <= now]
-                if not due:
-                    self._changed.wait(min(beat.due for beat in self._beats) - now)
-                    continue
-            for lease in {beat.lease for beat in due}:
-                self._extend(ledger, [beat for beat in due if beat.lease == lease], lease)
+                self._running = False
+            raise
 
-    def _extend(self, ledger: Ledger, beats: Sequence[Beat], lease: float) -> None:
+    def _due(self) -> list[ExtendedLease]:
+        """Those that are to be extended now, once there are some. None: no call runs any more."""
+        with self._changed:
+            while self._leases:
+                now = time.monotonic()
+                if due := [lease for lease in self._leases if lease.due <= now]:
+                    return due
+                self._changed.wait(min(lease.due for lease in self._leases) - now)
+            self._running = False
+            return []
+
+    def _extend(self, ledger: Ledger, leases: Sequence[ExtendedLease], seconds: float) -> None:
         asked_at = time.monotonic()
         try:
-            extended = list(zip(beats, ledger.extend([beat.claim for beat in beats], lease), strict=True))
+            extended = list(zip(leases, ledger.extend([lease.claim for lease in leases], seconds), strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the other calls need this thread
-            if len(beats) > 1 and not isinstance(error, LedgerUnavailable):
-                for beat in beats:  # it may be about one of them
-                    self._extend(ledger, [beat], lease)
+            if len(leases) > 1 and not isinstance(error, LedgerUnavailable):
+                for lease in leases:  # it may be about one of them
+                    self._extend(ledger, [lease], seconds)
                 return
-            for beat in beats:
-                beat.due = time.monotonic() + lease / _RETRY_SHARE
-            log.warning("the lease of %d running calls could not be extended: %s", len(beats), error)
+            for lease in leases:
+                lease.due = time.monotonic() + seconds / _RETRY_SHARE
+            log.warning("the lease of %d running calls could not be extended: %s", len(leases), error)
             return
-        for beat, ours in extended:
+        for lease, ours in extended:
             if ours:
-                beat.due = asked_at + lease / _SHARE
+                lease.due = asked_at + seconds / _SHARE
             else:
-                self.stop(beat)
+                self.stop(lease)
 
 
-_ALL: Final[WeakKeyDictionary[Ledger, Beats]] = WeakKeyDictionary()
-_ALL_GUARD: Final = threading.Lock()
+_EXTENDERS: Final[WeakKeyDictionary[Ledger, LeaseExtender]] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
-def beats_of(ledger: Ledger) -> Beats:
-    with _ALL_GUARD:
-        return _ALL.setdefault(ledger, Beats())
+def extender_of(ledger: Ledger) -> LeaseExtender:
+    with _lock:
+        return _EXTENDERS.setdefault(ledger, LeaseExtender())
+
+
+def _after_fork() -> None:
+    """The threads of the parent are not here, and a lock may have been held by one of them."""
+    global _lock
+    _lock = threading.Lock()
+    _EXTENDERS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

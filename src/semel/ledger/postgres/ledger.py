@@ -7,20 +7,18 @@ Python adds is bringing callers together, and telling those who did not win why.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, cast
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
-from weakref import WeakSet
 
 import psycopg
 from psycopg import conninfo
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
+from semel.ledger.connect import options_from_url
 from semel.ledger.contract import (
     KEEP,
     Claim,
@@ -35,14 +33,18 @@ from semel.ledger.contract import (
     OutboxStatus,
     Outgoing,
     Transaction,
-    check_asks,
+    check_completions,
+    check_lease,
+    check_requests,
     check_result,
+    check_retention,
     own_clock,
 )
-from semel.ledger.postgres.carriers import Carriers, translated
-from semel.ledger.postgres.queries import Asking, Rounds
+from semel.ledger.forks import OwningProcess
+from semel.ledger.postgres.queries import CallerRequest, Queries
+from semel.ledger.postgres.query_runner import Query, QueryRunner, TimedConnection, translated
 from semel.ledger.postgres.statements import Statements, identity, migrate
-from semel.ledger.postgres.transaction import Begun, PostgresTransaction, check_finishes, commit, undo
+from semel.ledger.postgres.transaction import Begun, PostgresTransaction, commit, undo
 
 Connection = psycopg.Connection[Any]
 
@@ -61,16 +63,13 @@ DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
 
-_OPEN: Final = WeakSet["PostgresLedger"]()
-_LEFT_TO_THE_PARENT: Final[list[Any]] = []
-
 
 class PostgresLedger(Ledger):
     """A ledger in a schema of a PostgreSQL database (12 or newer); the schema is made and kept up to date.
 
     `dsn`: a URL or a libpq connection string. `pool_size`: how many transactions can be open at once; a transaction
     takes its connection with its first statement, and waits for one while all of them are in use.
-    `carriers`: connections for everything else, shared by all threads. `timeout`: seconds until a call gives up.
+    `connections`: those for everything else, shared by all threads. `timeout`: seconds until a call gives up.
     `lock_timeout`: seconds that a claim waits for a row which somebody else's open transaction has locked.
     `idle_timeout`: seconds after which the server ends a transaction that has recorded a key and then does nothing.
     """
@@ -83,32 +82,25 @@ class PostgresLedger(Ledger):
         *,
         schema: str = "semel",
         pool_size: int = 16,
-        carriers: int = 3,
+        connections: int = 3,
         keep: float = KEEP,
         clock: Clock = own_clock,
         timeout: float = 5.0,
         lock_timeout: float = 0.5,
         idle_timeout: float = 30.0,
     ) -> None:
-        if keep <= 0:
-            raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
+        check_retention(keep)
         self.keep, self.clock = keep, clock
         self._timeout = timeout
         self._dsn, self._where = _address(dsn, timeout)
         self._session = {"lock": f"{math.ceil(lock_timeout * 1000)}ms", "statement": f"{math.ceil(timeout * 1000)}ms"}
         named = self._migrated(schema)
-        self._rounds = Rounds(
+        self._queries = Queries(
             Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock(), idle=idle_timeout
         )
-        self._sizes = (carriers, pool_size)
+        self._process = OwningProcess(f"the ledger in {self._where}")
         self._closed = False
-        self._start()
-        _OPEN.add(self)
-
-    def _start(self) -> None:
-        """Have what connects: new here, and again in a forked child, to which none of the parent's is of use."""
-        carriers, pool_size = self._sizes
-        self._carriers = Carriers(self._connect, where=self._where, count=carriers, timeout=self._timeout)
+        self._runner = QueryRunner(self._connect, where=self._where, connections=connections, timeout=timeout)
         self._pool = ConnectionPool(
             self._dsn,
             kwargs={"autocommit": True},
@@ -123,72 +115,68 @@ class PostgresLedger(Ledger):
         self._opening = threading.Lock()
         self._holders: list[int] = []  # threads that have a connection of the pool, once for each
 
-    def _start_in_child(self) -> None:
-        # Kept, but never touched again: letting go of them would say goodbye to the server in the parent's name.
-        _LEFT_TO_THE_PARENT.append((self._carriers, self._pool))
-        if not self._closed:
-            self._start()
-
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """`postgresql://…` as libpq takes it; `?schema=…` is ours."""
-        parts = urlsplit(url)
-        query = parse_qsl(parts.query, keep_blank_values=True)
-        ours = {name: value for name, value in query if name == "schema"}
-        theirs = urlencode([pair for pair in query if pair[0] not in ours], quote_via=quote)
-        return cls(urlunsplit(parts._replace(query=theirs)), **{**ours, **options})
+        rest, ours = options_from_url(url, {"schema": str})
+        return cls(rest, **(ours | options))
 
-    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        check_asks(asks, lease)
-        if not claimant:
-            raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
-        for text in (claimant, *(ask.payload for ask in asks), *(ask.source for ask in asks)):
-            _check_text(text)
-        return self._carriers.carry(self._rounds.claim, [Asking(ask, claimant, lease) for ask in asks])
+    def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        check_requests(requests, claimant, lease)
+        _check_text(claimant)
+        for request in requests:
+            if "\0" in request.payload or "\0" in request.source:
+                _check_text(request.payload + request.source)
+        return self._run(self._queries.claim, [CallerRequest(request, claimant, lease) for request in requests])
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
-        check_asks((), lease)
-        return self._carriers.carry(self._rounds.extend, [(claim, lease) for claim in claims])
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
+        check_lease(lease)
+        return self._run(self._queries.extend, [(claim, lease) for claim in claims], timeout)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of the key {claim.key!r}")
         _check_text(name)
-        (noted,) = self._carriers.carry(self._rounds.save_step, [(claim, name, value)])
+        (noted,) = self._run(self._queries.save_step, [(claim, name, value)])
         return cast(bool, noted)
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
-        check_finishes(finishes)
-        return self._carriers.carry(self._rounds.record, finishes)
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        check_completions(completions)
+        return self._run(self._queries.record, completions)
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
-        return self._carriers.carry(self._rounds.release, [(claim, 0 if tried else 1) for claim in claims])
+        return self._run(self._queries.release, [(claim, 0 if tried else 1) for claim in claims])
 
     def forget(self, keys: Sequence[str]) -> int:
-        return sum(self._carriers.carry(self._rounds.forget, list(dict.fromkeys(keys))))
+        return sum(self._run(self._queries.forget, list(dict.fromkeys(keys))))
 
     def purge(self, limit: int = 1_000) -> int:
         removed = 0
         while removed < limit:
-            (some,) = self._carriers.carry(self._rounds.purge, [min(CHUNK, limit - removed)])
+            (some,) = self._run(self._queries.purge, [min(CHUNK, limit - removed)])
             removed += some
             if not some:
                 break
         return removed
 
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
-        return self._carriers.carry(self._rounds.get, keys)
+        return self._run(self._queries.get, keys)
 
     def close(self) -> None:
+        if not self._process.is_this():
+            return
         with self._opening:
             self._closed = True
-        _OPEN.discard(self)
-        self._carriers.close()
+        self._runner.close()
         self._pool.close()
+
+    def _run(self, query: Query, items: Sequence[Any], timeout: float | None = None) -> list[Any]:
+        self._process.check()
+        return self._runner.run(query, items, timeout)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         self._check_open()
-        tx = PostgresTransaction(self._begin, where=self._where, rounds=self._rounds)
+        tx = PostgresTransaction(self._begin, where=self._where, queries=self._queries)
         try:
             try:
                 yield tx
@@ -210,21 +198,21 @@ class PostgresLedger(Ledger):
                 self._give_back(connection)
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
-        (taken,) = self._carriers.carry(self._rounds.take, [(limit, lease)])
+        (taken,) = self._run(self._queries.take, [(limit, lease)])
         return cast(list[Outgoing], taken)
 
     def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
-        self._carriers.carry(self._rounds.refused, [(ids, error.replace("\0", "?"), wait)])
+        self._run(self._queries.refused, [(ids, error.replace("\0", "?"), wait)])
 
     def outbox_status(self, examples: int = 3) -> OutboxStatus:
-        (status,) = self._carriers.carry(self._rounds.outbox_status, [examples])
+        (status,) = self._run(self._queries.outbox_status, [examples])
         return cast(OutboxStatus, status)
 
     def count_outgoing(self) -> int:
         return self.outbox_status(0).waiting
 
     def sent_outgoing(self, ids: Sequence[str]) -> None:
-        self._carriers.carry(self._rounds.sent, ids)
+        self._run(self._queries.sent, ids)
 
     # Connections.
 
@@ -237,8 +225,8 @@ class PostgresLedger(Ledger):
         except psycopg.Error as error:
             raise translated(error, self._where) from error
 
-    def _connect(self) -> Connection:
-        connection: Connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=0)
+    def _connect(self) -> TimedConnection:
+        connection = TimedConnection.connect(self._dsn, autocommit=True, prepare_threshold=0)
         try:
             connection.execute(SESSION, self._session, prepare=False)
             _durable(connection)
@@ -248,6 +236,7 @@ class PostgresLedger(Ledger):
         return connection
 
     def _check_open(self) -> None:
+        self._process.check()
         with self._opening:
             if self._closed:
                 raise LedgerError(f"the ledger in {self._where} is closed; open a new one")
@@ -299,15 +288,6 @@ class PostgresLedger(Ledger):
                 deadline = time.monotonic() + self._timeout
             except PoolClosed as error:
                 raise LedgerUnavailable(f"the ledger in {self._where} was closed meanwhile; open a new one") from error
-
-
-def _after_fork() -> None:
-    for ledger in list(_OPEN):
-        ledger._start_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_text(text: str) -> None:

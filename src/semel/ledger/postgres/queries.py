@@ -1,7 +1,7 @@
-"""What one round trip of the PostgreSQL ledger does with the requests that it takes along.
+"""The queries of the PostgreSQL ledger, each for the items of one or more callers.
 
 Each method gets a connection and the items of one or more callers, and answers in their order. The rule kept here: a
-statement sees each key once; what else is asked about the same key waits for the next statement.
+statement sees each key once; what else is wanted about the same key waits for the next statement.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from semel.ledger.contract import (
     ClaimResult,
     Clock,
     Completion,
-    Conflict,
-    Done,
     Entry,
     Held,
     OutboxStatus,
@@ -35,29 +33,33 @@ from semel.ledger.contract import (
     check_result,
 )
 from semel.ledger.postgres.arrays import ByteStrings, Integers, Numbers, Texts
-from semel.ledger.postgres.statements import CODE, DONE, FREE, REJECTED, STATUS, TAKEN, Statements
+from semel.ledger.postgres.statements import CODE, STATUS, TAKEN, Statements
+from semel.ledger.rules import Winning, decide
 
 Connection = psycopg.Connection[Any]
 
 SHORTLY: Final = 0.1  # for a key that changed while it was being decided
 LOCKED: Final = 1.0  # for a key that an open transaction has locked
 TRIES: Final = 3
+_NOBODY: Final = "\0"  # a claimant that no row has
 LONGEST: Final = 365_000 * DAY  # an endless `keep` still is a time that a column can hold
 
 
-class Asking(NamedTuple):
+class CallerRequest(NamedTuple):
     """One key of one caller's claim."""
 
-    ask: ClaimRequest
+    request: ClaimRequest
     claimant: str
     lease: float
 
 
-Verdicts = list[ClaimResult | None]  # None: not decided yet
+Results = list[ClaimResult | None]  # None: not decided yet
 Extra = TypeVar("Extra")
 
 
-class Rounds:
+class Queries:
+    """Every query of one ledger. `idle`: seconds after which the server ends a transaction that has recorded."""
+
     def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock, idle: float = 30.0) -> None:
         self.sql = sql
         self._identity = identity
@@ -71,87 +73,97 @@ class Rounds:
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters).fetchall()
 
-    def claim(self, connection: Connection, items: list[Asking]) -> list[ClaimResult]:
+    def claim(self, connection: Connection, items: list[CallerRequest]) -> list[ClaimResult]:
         """The first place of each key is decided by a claim; later ones look at what it has led to."""
-        keys = [ask.key.encode() for ask, _, _ in items]
+        keys = [request.key.encode() for request, _, _ in items]
         firsts: dict[bytes, int] = {}
         for place, key in enumerate(keys):
             firsts.setdefault(key, place)
-        verdicts: Verdicts = [None] * len(items)
+        results: Results = [None] * len(items)
         open_ = firsts
         for _ in range(TRIES):
             try:
-                self._win(connection, open_, items, verdicts)
+                self._win(connection, open_, items, results)
             except errors.LockNotAvailable:
-                self._pass_by(connection, open_, items, verdicts)
+                self._pass_by(connection, open_, items, results)
             else:
-                self._explain(connection, [place for place in open_.values() if not verdicts[place]], items, verdicts)
-            open_ = {key: place for key, place in open_.items() if not verdicts[place]}
+                self._explain(connection, [place for place in open_.values() if not results[place]], items, results)
+            open_ = {key: place for key, place in open_.items() if not results[place]}
             if not open_:
                 break
         if len(firsts) < len(items):
             later = [place for place, key in enumerate(keys) if firsts[key] != place]
-            self._explain(connection, later, items, verdicts)
-        return [verdict or Held(item.ask.key, SHORTLY) for verdict, item in zip(verdicts, items, strict=True)]
+            self._explain(connection, later, items, results)
+        return [result or Held(item.request.key, SHORTLY) for result, item in zip(results, items, strict=True)]
 
-    def _win(self, connection: Connection, places: dict[bytes, int], items: list[Asking], verdicts: Verdicts) -> None:
-        asked = [items[place] for place in places.values()]
+    def _win(
+        self, connection: Connection, places: dict[bytes, int], items: list[CallerRequest], results: Results
+    ) -> None:
+        wanted = [items[place] for place in places.values()]
         won = self._rows(
             connection,
             self.sql.claim,
             {
                 "keys": ByteStrings.pack(list(places)),
-                "payloads": Texts.pack([ask.payload for ask, _, _ in asked]),
-                "sources": Texts.pack([ask.source for ask, _, _ in asked]),
-                "claimants": Texts.pack([claimant for _, claimant, _ in asked]),
-                "leases": Numbers.pack([lease for _, _, lease in asked]),
+                "payloads": Texts.pack([request.payload for request, _, _ in wanted]),
+                "sources": Texts.pack([request.source for request, _, _ in wanted]),
+                "claimants": Texts.pack([claimant for _, claimant, _ in wanted]),
+                "leases": Numbers.pack([lease for _, _, lease in wanted]),
             },
         )
-        for key, fence, attempt, status, notes in won:
-            ask, _, lease = items[places[key]]
-            claim = Claim(ask.key, fence)
-            verdicts[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
+        raised = self._raised(connection, {row[0]: row[1] for row in won if row[5]})
+        for key, fence, attempt, status, notes, _ in won:
+            request, _, lease = items[places[key]]
+            claim = Claim(request.key, raised.get(key, fence))
+            results[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
 
-    def _explain(self, connection: Connection, places: list[int], items: list[Asking], verdicts: Verdicts) -> None:
+    def _raised(self, connection: Connection, too_low: dict[bytes, int]) -> dict[bytes, int]:
+        """The new fences of keys that were purged while they were being claimed."""
+        if not too_low:
+            return {}
+        given = {"keys": ByteStrings.pack(list(too_low)), "fences": Integers.pack(list(too_low.values()))}
+        return dict(self._rows(connection, self.sql.raise_fences, given))
+
+    def _explain(self, connection: Connection, places: list[int], items: list[CallerRequest], results: Results) -> None:
         if not places:
             return
-        keys = ByteStrings.pack(list({items[place].ask.key.encode() for place in places}))
+        keys = ByteStrings.pack(list({items[place].request.key.encode() for place in places}))
         rows = {row[0]: row[1:] for row in self._rows(connection, self.sql.seen, {"keys": keys})}
         for place in places:
-            ask = items[place].ask
-            row = rows.get(ask.key.encode())
-            verdicts[place] = None if row is None else _refusal(ask, *row)
+            request = items[place].request
+            row = rows.get(request.key.encode())
+            results[place] = None if row is None else _refusal(request, *row)
 
     def _pass_by(
-        self, connection: Connection, places: dict[bytes, int], items: list[Asking], verdicts: Verdicts
+        self, connection: Connection, places: dict[bytes, int], items: list[CallerRequest], results: Results
     ) -> None:
         """Keys that an open transaction has locked are held by it; the others can be tried again."""
         keys = {"keys": ByteStrings.pack(list(places))}
         available = {row[0] for row in self._rows(connection, self.sql.available, keys)}
         for (key,) in self._rows(connection, self.sql.known, keys):
             if key not in available:
-                verdicts[places[key]] = Held(items[places[key]].ask.key, LOCKED)
+                results[places[key]] = Held(items[places[key]].request.key, LOCKED)
 
-    def record(self, connection: Connection, finishes: Sequence[Completion]) -> list[bool]:
-        return self._by_layers(connection, [(finish.claim, finish) for finish in finishes], self._record_layer)
+    def record(self, connection: Connection, completions: Sequence[Completion]) -> list[bool]:
+        return self._by_layers(connection, [(it.claim, it) for it in completions], self._record_layer)
 
     def _record_layer(self, connection: Connection, items: list[tuple[Claim, Completion]]) -> set[bytes]:
-        finishes = [finish for _, finish in items]
+        completions = [it for _, it in items]
         recorded = self._written(
             connection,
             self.sql.record,
             items,
-            statuses=Integers.pack([CODE[finish.status] for finish in finishes]),
+            statuses=Integers.pack([CODE[it.status] for it in completions]),
             idle=self._idle,
-            results=ByteStrings.pack([finish.result for finish in finishes]),
-            keeps=Numbers.pack([None if finish.keep is None else min(finish.keep, LONGEST) for finish in finishes]),
+            results=ByteStrings.pack([it.result for it in completions]),
+            keeps=Numbers.pack([None if it.keep is None else min(it.keep, LONGEST) for it in completions]),
         )
-        missed = {
-            claim.key.encode(): (claim.fence, CODE[finish.status])
-            for claim, finish in items
-            if claim.key.encode() not in recorded
-        }
-        if missed:
+        if len(recorded) < len(items):
+            missed = {
+                key: (claim.fence, CODE[it.status])
+                for claim, it in items
+                if (key := claim.key.encode()) not in recorded
+            }
             rows = self._rows(connection, self.sql.recorded, {"keys": ByteStrings.pack(list(missed))})
             recorded |= {key for key, fence, status in rows if missed[key] == (fence, status)}
         return recorded
@@ -191,6 +203,8 @@ class Rounds:
             for place in left:
                 layer.setdefault(items[place][0].key, place)
             written = write(connection, [items[place] for place in layer.values()])
+            if len(written) == len(items):
+                return [True] * len(items)
             for key, place in layer.items():
                 answers[place] = key.encode() in written
             left = [place for place in left if layer[items[place][0].key] != place] if len(layer) < len(left) else []
@@ -259,17 +273,25 @@ class Rounds:
         return Integers.pack([int(number) for number in ours if number.isdigit()])
 
 
+class _Seen(NamedTuple):
+    """What the rule reads of a row. Times count from now."""
+
+    status: Status
+    lease_ends: float
+    payload: str
+    source: str
+    result: bytes
+    claimant: str = ""
+    expires: float = math.inf
+
+
 def _refusal(
-    ask: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
+    request: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
 ) -> ClaimResult | None:
     """Why a key could not be won, by its row. None: by now it could."""
-    if status == REJECTED:
-        return Done(ask.key, Status.REJECTED, result or b"") if source == ask.source else None
-    if payload and ask.payload and payload != ask.payload:
-        return Conflict(ask.key, recorded=status == DONE)
-    if status == DONE:
-        return Done(ask.key, Status.DONE, result or b"")
-    return Held(ask.key, remaining) if status != FREE and remaining > 0 else None
+    seen = _Seen(STATUS[status], remaining, payload, source, result or b"")
+    decision = decide(request, seen, claimant=_NOBODY, now=0.0)
+    return None if isinstance(decision, Winning) else decision
 
 
 def _entry(key: str, row: Any) -> Entry | None:

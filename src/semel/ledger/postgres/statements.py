@@ -68,6 +68,13 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         ADD COLUMN attempts integer NOT NULL DEFAULT 0,
         ADD COLUMN error    text NOT NULL DEFAULT '';
     """,
+    # The floor as it is now, and not as the calling statement sees it. `after` is what it is to be read after.
+    """
+    CREATE FUNCTION {fence_floor}(after bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+    BEGIN
+        RETURN (SELECT meta.fence_floor FROM {semel_meta} AS meta LIMIT 1);
+    END $$;
+    """,
 )
 
 # One row. `fence_floor`: the highest fence of a key that was purged.
@@ -86,9 +93,11 @@ now_ AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_
 
 # What is wanted of a row is read off the row itself (r); `excluded` is the claim that would be new, and its `changed`
 # is now. A row that is refused comes back from this statement as nothing: SEEN then tells why. No key starts below the
-# fences of those that were purged: one of them that comes back goes on growing.
+# fences of those that were purged: one of them that comes back goes on growing. A purge that is committed while this
+# statement waits for one of its keys has raised the floor since: then the fence of that row is `too_low`.
 CLAIM: Final = f"""
-WITH {NOW}, floor_ AS MATERIALIZED (SELECT fence_floor AS fence FROM {{semel_meta}} LIMIT 1)
+WITH {NOW}, floor_ AS MATERIALIZED (SELECT fence_floor AS fence FROM {{semel_meta}} LIMIT 1),
+won AS (
 INSERT INTO {{ledger}} AS r
     (key, fence, lease_ends, first_seen, changed, expires, attempt, status, claimant, payload, source)
 SELECT ask.key, floor_.fence + 1, at + ask.lease, at, at, at + greatest(ask.lease, %(keep)s::float8), 1, {CLAIMED},
@@ -118,7 +127,20 @@ WHERE r.expires <= excluded.changed
        AND (r.status = {FREE}
             OR (r.status IN ({CLAIMED}, {TAKEN})
                 AND (r.claimant = excluded.claimant OR r.lease_ends <= excluded.changed))))
-RETURNING r.key, r.fence, r.attempt, r.status, r.notes
+RETURNING r.key, r.fence, r.attempt, r.status, r.notes, r.xmax = 0 AS is_new
+)
+SELECT won.key, won.fence, won.attempt, won.status, won.notes, won.is_new AND won.fence <= latest.floor AS too_low
+FROM (SELECT count(*) AS rows FROM won) AS all_ CROSS JOIN LATERAL {{fence_floor}}(all_.rows) AS latest(floor)
+CROSS JOIN won
+"""
+
+# For claims that have just been won and of which nobody knows yet.
+RAISE: Final = """
+UPDATE {ledger} AS r SET fence = floor_.fence + 1
+FROM (SELECT fence_floor AS fence FROM {semel_meta} LIMIT 1) AS floor_
+CROSS JOIN unnest(%(keys)b::bytea[], %(fences)b::int8[]) AS given(key, fence)
+WHERE r.key = given.key AND r.fence = given.fence
+RETURNING r.key, r.fence
 """
 
 # Why a claim was refused. It is a statement of its own, as that of the claim sees the rows as they were when it began.
@@ -295,6 +317,7 @@ class Statements:
     """Every statement, with the tables of one schema in it."""
 
     claim: str = CLAIM
+    raise_fences: str = RAISE
     seen: str = SEEN
     available: str = AVAILABLE
     known: str = KNOWN
@@ -320,8 +343,11 @@ class Statements:
         return cls(**{field.name: _placed(cast(LiteralString, field.default), schema) for field in fields(cls)})
 
 
+_NAMES: Final = ("ledger", "outbox", "readable", "semel_meta", "fence_floor")
+
+
 def _placed(text: LiteralString, schema: str) -> str:
-    tables = {name: sql.Identifier(schema, name) for name in ("ledger", "outbox", "readable", "semel_meta")}
+    tables = {name: sql.Identifier(schema, name) for name in _NAMES}
     return sql.SQL(text).format(schema=sql.Identifier(schema), **tables).as_string(None)
 
 

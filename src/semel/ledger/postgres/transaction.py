@@ -16,10 +16,16 @@ from psycopg import pq, sql
 from psycopg.types.json import Jsonb
 
 from semel.ledger import outgoing
-from semel.ledger.contract import Completion, LedgerError, LedgerUnavailable, OutcomeUnknown, Transaction, check_result
-from semel.ledger.postgres.carriers import translated
-from semel.ledger.postgres.queries import Rounds
-from semel.ledger.postgres.statements import CODE
+from semel.ledger.contract import (
+    Completion,
+    LedgerError,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    Transaction,
+    check_completions,
+)
+from semel.ledger.postgres.queries import Queries
+from semel.ledger.postgres.query_runner import translated
 
 ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block, which commits by itself"
@@ -38,11 +44,11 @@ class PostgresTransaction(Transaction):
     """Open from its first statement until the block of `PostgresLedger.transaction` ends: what a handler does before
     it writes keeps no connection from the others."""
 
-    def __init__(self, begin: Callable[[], Begun], *, where: str, rounds: Rounds) -> None:
+    def __init__(self, begin: Callable[[], Begun], *, where: str, queries: Queries) -> None:
         self._begin = begin
         self.begun: Begun | None = None
         self._where = where
-        self._rounds = rounds
+        self._queries = queries
         self.over = False
 
     @property
@@ -94,19 +100,19 @@ class PostgresTransaction(Transaction):
             "attributes": Jsonb(dict(it.attributes)),
         }
         with self._connected() as connection:
-            connection.execute(self._rounds.sql.send.encode(), message)
+            connection.execute(self._queries.sql.send.encode(), message)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         with self._connected() as connection, connection.transaction():
             yield
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
-        check_finishes(finishes)
-        if not finishes:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        check_completions(completions)
+        if not completions:
             return []
         with self._connected() as connection:
-            return self._rounds.record(connection, finishes)
+            return self._queries.record(connection, completions)
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[Any]]:
@@ -118,16 +124,6 @@ class PostgresTransaction(Transaction):
             if is_lost(connection):
                 raise _lost(self._where) from error
             raise
-
-
-def check_finishes(finishes: Sequence[Completion]) -> None:
-    for finish in finishes:
-        check_result(finish.result, f"the result of the key {finish.claim.key!r}")
-        if finish.status not in CODE:
-            raise LedgerError(
-                f"the key {finish.claim.key!r} cannot be recorded as {finish.status}: a claim ends as DONE or "
-                "REJECTED; to give it back, release it"
-            )
 
 
 def is_lost(connection: psycopg.Connection[Any]) -> bool:

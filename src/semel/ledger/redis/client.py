@@ -16,7 +16,8 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from semel.ledger.contract import LedgerError, LedgerUnavailable
-from semel.ledger.redis.lanes import Lanes
+from semel.ledger.forks import OwningProcess
+from semel.ledger.redis.script_runner import ScriptRunner
 from semel.ledger.redis.scripts import Script
 
 Answer = TypeVar("Answer")
@@ -34,12 +35,13 @@ _ADVICE: Final = {
 }
 
 
-class Link:
-    """A pool of connections to one server, or to every node of a cluster. Thread-safe."""
+class Client:
+    """Connections to one server, or to every node of a cluster. Thread-safe."""
 
     def __init__(self, url: str, *, timeout: float, connections: int, wait_replicas: int, cluster: bool | None) -> None:
         self.where = _without_password(url)
-        self._lanes: Lanes | None = None
+        self._process = OwningProcess(f"the ledger in Redis at {self.where}")
+        self._runner: ScriptRunner | None = None  # of a single server
         self.cluster = False
         options: dict[str, Any] = {
             "socket_timeout": timeout,
@@ -62,7 +64,7 @@ class Link:
                     self.server = RedisCluster.from_url(url, max_connections=connections, **options)
             else:
                 pool = self.server.connection_pool
-                self._lanes = Lanes(pool, wait_replicas=wait_replicas, timeout=timeout)
+                self._runner = ScriptRunner(pool, wait_replicas=wait_replicas, timeout=timeout)
         except BaseException:
             self.server.close()
             raise
@@ -86,11 +88,21 @@ class Link:
         answer = self._twice(lambda: self.server.execute_command(*words, **options))
         return next(iter(answer.values())) if self.cluster and len(words) > 2 and isinstance(answer, dict) else answer
 
-    def run(self, script: Script, keys: Sequence[str], arguments: Sequence[bytes], *, durable: bool = False) -> Any:
-        """Run one script; `durable`: it is answered when as many replicas have it as were asked for."""
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[bytes],
+        *,
+        durable: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Run one script; `durable`: it is answered when as many replicas have it as were asked for. `timeout`: of this
+        call, on a single server."""
+        self._process.check()
         with self.translated():
-            if self._lanes is not None:
-                return self._lanes.run(script, keys, arguments, durable=durable)
+            if self._runner is not None:
+                return self._runner.run(script, keys, arguments, durable=durable, timeout=timeout)
             return self._on_cluster(script, (len(keys), *keys, *arguments))
 
     def _on_cluster(self, script: Script, words: tuple[Any, ...]) -> Any:
@@ -134,8 +146,10 @@ class Link:
             raise LedgerError(f"{self.where} is no address of a Redis server: {error}") from error
 
     def close(self) -> None:
-        if self._lanes is not None:
-            self._lanes.close()
+        if not self._process.is_this():
+            return
+        if self._runner is not None:
+            self._runner.close()
         self.server.close()
 
 

@@ -1,6 +1,6 @@
 """The ledger in Redis or Valkey: one Lua script for each operation, over all keys of the call.
 
-The rule here: this file only carries values to the scripts and back; what is decided, `redis_scripts` decides.
+The rule here: this file only carries values to the scripts and back; what is decided, `scripts` decides.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import orjson
 
+from semel.ledger.connect import options_from_url, yes_or_no
 from semel.ledger.contract import (
     KEEP,
     MAX_RESULT,
@@ -29,12 +29,15 @@ from semel.ledger.contract import (
     LedgerError,
     Status,
     Won,
-    check_asks,
+    check_completions,
+    check_lease,
+    check_requests,
     check_result,
+    check_retention,
     own_clock,
 )
 from semel.ledger.redis import scripts
-from semel.ledger.redis.client import Link
+from semel.ledger.redis.client import Client
 from semel.ledger.redis.server_checks import check_server, open_schema
 
 # A script holds up the whole server while it runs: more keys than these go in several.
@@ -45,7 +48,7 @@ _WON, _TAKEN_OVER, _DONE, _REJECTED, _HELD, _CONFLICT, _CONFLICT_RECORDED = rang
 
 
 class RedisLedger(Ledger):
-    """A ledger in Redis or Valkey (5.0 or newer), a single server or a cluster.
+    """A ledger in Redis or Valkey (5.0 or newer): a single server or, as an experiment, a cluster.
 
     What to rely on: of all that ask for a key one wins, by the server's own clock, and a zombie's fence is refused; for
     as long as the server keeps its data. This is not exactly-once: replication is asynchronous, so a failover may
@@ -77,57 +80,48 @@ class RedisLedger(Ledger):
     ) -> None:
         if not prefix or "{" in prefix or "}" in prefix:
             raise LedgerError(f"the prefix {prefix!r} cannot be used: it must not be empty, nor contain a brace")
+        check_retention(keep)
         self.keep = keep
         self.clock, self._prefix = clock, prefix
         address = url.replace("valkey://", "redis://", 1) if url.startswith("valkey://") else url
-        self._link = Link(
+        self._client = Client(
             address, timeout=timeout, connections=connections, wait_replicas=wait_replicas, cluster=cluster
         )
         try:
-            check_server(self._link, allow_eviction=allow_eviction)
-            self._tags = tuple(f"{{{prefix}:{n}}}:" for n in range(open_schema(self._link, prefix, shards)))
+            check_server(self._client, allow_eviction=allow_eviction)
+            self._tags = tuple(f"{{{prefix}:{n}}}:" for n in range(open_schema(self._client, prefix, shards)))
         except BaseException:
-            self._link.close()
+            self._client.close()
             raise
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """redis://host:6379/0?prefix=orders&keep=3600: the options above may be part of the address."""
-        parts = urlsplit(url)
-        rest = []
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name not in _OPTIONS:
-                rest.append((name, value))
-            elif name not in options:
-                options[name] = _read_option(name, value)
-        return cls(urlunsplit(parts._replace(query=urlencode(rest))), **options)
+        rest, given = options_from_url(url, _OPTIONS)
+        return cls(rest, **(given | options))
 
-    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        check_asks(asks, lease)
-        keys = [ask.key for ask in asks]
+    def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        check_requests(requests, claimant, lease)
+        keys = [request.key for request in requests]
         head = (_milliseconds(self.keep), _milliseconds(lease), claimant)
-        words = [(ask.payload, ask.source) for ask in asks]
-        verdicts: list[ClaimResult] = [_NONE] * len(asks)
+        words = [(request.payload, request.source) for request in requests]
+        results: list[ClaimResult] = [_NONE] * len(requests)
         for places, answer in self._run(scripts.CLAIM, keys, head, words, durable=True):
-            for place, verdict in zip(places, _verdicts([keys[n] for n in places], answer, lease), strict=True):
-                verdicts[place] = verdict
-        return verdicts
+            for place, result in zip(places, _results([keys[n] for n in places], answer, lease), strict=True):
+                results[place] = result
+        return results
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
-        check_asks((), lease)
-        return self._fenced(scripts.EXTEND, claims, _milliseconds(lease))
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
+        check_lease(lease)
+        return self._fenced(scripts.EXTEND, claims, _milliseconds(lease), timeout)
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        check_completions(completions)
         words = []
-        for finish in finishes:
-            if finish.status not in (Status.DONE, Status.REJECTED):
-                raise LedgerError(
-                    f"{finish.claim.key!r} cannot be recorded as {finish.status}: only as done or rejected"
-                )
-            check_result(finish.result, f"the result of {finish.claim.key!r}")
-            keep = self.keep if finish.keep is None else finish.keep
-            words.append((finish.claim.fence, _LETTERS[finish.status], _milliseconds(keep)))
-        keys, results = [finish.claim.key for finish in finishes], [finish.result for finish in finishes]
+        for it in completions:
+            keep = self.keep if it.keep is None else it.keep
+            words.append((it.claim.fence, _LETTERS[it.status], _milliseconds(keep)))
+        keys, results = [it.claim.key for it in completions], [it.result for it in completions]
         return _flags(self._run(scripts.RECORD, keys, (), words, results, durable=True), len(keys))
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
@@ -161,11 +155,14 @@ class RedisLedger(Ledger):
         return entries
 
     def close(self) -> None:
-        self._link.close()
+        self._client.close()
 
-    def _fenced(self, script: scripts.Script, claims: Sequence[Claim], option: int) -> list[bool]:
+    def _fenced(
+        self, script: scripts.Script, claims: Sequence[Claim], option: int, timeout: float | None = None
+    ) -> list[bool]:
         head, words = (_milliseconds(self.keep), option), [(claim.fence,) for claim in claims]
-        return _flags(self._run(script, [claim.key for claim in claims], head, words), len(claims))
+        keys = [claim.key for claim in claims]
+        return _flags(self._run(script, keys, head, words, timeout=timeout), len(claims))
 
     def _run(
         self,
@@ -176,6 +173,7 @@ class RedisLedger(Ledger):
         blobs: Sequence[bytes] = (),
         *,
         durable: bool = False,
+        timeout: float | None = None,
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """Run a script over keys with their words, in as few calls as may be: the places in `keys`, and the answer."""
         tags = self._tags
@@ -186,11 +184,12 @@ class RedisLedger(Ledger):
             for n in places:
                 text += words[n]
             extra = [blobs[n] for n in places] if blobs else ()
-            yield places, self._link.run(script, names, (orjson.dumps(text), *extra), durable=durable)
+            arguments = (orjson.dumps(text), *extra)
+            yield places, self._client.run(script, names, arguments, durable=durable, timeout=timeout)
 
     def _groups(self, keys: Sequence[str], shards: Sequence[int]) -> Iterator[Sequence[int]]:
         groups: list[Sequence[int]] = [range(len(keys))] if keys else []
-        if self._link.cluster:  # all keys of a script must be in one slot
+        if self._client.cluster:  # all keys of a script must be in one slot
             by_shard: dict[int, list[int]] = {}
             for place, shard in enumerate(shards):
                 by_shard.setdefault(shard, []).append(place)
@@ -219,7 +218,7 @@ def _flags(answers: Iterator[tuple[Sequence[int], bytes]], size: int) -> list[bo
     return flags
 
 
-def _verdicts(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iterator[ClaimResult]:
+def _results(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iterator[ClaimResult]:
     numbers = [int(word) for word in answer[0].split()]
     at = 1
     for place, key in enumerate(keys):
@@ -258,14 +257,6 @@ def _entry(key: str, row: Sequence[Any]) -> Entry:
     )
 
 
-def _yes(value: str) -> bool:
-    if value.lower() in ("1", "true", "yes", "on"):
-        return True
-    if value.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("write 1 or 0")
-
-
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "prefix": str,
     "keep": float,
@@ -273,13 +264,6 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "connections": int,
     "wait_replicas": int,
     "shards": int,
-    "allow_eviction": _yes,
-    "cluster": _yes,
+    "allow_eviction": yes_or_no,
+    "cluster": yes_or_no,
 }
-
-
-def _read_option(name: str, value: str) -> Any:
-    try:
-        return _OPTIONS[name](value)
-    except ValueError as error:
-        raise LedgerError(f"the ledger's address has {name}={value!r}, which cannot be read: {error}") from None

@@ -9,7 +9,7 @@ import logging
 from typing import Any, Final
 
 from semel.ledger.contract import LedgerError, LedgerUnavailable
-from semel.ledger.redis.client import Link
+from semel.ledger.redis.client import Client
 
 log: Final = logging.getLogger("semel.ledger")
 
@@ -18,46 +18,46 @@ SHARDS: Final = 16
 _OLDEST: Final = 5  # scripts that read the clock before they write
 
 
-def check_server(link: Link, *, allow_eviction: bool) -> None:
-    about = _about(link)
+def check_server(client: Client, *, allow_eviction: bool) -> None:
+    about = _about(client)
     version = str(about.get("redis_version", ""))
     if version.split(".")[0].isdigit() and int(version.split(".")[0]) < _OLDEST:
-        raise LedgerError(f"Redis at {link.where} has version {version}; the ledger needs {_OLDEST}.0 or newer")
-    _check_eviction(link, _setting(link, about, "maxmemory-policy", "maxmemory_policy"), allow_eviction)
-    if _setting(link, about, "appendonly", "aof_enabled") in ("no", "0"):
+        raise LedgerError(f"Redis at {client.where} has version {version}; the ledger needs {_OLDEST}.0 or newer")
+    _check_eviction(client, _setting(client, about, "maxmemory-policy", "maxmemory_policy"), allow_eviction)
+    if _setting(client, about, "appendonly", "aof_enabled") in ("no", "0"):
         log.warning(
             "Redis at %s writes no append-only file (appendonly no): when it restarts, it forgets what was claimed and "
             "recorded since its last snapshot, and those keys run again; set appendonly yes",
-            link.where,
+            client.where,
         )
 
 
-def _check_eviction(link: Link, policy: str | None, allow_eviction: bool) -> None:
+def _check_eviction(client: Client, policy: str | None, allow_eviction: bool) -> None:
     if policy is None:
         log.warning(
             "Redis at %s lets us read neither CONFIG nor INFO, so its maxmemory-policy is not known; "
             "make sure that it is noeviction",
-            link.where,
+            client.where,
         )
     elif policy == "noeviction":
         return
     elif allow_eviction:
         log.warning(
             "Redis at %s evicts (maxmemory-policy %s): when its memory is full it forgets keys, and they run again",
-            link.where,
+            client.where,
             policy,
         )
     else:
         raise LedgerError(
-            f"Redis at {link.where} evicts (maxmemory-policy {policy}): when its memory is full it would forget keys, "
-            "and they would run again; set maxmemory-policy noeviction, or start with allow_eviction=True"
+            f"Redis at {client.where} evicts (maxmemory-policy {policy}): when its memory is full it would forget "
+            "keys, and they would run again; set maxmemory-policy noeviction, or start with allow_eviction=True"
         )
 
 
-def _about(link: Link) -> dict[str, Any]:
+def _about(client: Client) -> dict[str, Any]:
     """INFO, or nothing where it is not allowed."""
     try:
-        answer = link.any_node("INFO")
+        answer = client.any_node("INFO")
     except LedgerUnavailable:
         raise
     except LedgerError:
@@ -65,10 +65,10 @@ def _about(link: Link) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _setting(link: Link, about: dict[str, Any], config: str, info: str) -> str | None:
+def _setting(client: Client, about: dict[str, Any], config: str, info: str) -> str | None:
     """A setting from CONFIG, which managed services often do not allow, else from INFO; None: nobody tells."""
     try:
-        answer = link.any_node("CONFIG GET", config)
+        answer = client.any_node("CONFIG GET", config)
     except LedgerUnavailable:
         raise
     except LedgerError:
@@ -78,22 +78,22 @@ def _setting(link: Link, about: dict[str, Any], config: str, info: str) -> str |
     return _text(about[info]) if info in about else None
 
 
-def open_schema(link: Link, prefix: str, shards: int | None) -> int:
+def open_schema(client: Client, prefix: str, shards: int | None) -> int:
     """Make the ledger if it is new, and check that we can read it; returns how many shards it has."""
     if shards is not None and not 1 <= shards <= 1_024:
         raise LedgerError(f"a ledger cannot have {shards} shards: 1 to 1024 are possible")
     meta = f"{prefix}:meta"
-    link.command("HSETNX", meta, "shards", shards or SHARDS)
-    link.command("HSETNX", meta, "version", SCHEMA)
-    version, known = (int(word) for word in link.command("HMGET", meta, "version", "shards"))
+    client.command("HSETNX", meta, "shards", shards or SHARDS)
+    client.command("HSETNX", meta, "version", SCHEMA)
+    version, known = (int(word) for word in client.command("HMGET", meta, "version", "shards"))
     if version > SCHEMA:
         raise LedgerError(
-            f"the ledger {prefix!r} in Redis at {link.where} has schema {version}, this Semel knows up to {SCHEMA}: "
+            f"the ledger {prefix!r} in Redis at {client.where} has schema {version}, this Semel knows up to {SCHEMA}: "
             "upgrade Semel, or use another prefix"
         )
     if shards is not None and shards != known:
         raise LedgerError(
-            f"the ledger {prefix!r} in Redis at {link.where} was made with {known} shards and cannot be used with "
+            f"the ledger {prefix!r} in Redis at {client.where} was made with {known} shards and cannot be used with "
             f"{shards}: leave `shards` out, or use another prefix"
         )
     return known

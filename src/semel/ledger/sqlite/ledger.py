@@ -27,8 +27,11 @@ from semel.ledger.contract import (
     OutboxStatus,
     Outgoing,
     Transaction,
-    check_asks,
+    check_completions,
+    check_lease,
+    check_requests,
     check_result,
+    check_retention,
     own_clock,
 )
 from semel.ledger.sqlite import rows
@@ -41,7 +44,6 @@ Returned = TypeVar("Returned")
 
 _MEMORY: Final = ":memory:"
 _SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
-_PURGED_AT_ONCE: Final = 500  # a write transaction of a few milliseconds
 
 
 class SqliteLedger(Ledger):
@@ -64,8 +66,7 @@ class SqliteLedger(Ledger):
     ) -> None:
         if synchronous.upper() not in _SYNCHRONOUS:
             raise LedgerError(f"synchronous={synchronous!r} is unknown; it is one of {', '.join(_SYNCHRONOUS)}")
-        if keep <= 0:
-            raise LedgerError(f"a ledger cannot keep entries for {keep} seconds: it must be above 0")
+        check_retention(keep)
         self.path = str(path)
         self.keep = keep
         self.clock, self._timeout = clock, timeout
@@ -90,29 +91,29 @@ class SqliteLedger(Ledger):
             )
         return cls(path, **options)
 
-    def claim(self, asks: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        check_asks(asks, lease)
-        if not claimant:
-            raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")
-        if not asks:
+    def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
+        check_requests(requests, claimant, lease)
+        if not requests:
             return []
-        return self._writer.run(lambda db: rows.claim(db, asks, rows.asking(claimant, lease, self._now(), self.keep)))
+        return self._writer.run(
+            lambda db: rows.claim(db, requests, rows.Terms.of(claimant, lease, self._now(), self.keep))
+        )
 
-    def extend(self, claims: Sequence[Claim], lease: float) -> list[bool]:
-        check_asks((), lease)
+    def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
+        check_lease(lease)
         if not claims:
             return []
-        return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.keep), timeout)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of the key {claim.key!r}")
-        return self._writer.run(lambda db: rows.note(db, claim, name, value, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.save_step(db, claim, name, value, self._now(), self.keep))
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
-        rows.check_finishes(finishes)
-        if not finishes:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        check_completions(completions)
+        if not completions:
             return []
-        return self._writer.run(lambda db: rows.record(db, finishes, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.record(db, completions, self._now(), self.keep))
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         if not claims:
@@ -125,16 +126,13 @@ class SqliteLedger(Ledger):
         return self._writer.run(lambda db: rows.forget(db, keys, self._now(), self.keep))
 
     def purge(self, limit: int = 1_000) -> int:
-        removed = 0
-        while removed < limit:
-            part = min(limit - removed, _PURGED_AT_ONCE)
-            gone = self._purge(part)
+        removed, more = 0, True
+        while more and removed < limit:
+            gone, more = self._purge(limit - removed)
             removed += gone
-            if gone < part:
-                break
         return removed
 
-    def _purge(self, limit: int) -> int:
+    def _purge(self, limit: int) -> tuple[int, bool]:
         return self._writer.run(lambda db: rows.purge(db, limit, self._now()))
 
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
@@ -175,7 +173,8 @@ class SqliteLedger(Ledger):
         return self.outbox_status(0).waiting
 
     def close(self) -> None:
-        self._writer.close()
+        if not self._writer.close():
+            return
         with self._reading:
             if self._reader is not None:
                 self._reader.close()

@@ -14,7 +14,15 @@ from typing import Any, Final
 import orjson
 
 from semel.ledger import outgoing
-from semel.ledger.contract import Completion, LedgerError, OutboxStatus, OutcomeUnknown, Outgoing, Transaction
+from semel.ledger.contract import (
+    Completion,
+    LedgerError,
+    OutboxStatus,
+    OutcomeUnknown,
+    Outgoing,
+    Transaction,
+    check_completions,
+)
 from semel.ledger.sqlite import rows
 from semel.ledger.sqlite.schema import code_of, explained
 from semel.ledger.sqlite.writer import Writer
@@ -97,14 +105,14 @@ class SqliteTransaction(Transaction):
             raise
         cursor.execute(f"RELEASE {name}")
 
-    def record(self, finishes: Sequence[Completion]) -> list[bool]:
-        if not finishes:
+    def record(self, completions: Sequence[Completion]) -> list[bool]:
+        if not completions:
             return []
-        rows.check_finishes(finishes)
+        check_completions(completions)
         cursor = self._begun()
         chosen, self._writer.connection.text_factory = self._writer.connection.text_factory, str
         try:
-            return rows.record(cursor, finishes, self._now(), self._keep)
+            return rows.record(cursor, completions, self._now(), self._keep)
         except sqlite3.Error as error:
             raise explained(error, self._path) from error
         finally:

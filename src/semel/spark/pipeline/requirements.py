@@ -53,7 +53,5 @@ def _ledger(scheme: str) -> Iterator[tuple[str, tuple[str, ...], str]]:
             yield "a ledger at postgresql://", ("psycopg", "psycopg_pool"), "postgres"
         case "redis" | "rediss" | "valkey":
             yield f"a ledger at {scheme}://", ("redis",), "redis"
-        case "dynamodb":
-            yield "a ledger at dynamodb://", ("boto3",), "dynamodb"
         case _:
             return

@@ -33,6 +33,7 @@ from semel.sqs.hosts import is_loopback
 _ATTEMPTS: Final = {"legacy": 5, "standard": 3, "adaptive": 3}
 _LOCAL_REGION: Final = "us-east-1"
 _LOCAL_KEY: Final = "local"  # a broker on this machine that checks no signatures takes any key pair
+_HARMLESS_CALLS: Final = {"sqs": "list_queues", "dynamodb": "list_tables"}
 _KEYS: Final = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give the machine a role, or pass access_key and "
     "secret_key (for a local broker any will do)."
@@ -51,6 +52,7 @@ class Wanted:
     access_key: str | None = None
     secret_key: str | None = None
     session_token: str | None = None
+    service: str = "sqs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Resolved:
     address: Address
     max_attempts: int
     credentials: CredentialSource
+    session: Any  # botocore's or boto3's
 
     @property
     def request_address(self) -> str:
@@ -137,6 +140,7 @@ def resolve(wanted: Wanted) -> Resolved:
             address=_address(url, session, client.meta.config),
             max_attempts=wanted.max_attempts or _attempts(client.meta.config),
             credentials=CredentialSource(session, _fixed(wanted), local=local),
+            session=session,
         )
     except botocore.exceptions.NoRegionError as error:
         raise BadConfiguration(
@@ -160,10 +164,10 @@ def _located(wanted: Wanted) -> tuple[Any, Any, Any]:
     """A session, its client, and the URL that it calls. An endpoint on loopback gets a region if there is none."""
     try:
         session, client = _botocore_client(wanted)
-        return session, client, _url(client)
+        return session, client, _url(client, wanted.service)
     except botocore.exceptions.NoRegionError:
         session, client = _botocore_client(replace(wanted, region=_LOCAL_REGION))
-        url = _url(client)
+        url = _url(client, wanted.service)
         if not is_loopback(url.hostname or ""):
             raise
         return session, client, url
@@ -179,7 +183,7 @@ def _botocore_client(wanted: Wanted) -> tuple[Any, Any]:
     options: dict[str, Any] = {"region_name": wanted.region, "endpoint_url": wanted.endpoint_url}
     try:
         # Unsigned: credentials are none of its business, and looking for them may take seconds.
-        return session, make("sqs", **options, config=Config(signature_version=botocore.UNSIGNED))
+        return session, make(wanted.service, **options, config=Config(signature_version=botocore.UNSIGNED))
     except botocore.exceptions.BotoCoreError:
         raise
     except ValueError as error:
@@ -201,7 +205,7 @@ def _loader(path: str | None) -> Any:
     return botocore.loaders.create_loader(path)
 
 
-def _url(client: Any) -> Any:
+def _url(client: Any, service: str) -> Any:
     """Where the client would send a call to: the rules for endpoints are applied at the call only, so one is begun."""
     seen: list[str] = []
 
@@ -209,8 +213,8 @@ def _url(client: Any) -> Any:
         seen.append(params["url"])
         return _Nothing(), {}
 
-    client.meta.events.register("before-call.sqs.ListQueues", stop)
-    client.list_queues()
+    client.meta.events.register(f"before-call.{service}", stop)
+    getattr(client, _HARMLESS_CALLS[service])()
     return urlsplit(seen[0])
 
 

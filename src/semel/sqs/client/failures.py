@@ -114,6 +114,11 @@ def _seconds(date: str) -> float | None:
         return None
 
 
+def server_time(head: bytes) -> float | None:
+    """The time by the server's clock, from the head of its answer."""
+    return _seconds(headers_of(head).get("date", ""))
+
+
 def from_answer(answer: Answer, call: Call) -> SqsError:
     headers = headers_of(answer.head)
     body = _json(answer.body)

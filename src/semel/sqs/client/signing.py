@@ -51,7 +51,9 @@ class _Texts(NamedTuple):
 
 
 class Signer:
-    """Makes whole signed requests. `address` goes before the path in the request line: empty but for plain proxies."""
+    """Makes whole signed requests. `address` goes before the path in the request line: empty but for plain proxies.
+
+    The defaults are SQS's. Other services that speak AWS JSON 1.0 have another `service` and `target`."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class Signer:
         address: str = "",
         headers: bytes = b"",
         service: str = "sqs",
+        target: str = "AmazonSQS",
+        query_mode: bool = True,
     ) -> None:
         self._host = host.encode()
         self._target = f"{address}{path}".encode()
@@ -71,6 +75,7 @@ class Signer:
         self._canonical_path = quote(path, safe="/~").encode()
         self._region = region.encode()
         self._service = service.encode()
+        self._target_prefix, self._query_mode = f"{target}.".encode(), query_mode
         self._key_pair = key_pair
         self._headers = b"User-Agent: %b\r\n%b" % (user_agent.encode(), headers)
         self._stamp: _Stamp | None = None
@@ -119,7 +124,9 @@ class Signer:
         headers = [(b"content-type", _CONTENT_TYPE), (b"host", self._host), (b"x-amz-date", b"\0")]
         if token:
             headers.append((b"x-amz-security-token", token.encode()))
-        headers += [(b"x-amz-target", b"AmazonSQS." + operation.encode()), (b"x-amzn-query-mode", b"true")]
+        headers.append((b"x-amz-target", self._target_prefix + operation.encode()))
+        if self._query_mode:  # SQS alone: errors with the codes of its older protocol
+            headers.append((b"x-amzn-query-mode", b"true"))
         names = b";".join(name for name, _ in headers)
         canonical = b"POST\n%b\n\n%b\n%b\n" % (
             self._canonical_path,

@@ -74,14 +74,15 @@ class Transport:
         self._closed = False
         _transports.add(self)
 
-    def exchange(self, request: bytes, timeout: float, cancel: Cancel | None = None) -> Answer:
-        """One request and its answer. Raises OSError, or Cancelled."""
-        connection = self._kept() or self._dial(cancel, timeout)
+    def exchange(self, request: bytes, timeout: float, cancel: Cancel | None = None, *, repeat: bool = True) -> Answer:
+        """One request and its answer. Raises OSError, or Cancelled. Without `repeat` it is sent once at most, so that
+        CannotConnect proves that it was not sent."""
+        connection = self._kept(look_after=LOOK_AFTER if repeat else 0.0) or self._dial(cancel, timeout)
         try:
             return self._over(connection, request, timeout, cancel)
         except OSError as error:
             stale = connection.used and not connection.heard and not isinstance(error, TimeoutError)
-            if not stale:
+            if not (stale and repeat):
                 raise
         return self._over(self._dial(cancel, timeout), request, timeout, cancel)._replace(sent=2)
 
@@ -119,14 +120,14 @@ class Transport:
 
     # Keeping.
 
-    def _kept(self) -> Connection | None:
+    def _kept(self, look_after: float) -> Connection | None:
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 break
             idle = monotonic() - connection.idle_since
-            if idle < LOOK_AFTER or (idle < IDLE_SECONDS and not connection.gone()):
+            if idle < look_after or (idle < IDLE_SECONDS and not connection.gone()):
                 return connection
             connection.close()
         return None
