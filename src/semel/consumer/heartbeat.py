@@ -6,7 +6,8 @@ The rules:
 3. Deadlines are counted from before a call. What was not confirmed by the margin before its deadline is lost.
 4. Visibility and lease are extended together, and lost apart. What is not begun is dropped with either. A handler at
    work is told only if its claim may be gone; without its visibility it goes on, as its lease keeps others off.
-5. A beat never takes so long itself that the next one would be late: SQS has a sixth of the lease to answer in.
+5. A beat never takes so long itself that the next one would be late: SQS has a sixth of the lease to answer in, and so
+   has the ledger.
 6. SQS hides a message for twelve hours from its receipt at most, and a handler may run for `max_runtime`.
 """
 
@@ -34,7 +35,7 @@ from semel.telemetry.attempt_log import Step
 
 SHARE: Final = 1 / 3
 AT_ONCE: Final = 100  # messages of one queue in one round; ten a call
-CALL_SHARE: Final = 1 / 6  # of the lease: how long SQS may take for all calls of a round; nothing is tried twice in it
+CALL_SHARE: Final = 1 / 6  # of the lease: how long SQS, and the ledger, may take in a round; nothing is tried twice
 MOST_THREADS: Final = 4
 LONG_ROUND: Final = 0.5  # seconds
 TOGETHER: Final = 0.05  # what is due within this share of the lease goes with the batch, to fill it up
@@ -227,7 +228,7 @@ class Heartbeat:
         lease = table.setup.settings.lease
         claims: list[Claim] = [delivery.owned_claim for delivery in deliveries]
         try:
-            kept = one_by_one(lambda some: table.setup.ledger.extend(some, lease), claims)
+            kept = one_by_one(lambda some: table.setup.ledger.extend(some, lease, timeout=lease * CALL_SHARE), claims)
         except LedgerUnavailable as error:
             table.reporter.ledger_failed("extend", error)
             held.failed.update(deliveries)
