@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from semel.errors import SemelError
 from semel.messages.dead_letter_attributes import CARRIED_KEY
 from semel.messages.json_path import MISSING, JsonPath
-from semel.messages.keys import Key, KeySpec, NoKey, PayloadSpec, key_rule, payload_rule, scoped
+from semel.messages.keys import Body, Key, KeySpec, NoKey, PayloadSpec, key_rule, payload_rule, scoped
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def test_the_ledger_tells_the_keys_of_two_queues_apart() -> None:
 
 
 def digest(spec: PayloadSpec, body: str, value: Any = None) -> str:
-    return payload_rule(spec)(Message(body), value)
+    return payload_rule(spec)(Body(body), value)
 
 
 def test_spacing_and_order_of_names_make_no_difference_to_a_payload() -> None:

@@ -15,11 +15,13 @@ from semel.failures import described, is_failure
 from semel.ledger.contract import ClaimRequest, ClaimResult, Conflict, Done, Held, LedgerError, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes
 from semel.messages.decoding import Undecodable
-from semel.messages.keys import NONE, Key, NoKey, own_id, scoped
+from semel.messages.keys import NONE, Body, Key, NoKey, own_id, scoped
 from semel.telemetry.attempt_log import Step
 
 AT_ONCE: Final = 300
 MOST_THREADS: Final = 2
+LINGER: Final = 0.003  # seconds: under load, fewer calls for more messages each
+LINGER_FROM: Final = 20  # messages
 STARTED: Final = "semel:started"  # the step under which the worker notes which attempts have called the handler
 
 Answer = ClaimResult | LedgerError | None  # None: the ledger did not answer
@@ -31,7 +33,13 @@ class Claimer(Stage[Delivery]):
     def __init__(self, in_flight: InFlight, threads: Threads, scheduler: Scheduler) -> None:
         setup = in_flight.setup
         # On a FIFO queue one call after the other, to keep the order.
-        super().__init__(threads, at_once=AT_ONCE, most_threads=1 if setup.fifo else MOST_THREADS)
+        super().__init__(
+            threads,
+            at_once=AT_ONCE,
+            linger=0.0 if setup.fifo else LINGER,
+            linger_from=LINGER_FROM,
+            most_threads=1 if setup.fifo else MOST_THREADS,
+        )
         self._setup = setup
         self._in_flight = in_flight
         self._reporter = in_flight.reporter
@@ -75,8 +83,9 @@ class Claimer(Stage[Delivery]):
             delivery.value = received if handler.takes_message else handler.decode(received.body)
         except Undecodable as error:
             delivery.problem = f"undecodable: {error.reason}"
+        body = handler.body_of(received.body, delivery.value)
         try:
-            key = handler.key.resolve(received, delivery.value)
+            key = handler.key.resolve(received, delivery.value, body)
         except NoKey as error:
             key = NONE
             if self._setup.settings.missing_key == "message-id":
@@ -89,13 +98,13 @@ class Claimer(Stage[Delivery]):
             key = NONE
             delivery.problem = delivery.problem or f"no key: {described(error)}"
         if key is not NONE and key.origin != "message-id":  # under its own id a message can only be itself
-            self._read_payload(delivery)
+            self._read_payload(delivery, body)
         delivery.key, delivery.key_origin = key.text, key.origin
         delivery.ledger_key = scoped(self._setup.scope, key.text or own_id(received))
 
-    def _read_payload(self, delivery: Delivery) -> None:
+    def _read_payload(self, delivery: Delivery, body: Body) -> None:
         try:
-            delivery.payload = self._setup.handler.payload(delivery.received, delivery.value)
+            delivery.payload = self._setup.handler.payload(body, delivery.value)
         except BaseException as error:  # of the user's own function
             if not is_failure(error):
                 raise
@@ -217,12 +226,14 @@ class Claimer(Stage[Delivery]):
 
 
 def _event_of(delivery: Delivery, answer: Answer) -> Event:
+    if type(answer) is Won:  # nearly always
+        delivery.claim, delivery.fence, delivery.attempt = answer.claim, answer.claim.fence, answer.attempt
+        if answer.notes:
+            delivery.steps = answer.notes
+        if answer.attempt > 2:
+            delivery.unstarted = _unstarted(answer.attempt, answer.notes.get(STARTED, b""))
+        return Event.WON
     match answer:
-        case Won(claim, _, attempt, _, steps):
-            delivery.claim, delivery.fence, delivery.attempt, delivery.steps = claim, claim.fence, attempt, steps
-            if attempt > 2:
-                delivery.unstarted = _unstarted(attempt, steps.get(STARTED, b""))
-            return Event.WON
         case None:
             return Event.LEDGER_DOWN
         case LedgerError():
@@ -238,6 +249,8 @@ def _event_of(delivery: Delivery, answer: Answer) -> Event:
             state = "done" if recorded else "being processed"
             delivery.problem = f"conflict: the key {delivery.key!r} is {state} with another payload"
             return Event.CONFLICT
+        case _:
+            raise AssertionError(f"the ledger answered with {answer!r}")
 
 
 def _unstarted(attempt: int, started: bytes) -> int:

@@ -17,8 +17,8 @@ from semel.consumer.context import Context, Message
 from semel.errors import SemelError
 from semel.ledger import callables
 from semel.ledger.contract import Transaction
-from semel.messages.decoding import Decoder, decoder_for
-from semel.messages.keys import KeyRule, KeySpec, PayloadDigest, PayloadSpec, key_rule, payload_rule
+from semel.messages.decoding import Decoder, decoder_for, is_parsed_json
+from semel.messages.keys import Body, KeyRule, KeySpec, PayloadDigest, PayloadSpec, key_rule, payload_rule
 
 
 class Guarantee(StrEnum):
@@ -52,6 +52,10 @@ class Handler:
     transaction: str | None
     message: str | None
     options: Mapping[str, Any]
+
+    def body_of(self, text: str, value: Any) -> Body:
+        """A body that was decoded into `value`, for its key and its digest: what was parsed is not parsed again."""
+        return Body(text, value) if is_parsed_json(self.decode) and value is not None else Body(text)
 
     @property
     def guarantee(self) -> Guarantee:

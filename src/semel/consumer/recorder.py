@@ -21,8 +21,8 @@ from semel.ledger.contract import Completion, LedgerError, LedgerUnavailable, St
 from semel.telemetry.attempt_log import Step
 
 AT_ONCE: Final = 500
-FEW: Final = 10  # messages; with fewer, it waits for more
-LINGER: Final = 0.004  # seconds: one record for many costs about as much as for one
+FEW: Final = 100  # messages; with fewer, it waits for more
+LINGER: Final = 0.005  # seconds: one record for many costs about as much as for one
 LONGEST_PAUSE: Final = 1.0  # seconds until a record that failed is tried again
 
 Item = tuple[Delivery, Action]

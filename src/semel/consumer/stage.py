@@ -111,15 +111,18 @@ class Threads:
 
 class Stage(Generic[T]):
     """`process` is what a stage does. `at_once`: how many items it takes at a time; `linger`: seconds that it waits for
-    more once there is one; `most_threads`: how many may be at it side by side."""
+    more once there are `linger_from`; `most_threads`: how many may be at it side by side."""
 
     role: ClassVar[str]
 
-    def __init__(self, threads: Threads, *, at_once: int, linger: float = 0.0, most_threads: int = 1) -> None:
+    def __init__(
+        self, threads: Threads, *, at_once: int, linger: float = 0.0, linger_from: int = 1, most_threads: int = 1
+    ) -> None:
         self.inbox: Inbox[T] = Inbox()
         self._threads = threads
         self._at_once = at_once
         self._linger = linger
+        self._linger_from = linger_from
         self._most_threads = most_threads
         self._count = 0
         self._idle = 0
@@ -163,8 +166,8 @@ class Stage(Generic[T]):
                 return []
             try:
                 items = self.inbox.take(self._at_once, IDLE)
-                ends = time.monotonic() + self._linger if items else 0.0
-                while items and len(items) < self._at_once and not self.inbox.closed:
+                ends = time.monotonic() + self._linger
+                while self._linger_from <= len(items) < self._at_once and not self.inbox.closed:
                     left = ends - time.monotonic()
                     if left <= 0:
                         break

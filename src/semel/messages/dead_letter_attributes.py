@@ -121,7 +121,7 @@ def _json(value: str | bytes) -> Any:
 
 def restored(received: Received) -> Received:
     """A message with its own attributes where it had them before they were packed."""
-    if OWN not in received.attributes or not (own := _own_in(received.attributes)):
+    if not received.attributes or OWN not in received.attributes or not (own := _own_in(received.attributes)):
         return received
     attributes = {name: value for name, value in received.attributes.items() if name != OWN} | own
     return Received(received.message_id, received.receipt, received.body, received.system, attributes)

@@ -64,6 +64,11 @@ def decoder_for(annotation: Any) -> Decoder:
     return _with_msgspec(annotation)
 
 
+def is_parsed_json(decoder: Decoder) -> bool:
+    """Whether what it returns is the body as parsed by orjson, nothing added."""
+    return decoder in (_json, _object, _list)
+
+
 def _json(body: str) -> Any:
     try:
         return orjson.loads(body)

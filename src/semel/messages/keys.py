@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 import orjson
@@ -57,8 +57,7 @@ class NoKey(SemelError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """`origin` says where it was read from: "carried", "message-id", "$.order.id", "attribute:order" …"""
 
     text: str
@@ -78,18 +77,18 @@ class Source(Protocol):
 
 
 class Body:
-    """The body as JSON, parsed when first asked for and not again."""
+    """The body as JSON, parsed when first asked for and not again. `parsed`: by somebody else already."""
 
-    __slots__ = ("_parsed", "_text")
+    __slots__ = ("_parsed", "text")
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._parsed: Any = MISSING
+    def __init__(self, text: str, parsed: Any = MISSING) -> None:
+        self.text = text
+        self._parsed: Any = parsed
 
     def parsed(self) -> Any:
         if self._parsed is MISSING:
             try:
-                self._parsed = orjson.loads(self._text)
+                self._parsed = orjson.loads(self.text)
             except orjson.JSONDecodeError:
                 raise NoKey("its body is not JSON") from None
         return self._parsed
@@ -109,8 +108,8 @@ class KeyRule:
         """The whole rule, as the start says it and the ledger remembers it."""
         return f"{PRODUCER_KEY}, else {self.origin}" if isinstance(self.source, _Default) else self.origin
 
-    def resolve(self, received: Received, value: Any) -> Key:
-        """The key of a message, `value` being its decoded body. Raises NoKey."""
+    def resolve(self, received: Received, value: Any, body: Body | None = None) -> Key:
+        """The key of a message, `value` being its body as the handler gets it. Raises NoKey."""
         attributes = received.attributes
         if attributes:
             carried = _attribute(attributes, CARRIED_KEY)
@@ -120,7 +119,7 @@ class KeyRule:
                 named = _attribute(attributes, PRODUCER_KEY)
                 if named:
                     return Key(_fitting(named), PRODUCER_KEY)
-        return Key(_fitting(self.source.read(received, value, Body(received.body))), self.source.origin)
+        return Key(_fitting(self.source.read(received, value, body or Body(received.body))), self.source.origin)
 
 
 def key_rule(spec: KeySpec) -> KeyRule:
@@ -298,7 +297,7 @@ def _fitting(text: str) -> str:
 
 
 PayloadSpec = bool | str | Sequence[str] | Callable[[Any], Any]
-PayloadDigest = Callable[[Received, Any], str]
+PayloadDigest = Callable[[Body, Any], str]  # of a body, and of what the handler gets
 
 
 def payload_rule(spec: PayloadSpec) -> PayloadDigest:
@@ -309,9 +308,9 @@ def payload_rule(spec: PayloadSpec) -> PayloadDigest:
     """
     match spec:
         case True:
-            return lambda received, _value: _digest(_canonical(received.body))
+            return lambda body, _value: _digest(_canonical(body))
         case False:
-            return lambda _received, _value: ""
+            return lambda _body, _value: ""
         case str():
             return _of_fields([spec])
         case tuple() | list() if spec and all(isinstance(path, str) for path in spec):
@@ -327,11 +326,11 @@ def payload_rule(spec: PayloadSpec) -> PayloadDigest:
 def _of_fields(texts: Sequence[str]) -> PayloadDigest:
     paths = [JsonPath.parse(text) for text in texts]
 
-    def digest(received: Received, _value: Any) -> str:
+    def digest(body: Body, _value: Any) -> str:
         try:
-            parsed = orjson.loads(received.body)
-        except orjson.JSONDecodeError:
-            return _digest(received.body.encode("utf-8", "surrogatepass"))
+            parsed = body.parsed()
+        except NoKey:
+            return _digest(body.text.encode("utf-8", "surrogatepass"))
         found = [path.find(parsed) for path in paths]
         return _digest(orjson.dumps([[] if one is MISSING else [one] for one in found], option=orjson.OPT_SORT_KEYS))
 
@@ -339,7 +338,7 @@ def _of_fields(texts: Sequence[str]) -> PayloadDigest:
 
 
 def _of_function(function: Callable[[Any], Any]) -> PayloadDigest:
-    def digest(_received: Received, value: Any) -> str:
+    def digest(_body: Body, value: Any) -> str:
         found = function(value)
         match found:
             case None:
@@ -355,14 +354,14 @@ def _of_function(function: Callable[[Any], Any]) -> PayloadDigest:
     return digest
 
 
-def _canonical(body: str) -> bytes:
+def _canonical(body: Body) -> bytes:
     """The body's bytes, written in one way only if it is JSON. With numbers that would be rounded it stays as it is."""
-    if not MANY_DIGITS.search(body):
+    if not MANY_DIGITS.search(body.text):
         try:
-            return orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS)
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            return orjson.dumps(body.parsed(), option=orjson.OPT_SORT_KEYS)
+        except (NoKey, orjson.JSONEncodeError):
             pass
-    return body.encode("utf-8", "surrogatepass")
+    return body.text.encode("utf-8", "surrogatepass")
 
 
 def _digest(data: bytes) -> str:

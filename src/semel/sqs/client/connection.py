@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
+import struct
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -34,11 +36,12 @@ class Malformed(OSError):
 class Connection:
     """Used by one thread at a time; only `interrupt` may be called from another."""
 
-    __slots__ = ("_sock", "_timeout", "heard", "idle_since", "reusable", "used")
+    __slots__ = ("_is_plain", "_sock", "_timeout", "heard", "idle_since", "reusable", "used")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._timeout = -1.0
+        self._is_plain = not isinstance(sock, ssl.SSLSocket)
         self.heard = False
         self.used = False
         self.reusable = True
@@ -46,11 +49,29 @@ class Connection:
 
     def exchange(self, request: bytes, timeout: float) -> Answer:
         """Raises OSError when the connection breaks, TimeoutError when nothing comes for `timeout` seconds."""
-        sock = self._sock
         if timeout != self._timeout:
-            sock.settimeout(timeout)
-            self._timeout = timeout
+            self._set_timeout(timeout)
         self.heard = self.reusable = False
+        try:
+            return self._exchange(request)
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
+
+    def _set_timeout(self, timeout: float) -> None:
+        """Python's own timeouts poll a socket before each call, and take its lock twice as often: where there is no TLS
+        the kernel keeps the time."""
+        self._timeout = timeout
+        if not self._is_plain:
+            self._sock.settimeout(timeout)
+            return
+        self._sock.settimeout(None)
+        microseconds = max(1, round(timeout * 1_000_000))
+        value = struct.pack("@ll", *divmod(microseconds, 1_000_000))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def _exchange(self, request: bytes) -> Answer:
+        sock = self._sock
         sock.sendall(request)
         data = sock.recv(_BITE)
         if not data:
