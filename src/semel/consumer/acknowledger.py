@@ -5,39 +5,37 @@ A delete that fails does no harm: the next delivery finds its key done, and is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
+from semel.consumer.in_flight import InFlight
 from semel.consumer.lifecycle import Event
-from semel.consumer.queue_setup import QueueSetup
-from semel.consumer.reporter import Reporter
 from semel.consumer.stage import Stage, Threads
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
 from semel.telemetry.attempt_log import Step
 
 CALL: Final = 10  # messages
-MOST_THREADS: Final = 8
+MOST_THREADS: Final = 16
 DELETE_LINGER: Final = 0.2  # seconds
 FIFO_DELETE_LINGER: Final = 0.005  # until its message is deleted, a group is locked
 RETURN_LINGER: Final = 0.05
-
-Apply = Callable[[Event, Sequence[Delivery]], None]
 
 
 class Acknowledger(Stage[Delivery]):
     role = "delete"
 
-    def __init__(self, setup: QueueSetup, reporter: Reporter, threads: Threads, apply: Apply) -> None:
+    def __init__(self, in_flight: InFlight, threads: Threads) -> None:
+        setup = in_flight.setup
         linger = setup.delete_linger
         if linger is None:
             linger = FIFO_DELETE_LINGER if setup.fifo else DELETE_LINGER
         super().__init__(threads, at_once=CALL, linger=linger, most_threads=MOST_THREADS)
         self._setup = setup
-        self._reporter = reporter
-        self._apply = apply
+        self._reporter = in_flight.reporter
+        self._in_flight = in_flight
 
     def process(self, items: Sequence[Delivery]) -> None:
         setup, metrics = self._setup, self._setup.metrics
@@ -49,7 +47,7 @@ class Acknowledger(Stage[Delivery]):
             failures = [Failure(error.code, str(error))] * len(items)
         setup.tools.crash("after_delete")
         now = setup.tools.monotonic()
-        self._apply(Event.DELETED, items)
+        self._in_flight.apply(Event.DELETED, items)
         deleted = [delivery for delivery, failure in zip(items, failures, strict=True) if failure is None]
         metrics.deleted.add(len(deleted))
         metrics.start_to_deleted.observe_all([now - d.started_at for d in deleted if d.started_at])
@@ -68,22 +66,17 @@ class Acknowledger(Stage[Delivery]):
 
 class Returner(Stage[tuple[Delivery, int]]):
     """Sets how long messages stay hidden: until their next attempt, or not at all. If that fails they come back when
-    their visibility timeout ends: later, not never. `on_returned(delivery, seconds)` hears of what failed."""
+    their visibility timeout ends: later, not never."""
 
     role = "return"
 
-    def __init__(
-        self,
-        setup: QueueSetup,
-        reporter: Reporter,
-        threads: Threads,
-        on_returned: Callable[[Delivery, float], None],
-    ) -> None:
+    def __init__(self, in_flight: InFlight, threads: Threads) -> None:
+        setup = in_flight.setup
         linger = RETURN_LINGER if setup.delete_linger is None else setup.delete_linger
         super().__init__(threads, at_once=CALL, linger=linger, most_threads=MOST_THREADS)
         self._setup = setup
-        self._reporter = reporter
-        self._on_returned = on_returned
+        self._reporter = in_flight.reporter
+        self._on_returned = in_flight.returned
 
     def process(self, items: Sequence[tuple[Delivery, int]]) -> None:
         setup = self._setup

@@ -55,8 +55,8 @@ class QueueConsumer:
         threads = Threads(setup.name, on_fatal, tools.monotonic)
         self.scheduler = Scheduler(setup)
         self.in_flight = InFlight(setup, self.reporter, self.scheduler, on_received, on_returned)
-        self.acknowledger = Acknowledger(setup, self.reporter, threads, self.in_flight.apply)
-        self.returner = Returner(setup, self.reporter, threads, self.in_flight.returned)
+        self.acknowledger = Acknowledger(self.in_flight, threads)
+        self.returner = Returner(self.in_flight, threads)
         self.recorder = Recorder(self.in_flight, threads)
         self.dead_letter_sender = DeadLetterSender(self.in_flight, threads)
         self.in_flight.inboxes = Inboxes(

@@ -1,6 +1,7 @@
 """The head of the line: polls the queue and puts what comes into the claimer's inbox.
 
-The number of polls under way grows while they come back full, and shrinks to one when they come back empty.
+The number of polls under way grows while they come back full and the claimer has little to do, and shrinks to one when
+they come back empty.
 
 Polls belong to a generation, which shares one `Cancel`. Pausing, stopping and the watchdog end a generation; a new one
 begins only under the lock, and only if the queue is neither paused nor stopping. So whichever of them comes first, none
@@ -31,8 +32,10 @@ from semel.sqs.errors import (
 )
 
 CALL: Final = 10  # messages
-MOST_THREADS: Final = 10
+MOST_THREADS: Final = 24
+MANY: Final = 100  # messages that wait to be claimed: one poll fewer will do
 BACKLOG: Final = 5_000  # deletes waiting for SQS at which receiving pauses
+FEW: Final = 20  # messages that wait to be claimed: another poll may be needed
 TICK: Final = 1.0
 PROBE: Final = "semel/probe"  # a key that no message has
 
@@ -209,13 +212,14 @@ class Receiver:
                 )
 
     def _leaves(self, came: int, slots: int) -> bool:
-        """Grow while receives come back full and slots are free; shrink to one when they come back empty."""
-        admission = self._in_flight.admission
+        """Grow while receives come back full, slots are free and the claimer waits for messages. Shrink when they pile
+        up there, and to one when receives come back empty."""
+        admission, waiting = self._in_flight.admission, len(self._claimer)
         with self._lock:
-            if came == 0:
+            if came == 0 or waiting > MANY:
                 return self.count > 1
             most = max(1, min(MOST_THREADS, -(-admission.count // CALL)))
-            grow = came >= slots and admission.free > 0 and self.count < most
+            grow = came >= slots and admission.free > 0 and waiting <= FEW and self.count < most
         if grow and not self._in_flight.stopping:
             self.add_thread()
         return False

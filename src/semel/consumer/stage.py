@@ -177,7 +177,9 @@ class Stage(Generic[T]):
         finally:
             with self._lock:
                 self._idle -= 1
-                grow = not self._idle and self._count < self._most_threads and len(self.inbox) >= self._at_once
+                # The more threads there are, the more must wait: they compete for Python's lock.
+                many = self._at_once * max(1, self._count // 2)
+                grow = not self._idle and self._count < self._most_threads and len(self.inbox) >= many
         if grow:
             self._add_thread()
         return items
