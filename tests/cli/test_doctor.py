@@ -86,7 +86,7 @@ def doctor(*arguments: str) -> int:
 def test_every_option_reaches_the_examination(room: Room) -> None:
     words = """
         --log a b --log c --map id=.m,time=.t,event=.e --events started=begin --queue orders http://x/1/q
-        --metrics m.json orders=o.json --from 2h --to now --ledger redis://r --ledger-keep 14d
+        --metrics m.json orders=o.json --from 2h --to now --ledger redis://r --ledger-retention 14d
         --alarms alarms.json --visibility 30s --visibility orders=2m --read-timeout 70 --probe
         --endpoint-url http://e --region eu-west-1 --profile p --master local[3] --cores 2
     """
@@ -101,7 +101,7 @@ def test_every_option_reaches_the_examination(room: Room) -> None:
         "since": NOW - 7_200,
         "until": NOW,
         "ledger": "redis://r",
-        "ledger_keep": 14 * 86_400.0,
+        "ledger_retention": 14 * 86_400.0,
         "alarms": "alarms.json",
         "visibility": {"": 30.0, "orders": 120.0},
         "read_timeout": 70.0,
@@ -275,7 +275,7 @@ def test_without_the_extra_for_spark_no_work_begins_and_the_pip_line_is_told(
         ("--log a --visibility orders=", "--visibility"),
         ("--log a --visibility 0", "above 0"),
         ("--log a --cores 0", "--cores 0"),
-        ("--log a --ledger-keep 3d", "--ledger-keep is for --ledger"),
+        ("--log a --ledger-retention 3d", "--ledger-retention is for --ledger"),
         ("--queue q --rule no-such-rule", "--rule no-such-rule"),
         ("--log a --output /no/such/folder/report.html", "/no/such/folder"),
         ("--log a --watch --format html", "--output"),

@@ -187,7 +187,7 @@ def test_without_a_dead_letter_queue_the_retention_of_the_queue_counts(broker: E
 def test_the_ledgers_own_retention_counts_where_no_handler_sets_one(
     broker: EmbeddedBroker, orders: Queue, tmp_path: Path
 ) -> None:
-    with Ledger.connect(f"sqlite:///{tmp_path}/short.db", keep=1.0 * DAY) as ledger:
+    with Ledger.connect(f"sqlite:///{tmp_path}/short.db", retention=1.0 * DAY) as ledger:
         (warning,) = warned(shop(endpoint_url=broker.url), ledger)
         assert "the ledger keeps keys for 1d" in warning
         assert warned(shop(endpoint_url=broker.url, retention="14d"), ledger) == []

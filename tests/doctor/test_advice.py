@@ -123,14 +123,14 @@ def test_a_shorter_retention_has_no_command_while_the_queue_has_messages() -> No
 
 
 def test_the_ledger_remembers_for_both_retentions_together() -> None:
-    found = advised(case(state=state(), ledger=ledger(keep=DAY)))["ledger memory"]
+    found = advised(case(state=state(), ledger=ledger(retention=DAY)))["ledger memory"]
     assert (found.value, found.now, found.changes) == ("18 days", "1 day", True)
     assert advised(case(ledger=ledger()))["ledger memory"].value == "28 days"
-    assert not advised(case(state=state(), ledger=ledger(keep=28 * DAY)))["ledger memory"].changes
+    assert not advised(case(state=state(), ledger=ledger(retention=28 * DAY)))["ledger memory"].changes
 
 
 def test_a_queue_on_which_all_is_well_is_left_as_it_is() -> None:
-    well = case(behaviour=behaviour(), state=state(), ledger=ledger(keep=28 * DAY))
+    well = case(behaviour=behaviour(), state=state(), ledger=ledger(retention=28 * DAY))
     assert [one.setting for one in advice.advise(well) if one.changes] == []
 
 

@@ -15,7 +15,7 @@ def test_a_redis_that_evicts_is_seen_and_the_cure_ends_it() -> None:
 
     with redis.running("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
         seen = ledgers.look(server.url, 86_400.0)
-        assert (seen.eviction, seen.keep, seen.problem) == ("allkeys-lru", 86_400.0, None)
+        assert (seen.eviction, seen.retention, seen.problem) == ("allkeys-lru", 86_400.0, None)
         (command,) = found("ledger-evicts", case(ledger=seen)).cure.cli
         program, option, address, *words = command.split()
         assert (program, option, address) == ("redis-cli", "-u", server.url)
@@ -55,7 +55,7 @@ def test_a_redis_that_is_away_is_a_problem_and_no_error() -> None:
 )
 def test_of_other_stores_what_was_said_is_what_is_known(url: str, where: str) -> None:
     seen = ledgers.look(url, 60.0)
-    assert (seen.where, seen.keep, seen.eviction, seen.problem) == (where, 60.0, None, None)
+    assert (seen.where, seen.retention, seen.eviction, seen.problem) == (where, 60.0, None, None)
 
 
 def test_what_is_no_address_of_a_ledger_is_refused() -> None:

@@ -342,7 +342,7 @@ def test_a_queue_on_which_all_is_well_has_no_finding() -> None:
         behaviour=behaviour(batch_fill=7.0),
         state=state(),
         series=flow(100, 100, in_flight=3.0, visible=0.0, oldest=1.0, empty_receives=3.0, sent=100.0),
-        ledger=ledger(keep=28 * 86_400.0, eviction="noeviction"),
+        ledger=ledger(retention=28 * 86_400.0, eviction="noeviction"),
         dlq_alarmed=True,
     )
     assert [rule.look(well) for rule in ALL if rule.look(well) is not None] == []

@@ -236,13 +236,13 @@ def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_a
 
 
 def test_a_ledger_that_forgets_before_the_queue_does_is_critical() -> None:
-    finding = found("ledger-forgets", case(state=state(), ledger=ledger(keep=1 * DAY)))
+    finding = found("ledger-forgets", case(state=state(), ledger=ledger(retention=1 * DAY)))
     assert finding.severity is Severity.CRITICAL
     assert "remembers for 1 day; orders keeps messages for 4 days, with its dead-letter queue 18 days" in finding.seen
-    assert found("ledger-forgets", case(state=state(), ledger=ledger(keep=5 * DAY))).severity is Severity.WARNING
-    assert look("ledger-forgets", case(state=state(), ledger=ledger(keep=18 * DAY))) is None
+    assert found("ledger-forgets", case(state=state(), ledger=ledger(retention=5 * DAY))).severity is Severity.WARNING
+    assert look("ledger-forgets", case(state=state(), ledger=ledger(retention=18 * DAY))) is None
     assert look("ledger-forgets", case(state=state(), ledger=ledger())) is None
-    assert "28 days" in found("ledger-forgets", case(ledger=ledger(keep=20 * DAY))).seen
+    assert "28 days" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).seen
 
 
 def test_a_redis_that_evicts_is_critical() -> None:

@@ -25,8 +25,8 @@ class Known:
 
 
 class Model:
-    def __init__(self, keep: float) -> None:
-        self.keep = keep
+    def __init__(self, retention: float) -> None:
+        self.retention = retention
         self.now = 0.0
         self.keys: dict[str, Known] = {}
 
@@ -74,7 +74,7 @@ class Model:
 
     def _lease(self, known: Known, lease: float) -> None:
         known.lease_ends = self.now + lease
-        known.expires = self.now + max(self.keep, lease)
+        known.expires = self.now + max(self.retention, lease)
 
     def extend(self, claim: Claim, lease: float) -> bool:
         known = self.held(claim)
@@ -86,7 +86,7 @@ class Model:
         known = self.held(claim)
         if known is not None:
             known.notes[name] = value
-            known.expires = max(self.now + self.keep, known.lease_ends)
+            known.expires = max(self.now + self.retention, known.lease_ends)
         return known is not None
 
     def record(self, finish: Completion) -> bool:
@@ -95,21 +95,21 @@ class Model:
             known = self.find(finish.claim.key)
             return known is not None and (known.fence, known.status) == (finish.claim.fence, finish.status)
         known.status, known.result, known.notes = finish.status, finish.result, {}
-        known.expires = self.now + (self.keep if finish.keep is None else finish.keep)
+        known.expires = self.now + (self.retention if finish.retention is None else finish.retention)
         return True
 
     def release(self, claim: Claim, tried: bool) -> bool:
         known = self.held(claim)
         if known is not None:
             known.status, known.attempt = Status.FREE, known.attempt - (0 if tried else 1)
-            known.expires = self.now + self.keep
+            known.expires = self.now + self.retention
         return known is not None
 
     def forget(self, keys: set[str]) -> int:
         known = [found for found in map(self.find, keys) if found is not None]
         for it in known:
             it.status, it.attempt, it.payload, it.source, it.result, it.notes = Status.FREE, 0, "", "", b"", {}
-            it.expires = self.now + self.keep
+            it.expires = self.now + self.retention
         return len(known)
 
     def expired(self) -> Iterator[str]:

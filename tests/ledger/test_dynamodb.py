@@ -102,7 +102,7 @@ class TestTheTable:
     def test_an_item_is_dropped_only_some_time_after_it_has_expired(
         self, ledger: DynamoLedger, client: Any, table: str
     ) -> None:
-        ledger.keep = 600
+        ledger.retention = 600
         assert finish(ledger, win(ledger, "a").claim)
         item = client.get_item(TableName=table, Key={"pk": {"S": "key#a"}})["Item"]
         assert int(item["expires"]["N"]) == pytest.approx(entry(ledger, "a").expires + 600, abs=1)
@@ -110,16 +110,16 @@ class TestTheTable:
 
 class TestTheAddress:
     def test_its_options_are_read(self, dynamodb_server: Server, table: str) -> None:
-        url = f"dynamodb://{table}?region=eu-west-1&endpoint={dynamodb_server.url}&create=1&keep=60&workers=2"
+        url = f"dynamodb://{table}?region=eu-west-1&endpoint={dynamodb_server.url}&create=1&retention=60&workers=2"
         with Ledger.connect(url, session=dynamodb_server.session()) as ledger:
-            assert ledger.keep == 60
+            assert ledger.retention == 60
             assert isinstance(ask(ledger, "a"), Won)
 
     @pytest.mark.parametrize(
-        "url", ["dynamodb://t?keep=soon", "dynamodb://t?create=perhaps", "dynamodb://t?colour=red"]
+        "url", ["dynamodb://t?retention=soon", "dynamodb://t?create=perhaps", "dynamodb://t?colour=red"]
     )
     def test_one_that_cannot_be_read_is_an_error_that_names_it(self, url: str) -> None:
-        with pytest.raises(LedgerError, match=r"keep|create|colour"):
+        with pytest.raises(LedgerError, match=r"retention|create|colour"):
             DynamoLedger.from_url(url)
 
     def test_one_without_a_table_is_an_error(self) -> None:
@@ -159,7 +159,7 @@ class TestRoundTrips:
         assert sent == ["PutItem"] * 3 + ["UpdateItem", "PutItem"]
 
     def test_two_win_a_key_that_is_known(self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]) -> None:
-        ledger.keep = 600
+        ledger.retention = 600
         claim = win(ledger, "a", source="s1", claimant="me").claim
         assert win(ledger, "a", source="s1", claimant="me").claim == claim  # again: the answer was lost
         assert ledger.release([claim]) == [True]
@@ -228,7 +228,7 @@ class TestOneKey:
             assert ask(ledger, f"key-{n}") == Done(f"key-{n}", Status.DONE, b"0")
 
     def test_its_new_life_after_it_has_expired_knows_no_notes(self, ledger: DynamoLedger, clock_offset: Shift) -> None:
-        ledger.keep = 600
+        ledger.retention = 600
         claim = win(ledger, "a", payload="p").claim
         assert ledger.save_step(claim, "step", b"1")
         clock_offset.advance(601)

@@ -134,7 +134,7 @@ class TestOnce:
     def test_a_result_is_remembered_for_as_long_as_asked(self, ledger: Ledger, clock: Shift) -> None:
         ran = []
 
-        @idempotent(ledger, key="number", keep=60)
+        @idempotent(ledger, key="number", retention=60)
         def work(number: int) -> int:
             ran.append(number)
             return len(ran)

@@ -187,10 +187,10 @@ class TestAnOpenTransaction:
 
     def test_is_passed_by_when_the_ledger_is_purged(self, make: Make, ledger: Ledger) -> None:
         shift = Shift()
-        later = make(clock=shift, keep=60)
+        later = make(clock=shift, retention=60)
         claims = [win(ledger, f"key-{n}").claim for n in range(5)]
         with ledger.transaction() as tx:
-            tx.record([Completion(claims[2], keep=10)])
+            tx.record([Completion(claims[2], retention=10)])
             shift.advance(29 * 86_400)
             assert later.purge() == 4
             assert later.purge() == 0
@@ -539,7 +539,7 @@ class TestDurability:
 
     def test_a_key_that_was_purged_and_comes_back_goes_on_with_a_higher_fence(self, make: Make) -> None:
         shift = Shift()
-        ledger = make(keep=60, clock=shift)
+        ledger = make(retention=60, clock=shift)
         for fence in (1, 2, 3):
             claim = win(ledger, "key").claim
             assert claim.fence == fence
@@ -552,7 +552,7 @@ class TestDurability:
         self, make: Make, postgres_server: Server, schema: str
     ) -> None:
         shift = Shift()
-        ledger = make(keep=60, clock=shift, lock_timeout=30.0)
+        ledger = make(retention=60, clock=shift, lock_timeout=30.0)
         for key in ("key", "key", "other"):
             ledger.release([win(ledger, key).claim])
         shift.advance(61)
@@ -573,8 +573,8 @@ class TestDurability:
         assert finish(ledger, Claim("key", 3))
 
     def test_an_endless_keep_is_a_time_that_can_be_stored(self, make: Make) -> None:
-        ledger = make(keep=float("inf"))
-        assert ledger.record([Completion(win(ledger, "key").claim, keep=float("inf"))]) == [True]
+        ledger = make(retention=float("inf"))
+        assert ledger.record([Completion(win(ledger, "key").claim, retention=float("inf"))]) == [True]
         assert ask(ledger, "key") == Done("key", Status.DONE)
 
 

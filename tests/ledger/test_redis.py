@@ -127,15 +127,15 @@ class TestDoors:
             RedisLedger("redis://127.0.0.1:1/0", prefix=prefix)
 
     def test_options_can_be_part_of_the_address(self, redis_server: Server, prefix: str) -> None:
-        with Ledger.connect(f"{redis_server.url}?prefix={prefix}&keep=60&timeout=3") as ledger:
-            assert ledger.keep == 60
+        with Ledger.connect(f"{redis_server.url}?prefix={prefix}&retention=60&timeout=3") as ledger:
+            assert ledger.retention == 60
             win(ledger, "a")
         with Ledger.connect(redis_server.url.replace("redis:", "valkey:"), prefix=prefix) as again:
             assert isinstance(ask(again, "a"), Held)
 
     def test_an_option_that_cannot_be_read_is_named(self, redis_server: Server) -> None:
-        with pytest.raises(LedgerError, match="keep='soon'"):
-            RedisLedger.from_url(f"{redis_server.url}?keep=soon")
+        with pytest.raises(LedgerError, match="retention='soon'"):
+            RedisLedger.from_url(f"{redis_server.url}?retention=soon")
 
 
 class TestTheServerGoesOn:
@@ -199,7 +199,7 @@ class TestTheData:
     def test_the_server_drops_a_key_some_time_after_it_has_expired(
         self, ledger: RedisLedger, client: redis.Redis, prefix: str
     ) -> None:
-        ledger.keep = 600
+        ledger.retention = 600
         assert finish(ledger, win(ledger, "a").claim)
         (name,) = names(client, prefix)
         assert 1_100_000 < client.pttl(name) <= 1_200_000
@@ -208,7 +208,7 @@ class TestTheData:
     def test_a_claim_is_not_dropped_while_its_lease_runs(
         self, ledger: RedisLedger, client: redis.Redis, prefix: str
     ) -> None:
-        ledger.keep = 1
+        ledger.retention = 1
         win(ledger, "a", lease=3_600)
         (name,) = names(client, prefix)
         assert client.pttl(name) > 3_600_000
@@ -216,7 +216,7 @@ class TestTheData:
     def test_a_new_life_after_a_key_has_expired_knows_no_notes(
         self, redis_server: Server, prefix: str, clock_offset: Shift
     ) -> None:
-        with RedisLedger(redis_server.url, prefix=prefix, keep=600, clock=clock_offset) as ledger:
+        with RedisLedger(redis_server.url, prefix=prefix, retention=600, clock=clock_offset) as ledger:
             assert ledger.save_step(win(ledger, "a", payload="p").claim, "step", b"1")
             clock_offset.advance(601)
             assert win(ledger, "a", payload="q").notes == {}

@@ -235,7 +235,7 @@ class TestTroubleWithTheFile:
             SqliteLedger(str(file))
         assert file.read_bytes() == before
 
-    @pytest.mark.parametrize("options", [{"synchronous": "SOMETIMES"}, {"keep": 0}])
+    @pytest.mark.parametrize("options", [{"synchronous": "SOMETIMES"}, {"retention": 0}])
     def test_options_that_make_no_sense_are_refused(self, path: str, options: Any) -> None:
         with pytest.raises(LedgerError):
             SqliteLedger(path, **options)
@@ -261,7 +261,7 @@ class TestSchema:
     def test_a_ledger_of_the_first_version_is_brought_up_with_all_that_is_in_it(
         self, path: str, clock_offset: Shift
     ) -> None:
-        with SqliteLedger(path, keep=60) as ledger:
+        with SqliteLedger(path, retention=60) as ledger:
             win(ledger, "a", lease=10)
             with ledger.transaction() as tx:
                 tx.send("receipts", "a")
@@ -446,7 +446,7 @@ class TestPurge:
     def test_it_finds_what_has_expired_by_an_index_and_commits_in_small_parts(
         self, path: str, clock_offset: Shift
     ) -> None:
-        with SqliteLedger(path, keep=60, clock=clock_offset) as ledger:
+        with SqliteLedger(path, retention=60, clock=clock_offset) as ledger:
             for start in range(0, 1_200, 400):
                 ledger.claim([ClaimRequest(str(start + n)) for n in range(400)], claimant="me", lease=LEASE)
             clock_offset.advance(61)
@@ -460,7 +460,7 @@ class TestPurge:
     def test_rows_that_were_kept_for_longer_are_looked_at_once_and_then_left(
         self, path: str, clock_offset: Shift
     ) -> None:
-        with SqliteLedger(path, keep=60, clock=clock_offset) as ledger:
+        with SqliteLedger(path, retention=60, clock=clock_offset) as ledger:
             results = ledger.claim([ClaimRequest(str(n)) for n in range(1_200)], claimant="me", lease=LEASE)
             claims = [result.claim for result in results if isinstance(result, Won)]
             clock_offset.advance(30)
@@ -496,8 +496,8 @@ class TestAddresses:
     ) -> None:
         (tmp_path / "a" / "folder b").mkdir(parents=True)
         monkeypatch.chdir(tmp_path)
-        with SqliteLedger.from_url(url, keep=60) as ledger:
-            assert (ledger.path, ledger.keep) == (path, 60)
+        with SqliteLedger.from_url(url, retention=60) as ledger:
+            assert (ledger.path, ledger.retention) == (path, 60)
             win(ledger, "a")
         assert path == ":memory:" or (tmp_path / path).exists()
 

@@ -47,7 +47,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--from", dest="since", metavar="TIME", help="not before: 2026-11-15T08:00Z, or 3d, 2h ago")
     group.add_argument("--to", dest="until", metavar="TIME", help="not after; now")
     group.add_argument("--ledger", metavar="URL", help="the ledger of the queues' consumers")
-    group.add_argument("--ledger-keep", metavar="TIME", help="for how long it remembers, such as 14d")
+    group.add_argument("--ledger-retention", metavar="TIME", help="for how long it remembers, such as 14d")
     group.add_argument("--alarms", metavar="FILE", help="what `aws cloudwatch describe-alarms` prints")
     group.add_argument(
         "--visibility", action="append", default=[], metavar="[QUEUE=]TIME", help="where neither logs nor SQS tell it"
@@ -102,7 +102,9 @@ def _request(given: argparse.Namespace, now: float) -> Request:
         since=since,
         until=until,
         ledger=given.ledger,
-        ledger_keep=_option("--ledger-keep", given.ledger_keep, seconds) if given.ledger_keep else None,
+        ledger_retention=_option("--ledger-retention", given.ledger_retention, seconds)
+        if given.ledger_retention
+        else None,
         alarms=given.alarms,
         visibility=visibilities(given.visibility),
         read_timeout=span("--read-timeout", given.read_timeout),
@@ -132,8 +134,8 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
     ):
         if value and not getattr(given, needs):
             raise UsageError(f"{option} is for --{needs}, which is not given")
-    if given.ledger_keep and not given.ledger:
-        raise UsageError("--ledger-keep is for --ledger, which is not given")
+    if given.ledger_retention and not given.ledger:
+        raise UsageError("--ledger-retention is for --ledger, which is not given")
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--from {given.since} is not before --to {given.until}")
     if given.cores is not None and given.cores < 1:

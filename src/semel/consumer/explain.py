@@ -44,7 +44,7 @@ def _handler(setup: QueueSetup, ledger: Ledger) -> dict[str, Any]:
         for name, option in OPTIONS.items()
     }
     if setup.settings.retention is None:
-        settings["retention"] |= {"value": ledger.keep, "source": "ledger"}
+        settings["retention"] |= {"value": ledger.retention, "source": "ledger"}
     return {
         "queue": setup.name,
         "handler": setup.handler.name,

@@ -27,7 +27,7 @@ def update(rules: Mapping[str, str], ledger: Ledger, claimant: str) -> dict[str,
         results = ledger.claim([ClaimRequest(keys[scope]) for scope in changed], claimant=claimant, lease=_LEASE)
         ledger.record(
             [
-                Completion(result.claim, result=rule.encode(), keep=_RETENTION)
+                Completion(result.claim, result=rule.encode(), retention=_RETENTION)
                 for rule, result in zip(changed.values(), results, strict=True)
                 if isinstance(result, Won)  # if not, another worker is recording it
             ]

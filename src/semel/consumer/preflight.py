@@ -78,7 +78,7 @@ def _no_dead_letter_queue(setup: QueueSetup) -> str | None:
 
 
 def _retention_is_short(setup: QueueSetup, ledger: Ledger) -> str | None:
-    retention = ledger.keep if setup.settings.retention is None else setup.settings.retention
+    retention = ledger.retention if setup.settings.retention is None else setup.settings.retention
     if retention >= MAX_REDELIVERY:  # no queue needs more: no call to SQS
         return None
     of_queue = _retention_of(setup.queue)

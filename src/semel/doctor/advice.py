@@ -263,7 +263,7 @@ def ledger_memory(case: Case) -> float:
 def _ledger_memory(case: Case) -> Advice | None:
     if case.ledger is None or (case.state is not None and case.state.sources):
         return None
-    wanted, now = ledger_memory(case), case.ledger.keep
+    wanted, now = ledger_memory(case), case.ledger.retention
     return Advice(
         queue=case.queue,
         setting="ledger memory",

@@ -58,7 +58,7 @@ class Request:
     since: float | None = None
     until: float | None = None
     ledger: str | None = None
-    ledger_keep: float | None = None
+    ledger_retention: float | None = None
     alarms: str | None = None
     visibility: Mapping[str, float] = field(default_factory=dict)
     read_timeout: float = 60.0
@@ -174,7 +174,7 @@ def _beside(request: Request, say: Say) -> _Beside:
     if request.metrics:
         say("reading metrics")
     series = metrics.load_all(request.metrics, queues=request.queues, notes=notes)
-    ledger = None if request.ledger is None else ledgers.look(request.ledger, request.ledger_keep)
+    ledger = None if request.ledger is None else ledgers.look(request.ledger, request.ledger_retention)
     alarmed = None if request.alarms is None else alarms.read_existing(request.alarms)
     return _Beside(
         {state.queue: state for state in states}, {one.queue: one for one in series}, ledger, alarmed, tuple(notes)

@@ -17,8 +17,8 @@ _PATIENCE: Final = 5.0
 _POLICY: Final = "maxmemory-policy"
 
 
-def look(url: str, keep: float | None = None) -> LedgerState:
-    """The ledger at this address; `keep` is for how many seconds it remembers, as its user says."""
+def look(url: str, retention: float | None = None) -> LedgerState:
+    """The ledger at this address; `retention` is for how many seconds it remembers, as its user says."""
     scheme = url.partition("://")[0]
     if "://" not in url or scheme not in (*_REDIS, *_OTHERS):
         raise DoctorError(
@@ -27,9 +27,9 @@ def look(url: str, keep: float | None = None) -> LedgerState:
         )
     where = without_password(url)
     if scheme not in _REDIS:
-        return LedgerState(where=where, keep=keep)
+        return LedgerState(where=where, retention=retention)
     eviction, problem = _eviction(url)
-    return LedgerState(where=where, keep=keep, eviction=eviction, problem=problem)
+    return LedgerState(where=where, retention=retention, eviction=eviction, problem=problem)
 
 
 def without_password(url: str) -> str:

@@ -278,7 +278,7 @@ class LedgerState:
     """What is known of the ledger that the consumers of a queue use."""
 
     where: str
-    keep: float | None = None  # seconds for which it remembers
+    retention: float | None = None  # seconds for which it remembers
     eviction: str | None = None  # Redis' maxmemory-policy
     problem: str | None = None
 

@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 DAY: Final = 86_400.0
 # SQS cannot redeliver past the retention of the source plus that of the dead-letter queue: 14 days each at most.
-KEEP: Final = 28 * DAY
+RETENTION: Final = 28 * DAY
 MAX_KEY: Final = 1_024  # bytes of UTF-8
 MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all the notes of one key together
 
@@ -129,12 +129,12 @@ ClaimResult = Won | Done | Held | Conflict
 
 @value
 class Completion:
-    """What became of a claim. `keep`: seconds to remember it for; None is the ledger's own `keep`."""
+    """What became of a claim. `retention`: seconds to remember it for; None is the ledger's own `retention`."""
 
     claim: Claim
     status: Status = Status.DONE  # or REJECTED
     result: bytes = b""
-    keep: float | None = None
+    retention: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class Ledger(ABC):
     """
 
     transactional: bool = False  # whether `transaction` works
-    keep: float = KEEP
+    retention: float = RETENTION
     clock: Clock = staticmethod(own_clock)
 
     @staticmethod
@@ -318,7 +318,7 @@ class Ledger(ABC):
 
 
 def check_requests(requests: Sequence[ClaimRequest], claimant: str, lease: float) -> None:
-    """Refuse what no store could keep, before any of them sees it."""
+    """Refuse what no store could retention, before any of them sees it."""
     check_lease(lease)
     if not claimant:
         raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")

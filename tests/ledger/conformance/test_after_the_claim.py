@@ -110,8 +110,8 @@ class TestRecord:
 
     def test_a_record_is_kept_for_as_long_as_it_asks(self, ledger: Ledger, clock_offset: Shift) -> None:
         short, long, usual = (win(ledger, key).claim for key in ("short", "long", "usual"))
-        keep = ledger.keep
-        finishes = [Completion(short, keep=60), Completion(long, keep=2 * keep), Completion(usual)]
+        keep = ledger.retention
+        finishes = [Completion(short, retention=60), Completion(long, retention=2 * keep), Completion(usual)]
         assert ledger.record(finishes) == [True, True, True]
         clock_offset.advance(61)
         assert [type(ask(ledger, key)) for key in ("short", "long", "usual")] == [Won, Done, Done]
@@ -267,7 +267,7 @@ class TestAZombie:
     def test_changes_nothing_once_the_key_has_expired(
         self, make_ledger: Opener, clock_offset: Shift, zombie: Callable[[Ledger, Claim], bool]
     ) -> None:
-        ledger = make_ledger(keep=600)
+        ledger = make_ledger(retention=600)
         old = win(ledger, "a").claim
         clock_offset.advance(601)
         new = win(ledger, "a")
@@ -280,7 +280,7 @@ class TestFencesOnlyGrow:
     def test_through_release_takeover_forget_rejection_and_expiry(
         self, make_ledger: Opener, clock_offset: Shift
     ) -> None:
-        ledger = make_ledger(keep=600)
+        ledger = make_ledger(retention=600)
         fences = [win(ledger, "a", source="s1").claim.fence]
 
         def next_winner(source: str) -> Claim:
@@ -309,7 +309,7 @@ class TestFencesOnlyGrow:
 
     @on(FENCES_OUTLIVE_PURGE)
     def test_through_a_purge(self, make_ledger: Opener, clock_offset: Shift) -> None:
-        ledger = make_ledger(keep=600)
+        ledger = make_ledger(retention=600)
         assert ledger.release([win(ledger, "a").claim]) == [True]
         old = win(ledger, "a").claim
         clock_offset.advance(601)
@@ -342,7 +342,7 @@ class TestForget:
 
 class TestExpiry:
     def test_a_claim_whose_lease_is_not_over_never_expires(self, make_ledger: Opener, clock_offset: Shift) -> None:
-        ledger = make_ledger(keep=60)
+        ledger = make_ledger(retention=60)
         claim = win(ledger, "a", lease=3600).claim
         clock_offset.advance(1800)
         assert isinstance(ask(ledger, "a"), Held)
@@ -355,7 +355,7 @@ class TestExpiry:
         assert finish(ledger, claim)
 
     def test_a_new_life_after_a_key_has_expired_knows_no_notes(self, make_ledger: Opener, clock_offset: Shift) -> None:
-        ledger = make_ledger(keep=100)
+        ledger = make_ledger(retention=100)
         assert ledger.save_step(win(ledger, "a", lease=10).claim, "step", b"1")
         clock_offset.advance(101)
         again = win(ledger, "a", payload="another")
@@ -363,14 +363,14 @@ class TestExpiry:
         assert entry(ledger, "a").notes == {}
 
     def test_what_has_expired_is_not_seen(self, make_ledger: Opener, clock_offset: Shift) -> None:
-        ledger = make_ledger(keep=600)
+        ledger = make_ledger(retention=600)
         assert finish(ledger, win(ledger, "a").claim, result=b"old")
         clock_offset.advance(601)
         assert ledger.get(["a"]) == [None]
         assert ledger.forget(["a"]) == 0
 
     def test_every_write_keeps_the_key_for_longer(self, make_ledger: Opener, clock_offset: Shift) -> None:
-        ledger = make_ledger(keep=600)
+        ledger = make_ledger(retention=600)
         claim = win(ledger, "a").claim
         writes: list[Callable[[], bool]] = [
             lambda: ledger.extend([claim], LEASE) == [True],
@@ -387,11 +387,14 @@ class TestExpiry:
     def test_a_purge_finds_what_is_kept_for_less_time_than_before(
         self, make_ledger: Opener, clock_offset: Shift
     ) -> None:
-        ledger, brief = make_ledger(keep=86_400), make_ledger(keep=60)
+        ledger, brief = make_ledger(retention=86_400), make_ledger(retention=60)
         claims = {name: win(ledger, name).claim for name in ("record", "keep", "extend", "step", "release", "forget")}
         again = win(ledger, "again", claimant="me")
         assert brief.record([Completion(claims["record"])]) == [True]
-        assert ledger.record([Completion(claims["keep"], keep=60), Completion(again.claim, keep=86_400)]) == [True] * 2
+        assert (
+            ledger.record([Completion(claims["keep"], retention=60), Completion(again.claim, retention=86_400)])
+            == [True] * 2
+        )
         assert brief.extend([claims["extend"]], LEASE) == [True]
         assert brief.save_step(claims["step"], "step", b"1")
         assert brief.release([claims["release"]]) == [True]
@@ -406,7 +409,7 @@ class TestExpiry:
     def test_a_purge_removes_what_has_expired_and_at_most_what_it_is_told(
         self, make_ledger: Opener, clock_offset: Shift
     ) -> None:
-        ledger = make_ledger(keep=600)
+        ledger = make_ledger(retention=600)
         asks = [ClaimRequest(f"old-{n}") for n in range(25)]
         won = [verdict for verdict in ledger.claim(asks, claimant="me", lease=LEASE) if isinstance(verdict, Won)]
         assert all(ledger.record([Completion(it.claim) for it in won[:20]]))

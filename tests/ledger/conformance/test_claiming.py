@@ -23,7 +23,7 @@ def test_a_won_key_is_seen_with_all_that_its_claim_said(ledger: Ledger) -> None:
     assert (seen.result, seen.notes) == (b"", {})
     assert seen.first_seen == seen.changed
     assert seen.lease_ends == pytest.approx(seen.changed + LEASE, abs=0.01)
-    assert seen.expires == pytest.approx(seen.changed + ledger.keep, abs=1)
+    assert seen.expires == pytest.approx(seen.changed + ledger.retention, abs=1)
 
 
 def test_a_key_that_another_works_on_is_held_for_the_rest_of_its_lease(ledger: Ledger, clock_offset: Shift) -> None:
@@ -81,7 +81,7 @@ def test_a_recorded_key_is_done_for_everybody_with_its_result(ledger: Ledger) ->
 
 def test_a_recorded_key_stays_done_long_after_its_lease(ledger: Ledger, clock_offset: Shift) -> None:
     assert finish(ledger, win(ledger, "order-1").claim)
-    clock_offset.advance(ledger.keep - 60)
+    clock_offset.advance(ledger.retention - 60)
     assert isinstance(ask(ledger, "order-1"), Done)
 
 

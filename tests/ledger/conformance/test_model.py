@@ -15,7 +15,7 @@ from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, 
 
 # Far apart, so that the time that the test itself takes changes nothing.
 LEASE: Final = 3_000.0
-KEEP: Final = 60_000.0
+RETENTION: Final = 60_000.0
 STEPS: Final = (700.0, 3_200.0, 64_000.0)
 EXAMPLES: Final = {"sqlite": 300, "redis": 40, "postgres": 25, "dynamodb": 4}
 
@@ -46,11 +46,11 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store, self.clock_offset, self.model = self.place.another(), Shift(), Model(KEEP)
+        self.store, self.clock_offset, self.model = self.place.another(), Shift(), Model(RETENTION)
         unsynced: dict[str, Any] = (
             {"synchronous": "OFF"} if self.store.name == "sqlite" else {}
         )  # nothing here survives anyway
-        self.ledger = self.store.open(self.clock_offset, keep=KEEP, **unsynced)
+        self.ledger = self.store.open(self.clock_offset, retention=RETENTION, **unsynced)
         self.claims: list[Claim] = []
         self.calls: list[tuple[list[ClaimRequest], float]] = []
         self.fences: dict[str, int] = {}
@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
         numbers=NUMBERS,
         status=st.sampled_from([Status.DONE, Status.REJECTED]),
         result=BYTES,
-        keep=st.sampled_from([None, 10_000.0]),
+        retention=st.sampled_from([None, 10_000.0]),
     )
     def record(self, numbers: list[int], status: Status, result: bytes, keep: float | None) -> None:
         finishes = [Completion(claim, status, result, keep) for claim in self.chosen(numbers)]

@@ -156,7 +156,7 @@ def test_a_thousand_keys_in_one_call(ledger: Ledger, store: StoreUnderTest) -> N
 
 @on(PURGED)
 def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener, clock_offset: Shift) -> None:
-    ledger = make_ledger(keep=600)
+    ledger = make_ledger(retention=600)
     old = [ClaimRequest(f"old-{n}") for n in range(200)]
     assert all(ledger.record([Completion(claim) for claim in claims_of(ledger.claim(old, claimant="me", lease=LEASE))]))
     clock_offset.advance(601)

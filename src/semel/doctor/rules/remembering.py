@@ -10,10 +10,10 @@ from semel.doctor.wording import seconds
 
 def _short_memory(case: Case) -> Seen | None:
     ledger, state = case.ledger, case.state
-    if ledger is None or ledger.keep is None or (state is not None and state.sources):
+    if ledger is None or ledger.retention is None or (state is not None and state.sources):
         return None
     wanted = advice.ledger_memory(case)
-    if ledger.keep >= wanted:
+    if ledger.retention >= wanted:
         return None
     source = state.retention if state is not None else None
     long = f"{case.queue} keeps messages for {seconds(source)}" if source is not None else "a message can come back"
@@ -21,7 +21,7 @@ def _short_memory(case: Case) -> Seen | None:
     if source is None:
         long = f"a message can come back for {seconds(wanted)} (twice 14 days, the most that SQS allows)"
     return Seen(
-        seen=f"The ledger at {ledger.where} remembers for {seconds(ledger.keep)}; {long}{together}.",
+        seen=f"The ledger at {ledger.where} remembers for {seconds(ledger.retention)}; {long}{together}.",
         why="A message that comes back after the ledger has forgotten it takes effect a second time.",
         cure=Cure(
             text=(
@@ -29,8 +29,8 @@ def _short_memory(case: Case) -> Seen | None:
                 "messages for less."
             )
         ),
-        severity=Severity.CRITICAL if source is not None and ledger.keep < source else Severity.WARNING,
-        figures={"keep": ledger.keep, "recommended": wanted},
+        severity=Severity.CRITICAL if source is not None and ledger.retention < source else Severity.WARNING,
+        figures={"retention": ledger.retention, "recommended": wanted},
     )
 
 
@@ -71,8 +71,8 @@ RULES = (
         "ledger-forgets",
         Severity.WARNING,
         "the ledger remembers for less than the queue and its dead-letter queue keep messages",
-        "the ledger's memory (`--ledger-keep`), better with queue attributes",
-        "keep ≥ retention of both queues",
+        "the ledger's memory (`--ledger-retention`), better with queue attributes",
+        "its retention ≥ that of both queues",
         _short_memory,
     ),
     Rule(

@@ -71,7 +71,7 @@ class Moment:
 
     now: int
     lease: int
-    keep: int
+    retention: int
     margin: int
     claimant: str
 
@@ -135,7 +135,7 @@ def _claim(
     kept: Item | None = None,
     seen: Item | None = None,
 ) -> ClaimWrite:
-    stays = max(moment.keep, moment.lease)
+    stays = max(moment.retention, moment.lease)
     until = moment.now + stays
     state = _map(status=Status.CLAIMED, ends=moment.now + moment.lease, changed=moment.now, until=until) | (kept or {})
     item = key_of(request.key) | _map(
@@ -223,13 +223,13 @@ def _held(claim: Claim, now: int, stays: int) -> dict[str, Any]:
     }
 
 
-def extension(claim: Claim, now: int, lease: int, keep: int) -> Update:
-    return Update(claim.key, _EXTENSION, _held(claim, now, max(lease, keep)) | {"ends": now + lease})
+def extension(claim: Claim, now: int, lease: int, retention: int) -> Update:
+    return Update(claim.key, _EXTENSION, _held(claim, now, max(lease, retention)) | {"ends": now + lease})
 
 
-def record(completion: Completion, now: int, keep: int, *, commit: str = "") -> Update:
+def record(completion: Completion, now: int, retention: int, *, commit: str = "") -> Update:
     """`commit` names the transaction that this is part of, so that its outcome can be told when the answer is lost."""
-    values = _held(completion.claim, now, keep)
+    values = _held(completion.claim, now, retention)
     state = _map(status=completion.status, changed=now, until=values["until"])
     if completion.result:
         state["result"] = _typed(completion.result)
@@ -247,32 +247,32 @@ def is_recorded(item: Item, completion: Completion, now: int) -> bool:
     )
 
 
-def release(claim: Claim, now: int, keep: int, *, tried: bool) -> Update:
-    values = _held(claim, now, keep) | {"free": Status.FREE, "zero": 0, "one": 1}
+def release(claim: Claim, now: int, retention: int, *, tried: bool) -> Update:
+    values = _held(claim, now, retention) | {"free": Status.FREE, "zero": 0, "one": 1}
     return Update(claim.key, _RELEASED if tried else _UNTRIED, values)
 
 
-def forgetting(key: str, now: int, keep: int) -> Update:
-    until = now + keep
+def forgetting(key: str, now: int, retention: int) -> Update:
+    until = now + retention
     state = _map(status=Status.FREE, ends=0, changed=now, until=until)
-    return Update(key, _FORGOTTEN, {"state": state, "zero": 0, "now": now, "expires": _expires(until, keep)})
+    return Update(key, _FORGOTTEN, {"state": state, "zero": 0, "now": now, "expires": _expires(until, retention)})
 
 
-def note(claim: Claim, name: str, value: bytes, now: int, keep: int, most: int) -> Update:
+def note(claim: Claim, name: str, value: bytes, now: int, retention: int, most: int) -> Update:
     """Holds if there are notes, but few, and the lease is short; if not, see `note_seen`.
 
     It counts the bytes of a name that is noted again twice.
     """
-    values = _held(claim, now, keep) | {"value": value, "size": len(value), "most": most - len(value)}
+    values = _held(claim, now, retention) | {"value": value, "size": len(value), "most": most - len(value)}
     return Update(claim.key, _FEW_NOTES, values, {"#name": name})
 
 
-def note_seen(claim: Claim, name: str, value: bytes, now: int, keep: int, item: Item) -> tuple[Update, int]:
+def note_seen(claim: Claim, name: str, value: bytes, now: int, retention: int, item: Item) -> tuple[Update, int]:
     """The same with the exact count of bytes, which it also returns, if the item is still as it was seen."""
     total = sum(len(known) for known in (_notes(item) | {name: value}).values())
     state = _state(item)
     until = _number(state, "until")
-    values = _held(claim, now, max(keep, until - now)) | {"total": total, "seen_until": until}
+    values = _held(claim, now, max(retention, until - now)) | {"total": total, "seen_until": until}
     if "noted" not in state:
         return Update(claim.key, _FIRST_NOTE, values | {"first": {name: _typed(value)}}), total
     values |= {"value": value, "seen": _number(state, "noted")}

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from semel.ledger.connect import options_from_url, yes_or_no
 from semel.ledger.contract import (
-    KEEP,
     MAX_RESULT,
+    RETENTION,
     Claim,
     ClaimRequest,
     ClaimResult,
@@ -79,7 +79,7 @@ class DynamoLedger(Ledger):
         endpoint_url: str | None = None,
         session: Any = None,
         create: bool = False,
-        keep: float = KEEP,
+        retention: float = RETENTION,
         clock: Clock = own_clock,
         clock_margin: float = 0.5,
         timeout: float = 5.0,
@@ -87,8 +87,8 @@ class DynamoLedger(Ledger):
     ) -> None:
         if not table:
             raise LedgerError("a DynamoDB ledger needs the name of its table: dynamodb://table?region=eu-west-1")
-        check_retention(keep)
-        self.keep = keep
+        check_retention(retention)
+        self.retention = retention
         self.clock, self._margin = clock, milliseconds(clock_margin)
         self._client = TableClient(
             table, region=region, endpoint_url=endpoint_url, session=session, timeout=timeout, workers=workers
@@ -159,13 +159,13 @@ class DynamoLedger(Ledger):
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         check_lease(lease)
         deadline = None if timeout is None else time.monotonic() + timeout
-        now, length, keep = self._now(), milliseconds(lease), milliseconds(self.keep)
+        now, length, retention = self._now(), milliseconds(lease), milliseconds(self.retention)
 
         def write(claim: Claim) -> bool:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise LedgerUnavailable(f"leases could not be extended within {timeout:g} s; try again")
-            return self._client.update(items.extension(claim, now, length, keep).parameters(), timeout=left)[0]
+            return self._client.update(items.extension(claim, now, length, retention).parameters(), timeout=left)[0]
 
         return self._by_key(write, [claim.key for claim in claims], claims)
 
@@ -180,18 +180,18 @@ class DynamoLedger(Ledger):
         return self._by_key(write, [completion.claim.key for completion in completions], completions)
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
-        now, keep = self._now(), milliseconds(self.keep)
-        return self._updates([items.release(claim, now, keep, tried=tried) for claim in claims])
+        now, retention = self._now(), milliseconds(self.retention)
+        return self._updates([items.release(claim, now, retention, tried=tried) for claim in claims])
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of {claim.key!r}")
         now = self._now()
-        update = items.note(claim, name, value, now, milliseconds(self.keep), MAX_RESULT)
+        update = items.note(claim, name, value, now, milliseconds(self.retention), MAX_RESULT)
         for _ in range(_TRIES):
             made, item = self._client.update(update.parameters())
             if made or not item or not items.is_held(item, claim, now):
                 return made
-            update, total = items.note_seen(claim, name, value, now, milliseconds(self.keep), item)
+            update, total = items.note_seen(claim, name, value, now, milliseconds(self.retention), item)
             if total > MAX_RESULT:
                 raise LedgerError(
                     f"the notes of {claim.key!r} have {total} bytes together with {name!r}, the ledger keeps at most "
@@ -200,8 +200,8 @@ class DynamoLedger(Ledger):
         raise self._restless(claim.key)
 
     def forget(self, keys: Sequence[str]) -> int:
-        now, keep = self._now(), milliseconds(self.keep)
-        return sum(self._updates([items.forgetting(key, now, keep) for key in dict.fromkeys(keys)]))
+        now, retention = self._now(), milliseconds(self.retention)
+        return sum(self._updates([items.forgetting(key, now, retention) for key in dict.fromkeys(keys)]))
 
     def purge(self, limit: int = 1_000) -> int:  # noqa: ARG002
         """Nothing to do: the table drops what has expired by itself, by its time to live."""
@@ -258,10 +258,10 @@ class DynamoLedger(Ledger):
         return int((time.time() if now is None else now) * 1000)
 
     def _moment(self, claimant: str, lease: float) -> Moment:
-        return Moment(self._now(), milliseconds(lease), milliseconds(self.keep), self._margin, claimant)
+        return Moment(self._now(), milliseconds(lease), milliseconds(self.retention), self._margin, claimant)
 
     def _kept(self, completion: Completion) -> int:
-        return milliseconds(self.keep if completion.keep is None else completion.keep)
+        return milliseconds(self.retention if completion.retention is None else completion.retention)
 
     def _updates(self, updates: Sequence[Update]) -> list[bool]:
         keys = [update.key for update in updates]
@@ -293,7 +293,7 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "region": str,
     "endpoint": str,
     "create": yes_or_no,
-    "keep": float,
+    "retention": float,
     "clock_margin": float,
     "timeout": float,
     "workers": int,

@@ -102,7 +102,7 @@ def idempotent(
     concurrent: Literal["raise", "wait"] = "raise",
     timeout: float = 60.0,
     lease: float = 60.0,
-    keep: float | None = None,
+    retention: float | None = None,
     encode: Callable[[Any], bytes] | None = None,
     decode: Callable[[bytes], Any] | None = None,
 ) -> Callable[[Callable[P, R]], Idempotent[P, R]]:
@@ -113,7 +113,7 @@ def idempotent(
     `payload`: names of arguments, or a function of them, whose digest must be the same each time; else PayloadConflict.
     `concurrent`: what a call does while another runs: "raise" InProgress, or "wait" for its result up to `timeout`.
     `lease`: seconds until another may take over after a crash; it is extended while the function runs.
-    `keep`: seconds to remember the result; None is the ledger's own. `encode`, `decode`: instead of JSON.
+    `retention`: seconds to remember the result; None is the ledger's own. `encode`, `decode`: instead of JSON.
     """
     if concurrent not in ("raise", "wait"):
         raise LedgerError(f'concurrent={concurrent!r} is unknown: it is "raise" or "wait"')
@@ -133,7 +133,7 @@ def idempotent(
             PayloadOf(function, payload),
             None if concurrent == "raise" else timeout,
             lease,
-            keep,
+            retention,
             encode or orjson.dumps,
             decode or orjson.loads,
         )
@@ -233,7 +233,7 @@ class _Calls:
     payload_of: PayloadOf
     wait: float | None  # seconds; None: raise at once
     lease: float
-    keep: float | None
+    retention: float | None
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
 
@@ -296,7 +296,7 @@ class _Call:
         """The function has returned `result`: it counts once it is recorded."""
         status, kept, trouble = self._encoded(result)
         try:
-            (recorded,) = self._ledger.record([Completion(running.claim, status, kept, self._calls.keep)])
+            (recorded,) = self._ledger.record([Completion(running.claim, status, kept, self._calls.retention)])
         finally:
             self._stop(running)
         if not recorded:

@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from semel.ledger.connect import options_from_url
 from semel.ledger.contract import (
-    KEEP,
+    RETENTION,
     Claim,
     ClaimRequest,
     ClaimResult,
@@ -83,20 +83,24 @@ class PostgresLedger(Ledger):
         schema: str = "semel",
         pool_size: int = 16,
         connections: int = 3,
-        keep: float = KEEP,
+        retention: float = RETENTION,
         clock: Clock = own_clock,
         timeout: float = 5.0,
         lock_timeout: float = 0.5,
         idle_timeout: float = 30.0,
     ) -> None:
-        check_retention(keep)
-        self.keep, self.clock = keep, clock
+        check_retention(retention)
+        self.retention, self.clock = retention, clock
         self._timeout = timeout
         self._dsn, self._where = _address(dsn, timeout)
         self._session = {"lock": f"{math.ceil(lock_timeout * 1000)}ms", "statement": f"{math.ceil(timeout * 1000)}ms"}
         named = self._migrated(schema)
         self._queries = Queries(
-            Statements.within(schema), identity=named, keep=keep, clock=lambda: self.clock(), idle=idle_timeout
+            Statements.within(schema),
+            identity=named,
+            retention=retention,
+            clock=lambda: self.clock(),
+            idle=idle_timeout,
         )
         self._process = OwningProcess(f"the ledger in {self._where}")
         self._closed = False

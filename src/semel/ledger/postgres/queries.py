@@ -42,7 +42,7 @@ SHORTLY: Final = 0.1  # for a key that changed while it was being decided
 LOCKED: Final = 1.0  # for a key that an open transaction has locked
 TRIES: Final = 3
 _NOBODY: Final = "\0"  # a claimant that no row has
-LONGEST: Final = 365_000 * DAY  # an endless `keep` still is a time that a column can hold
+LONGEST: Final = 365_000 * DAY  # an endless `retention` still is a time that a column can hold
 
 
 class CallerRequest(NamedTuple):
@@ -60,15 +60,15 @@ Extra = TypeVar("Extra")
 class Queries:
     """Every query of one ledger. `idle`: seconds after which the server ends a transaction that has recorded."""
 
-    def __init__(self, sql: Statements, *, identity: str, keep: float, clock: Clock, idle: float = 30.0) -> None:
+    def __init__(self, sql: Statements, *, identity: str, retention: float, clock: Clock, idle: float = 30.0) -> None:
         self.sql = sql
         self._identity = identity
-        self._keep = min(keep, LONGEST)
+        self._retention = min(retention, LONGEST)
         self._clock = clock
         self._idle = f"{math.ceil(idle * 1000)}ms"
 
     def _rows(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
-        parameters |= {"now": self._clock(), "keep": self._keep}
+        parameters |= {"now": self._clock(), "retention": self._retention}
         # The connection may be the user's, with a row factory of the user's.
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters).fetchall()
@@ -156,7 +156,9 @@ class Queries:
             statuses=Integers.pack([CODE[it.status] for it in completions]),
             idle=self._idle,
             results=ByteStrings.pack([it.result for it in completions]),
-            keeps=Numbers.pack([None if it.keep is None else min(it.keep, LONGEST) for it in completions]),
+            retentions=Numbers.pack(
+                [None if it.retention is None else min(it.retention, LONGEST) for it in completions]
+            ),
         )
         if len(recorded) < len(items):
             missed = {

@@ -100,7 +100,7 @@ WITH {NOW}, floor_ AS MATERIALIZED (SELECT fence_floor AS fence FROM {{semel_met
 won AS (
 INSERT INTO {{ledger}} AS r
     (key, fence, lease_ends, first_seen, changed, expires, attempt, status, claimant, payload, source)
-SELECT ask.key, floor_.fence + 1, at + ask.lease, at, at, at + greatest(ask.lease, %(keep)s::float8), 1, {CLAIMED},
+SELECT ask.key, floor_.fence + 1, at + ask.lease, at, at, at + greatest(ask.lease, %(retention)s::float8), 1, {CLAIMED},
        ask.claimant, ask.payload, ask.source
 FROM now_ CROSS JOIN floor_
 CROSS JOIN unnest(%(keys)b::bytea[], %(payloads)b::text[], %(sources)b::text[], %(claimants)b::text[],
@@ -166,9 +166,9 @@ _HELD: Final = f"""
 RECORD: Final = f"""
 WITH {NOW},
 held AS MATERIALIZED (
-    SELECT r.key, given.status, given.result, at, at + coalesce(given.keep, %(keep)s::float8) AS expires
+    SELECT r.key, given.status, given.result, at, at + coalesce(given.retention, %(retention)s::float8) AS expires
     FROM now_ CROSS JOIN unnest(%(keys)b::bytea[], %(fences)b::int8[], %(statuses)b::int8[], %(results)b::bytea[],
-                                %(keeps)b::float8[]) AS given(key, fence, status, result, keep)
+                                %(retentions)b::float8[]) AS given(key, fence, status, result, retention)
     {_HELD}
 )
 UPDATE {{ledger}} AS r
@@ -186,7 +186,7 @@ SELECT key, fence, status FROM {{ledger}} CROSS JOIN now_ WHERE key = ANY(%(keys
 EXTEND: Final = f"""
 WITH {NOW},
 held AS MATERIALIZED (
-    SELECT r.key, at, at + given.lease AS lease_ends, at + greatest(given.lease, %(keep)s::float8) AS expires
+    SELECT r.key, at, at + given.lease AS lease_ends, at + greatest(given.lease, %(retention)s::float8) AS expires
     FROM now_ CROSS JOIN unnest(%(keys)b::bytea[], %(fences)b::int8[], %(leases)b::float8[])
                          AS given(key, fence, lease)
     {_HELD}
@@ -206,7 +206,7 @@ held AS MATERIALIZED (
 )
 UPDATE {{ledger}} AS r
 SET status = {FREE}, attempt = r.attempt - held.untried, claimant = '', lease_ends = at, changed = at,
-    expires = at + %(keep)s::float8
+    expires = at + %(retention)s::float8
 FROM held WHERE r.key = held.key
 RETURNING r.key
 """
@@ -228,7 +228,7 @@ written AS (
     UPDATE {{ledger}} AS r
     SET notes = coalesce(r.notes, jsonb_build_object())
                 || jsonb_build_object(%(name)s::text, encode(%(value)b::bytea, 'base64')),
-        changed = at, expires = greatest(r.lease_ends, at + %(keep)s::float8)
+        changed = at, expires = greatest(r.lease_ends, at + %(retention)s::float8)
     FROM held CROSS JOIN others
     WHERE r.key = held.key AND others.size + length(%(value)b::bytea) <= %(most)s
     RETURNING r.key
@@ -244,7 +244,7 @@ known AS MATERIALIZED (
 )
 UPDATE {{ledger}} AS r
 SET status = {FREE}, attempt = 0, claimant = '', payload = '', source = '', result = NULL, notes = NULL,
-    lease_ends = at, changed = at, expires = at + %(keep)s::float8
+    lease_ends = at, changed = at, expires = at + %(retention)s::float8
 FROM known WHERE r.key = known.key
 RETURNING r.key
 """

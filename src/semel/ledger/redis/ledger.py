@@ -14,8 +14,8 @@ import orjson
 
 from semel.ledger.connect import options_from_url, yes_or_no
 from semel.ledger.contract import (
-    KEEP,
     MAX_RESULT,
+    RETENTION,
     Claim,
     ClaimRequest,
     ClaimResult,
@@ -69,7 +69,7 @@ class RedisLedger(Ledger):
         url: str,
         *,
         prefix: str = "semel",
-        keep: float = KEEP,
+        retention: float = RETENTION,
         clock: Clock = own_clock,
         allow_eviction: bool = False,
         timeout: float = 5.0,
@@ -80,8 +80,8 @@ class RedisLedger(Ledger):
     ) -> None:
         if not prefix or "{" in prefix or "}" in prefix:
             raise LedgerError(f"the prefix {prefix!r} cannot be used: it must not be empty, nor contain a brace")
-        check_retention(keep)
-        self.keep = keep
+        check_retention(retention)
+        self.retention = retention
         self.clock, self._prefix = clock, prefix
         address = url.replace("valkey://", "redis://", 1) if url.startswith("valkey://") else url
         self._client = Client(
@@ -96,14 +96,14 @@ class RedisLedger(Ledger):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """redis://host:6379/0?prefix=orders&keep=3600: the options above may be part of the address."""
+        """redis://host:6379/0?prefix=orders&retention=3600: the options above may be part of the address."""
         rest, given = options_from_url(url, _OPTIONS)
         return cls(rest, **(given | options))
 
     def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_requests(requests, claimant, lease)
         keys = [request.key for request in requests]
-        head = (_milliseconds(self.keep), _milliseconds(lease), claimant)
+        head = (_milliseconds(self.retention), _milliseconds(lease), claimant)
         words = [(request.payload, request.source) for request in requests]
         results: list[ClaimResult] = [_NONE] * len(requests)
         for places, answer in self._run(scripts.CLAIM, keys, head, words, durable=True):
@@ -119,8 +119,8 @@ class RedisLedger(Ledger):
         check_completions(completions)
         words = []
         for it in completions:
-            keep = self.keep if it.keep is None else it.keep
-            words.append((it.claim.fence, _LETTERS[it.status], _milliseconds(keep)))
+            retention = self.retention if it.retention is None else it.retention
+            words.append((it.claim.fence, _LETTERS[it.status], _milliseconds(retention)))
         keys, results = [it.claim.key for it in completions], [it.result for it in completions]
         return _flags(self._run(scripts.RECORD, keys, (), words, results, durable=True), len(keys))
 
@@ -129,7 +129,7 @@ class RedisLedger(Ledger):
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of {claim.key!r}")
-        words = (_milliseconds(self.keep), MAX_RESULT, claim.fence, name)
+        words = (_milliseconds(self.retention), MAX_RESULT, claim.fence, name)
         [(_, answer)] = self._run(scripts.NOTE, [claim.key], (), [words], [value])
         if answer == b"2":
             raise LedgerError(
@@ -140,7 +140,7 @@ class RedisLedger(Ledger):
 
     def forget(self, keys: Sequence[str]) -> int:
         names = list(dict.fromkeys(keys))
-        answers = self._run(scripts.FORGET, names, (_milliseconds(self.keep),), [()] * len(names))
+        answers = self._run(scripts.FORGET, names, (_milliseconds(self.retention),), [()] * len(names))
         return sum(answer.count(b"1") for _, answer in answers)
 
     def purge(self, limit: int = 1_000) -> int:  # noqa: ARG002
@@ -160,7 +160,7 @@ class RedisLedger(Ledger):
     def _fenced(
         self, script: scripts.Script, claims: Sequence[Claim], option: int, timeout: float | None = None
     ) -> list[bool]:
-        head, words = (_milliseconds(self.keep), option), [(claim.fence,) for claim in claims]
+        head, words = (_milliseconds(self.retention), option), [(claim.fence,) for claim in claims]
         keys = [claim.key for claim in claims]
         return _flags(self._run(script, keys, head, words, timeout=timeout), len(claims))
 
@@ -259,7 +259,7 @@ def _entry(key: str, row: Sequence[Any]) -> Entry:
 
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "prefix": str,
-    "keep": float,
+    "retention": float,
     "timeout": float,
     "connections": int,
     "wait_replicas": int,

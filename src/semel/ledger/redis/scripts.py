@@ -49,18 +49,18 @@ local function head(status, fence, attempt, noted, ends, seen, expires)
   return status .. ' ' .. fence .. ' ' .. attempt .. ' ' .. noted .. ' ' .. ends .. ' ' .. seen .. ' ' .. NOW ..
     ' ' .. expires
 end
-local function stay(key, keep)
-  redis.call('PEXPIRE', key, text(keep + math.min(keep, 43200000)))
+local function stay(key, retention)
+  redis.call('PEXPIRE', key, text(retention + math.min(retention, 43200000)))
 end
 """
 
-# Words: time, keep, lease, claimant, then for each key: payload, source.
+# Words: time, retention, lease, claimant, then for each key: payload, source.
 # Answer: four numbers for each key in one string (what, and three more), then the results and notes they speak of.
 #   1 fence attempt notes: won    2 fence attempt notes: taken over    3 0 0 0: done    4 0 0 0: rejected
 #   5 milliseconds 0 0: held      6 0 0 0: conflict                    7 0 0 0: conflict with a recorded one
 _CLAIM: Final = """
-local keep, lease, claimant = words[2], words[3], words[4]
-local stays = math.max(keep, lease)
+local retention, lease, claimant = words[2], words[3], words[4]
+local stays = math.max(retention, lease)
 local ends, expires = text(now + lease), text(now + stays)
 local lasts = text(stays + math.min(stays, 43200000))
 local blobs, mine = {}, {}
@@ -117,7 +117,7 @@ table.insert(blobs, 1, table.concat(said, ' '))
 return blobs
 """
 
-# Words: time, keep, lease, then for each key: fence. Answer: a 1 or 0 for each key, in one string; so below.
+# Words: time, retention, lease, then for each key: fence. Answer: a 1 or 0 for each key, in one string; so below.
 _EXTEND: Final = """
 local lease = words[3]
 local stays = math.max(words[2], lease)
@@ -133,43 +133,43 @@ end
 return table.concat(said)
 """
 
-# Words: time, then for each key: fence, status, keep. Bytes: for each key its result.
+# Words: time, then for each key: fence, status, retention. Bytes: for each key its result.
 _RECORD: Final = """
 for i, key in ipairs(KEYS) do
-  local asked, outcome, keep = words[3 * i - 1], words[3 * i], words[3 * i + 1]
+  local asked, outcome, retention = words[3 * i - 1], words[3 * i], words[3 * i + 1]
   local status, fence, attempt, noted, ends, seen = read(redis.call('HGET', key, 'h'))
   local held = status == CLAIMED and tonumber(fence) == asked
   if held then
-    local line, result = head(outcome, fence, attempt, 0, ends, seen, text(now + keep)), ARGV[i + 1]
+    local line, result = head(outcome, fence, attempt, 0, ends, seen, text(now + retention)), ARGV[i + 1]
     if result == '' then
       redis.call('HSET', key, 'h', line)
     else
       redis.call('HSET', key, 'h', line, 'r', result)
     end
     if noted ~= '0' then redis.call('HDEL', key, 'n') end
-    stay(key, keep)
+    stay(key, retention)
   end
   said[i] = (held or status == outcome and tonumber(fence) == asked) and 1 or 0
 end
 return table.concat(said)
 """
 
-# Words: time, keep, 1 to take the attempt back or 0, then for each key: fence.
+# Words: time, retention, 1 to take the attempt back or 0, then for each key: fence.
 _RELEASE: Final = """
-local keep = words[2]
+local retention = words[2]
 for i, key in ipairs(KEYS) do
   local status, fence, attempt, noted, _, seen = read(redis.call('HGET', key, 'h'))
   local held = status == CLAIMED and tonumber(fence) == words[i + 3]
   if held then
-    redis.call('HSET', key, 'h', head(FREE, fence, attempt - words[3], noted, 0, seen, text(now + keep)), 'c', '')
-    stay(key, keep)
+    redis.call('HSET', key, 'h', head(FREE, fence, attempt - words[3], noted, 0, seen, text(now + retention)), 'c', '')
+    stay(key, retention)
   end
   said[i] = held and 1 or 0
 end
 return table.concat(said)
 """
 
-# Words: time, keep, the most bytes that all notes may have, fence, name. Bytes: the value.
+# Words: time, retention, the most bytes that all notes may have, fence, name. Bytes: the value.
 # Answer: 1 made, 0 refused, 2 too much.
 _NOTE: Final = """
 local key, name, value = KEYS[1], words[5], ARGV[2]
@@ -197,15 +197,15 @@ stay(key, stays)
 return '1'
 """
 
-# Words: time, keep.
+# Words: time, retention.
 _FORGET: Final = """
-local keep = words[2]
+local retention = words[2]
 for i, key in ipairs(KEYS) do
   local status, fence, _, _, _, seen = read(redis.call('HGET', key, 'h'))
   if status then
-    redis.call('HSET', key, 'h', head(FREE, fence, 0, 0, 0, seen, text(now + keep)), 'c', '', 'p', '', 'o', '')
+    redis.call('HSET', key, 'h', head(FREE, fence, 0, 0, 0, seen, text(now + retention)), 'c', '', 'p', '', 'o', '')
     redis.call('HDEL', key, 'r', 'n')
-    stay(key, keep)
+    stay(key, retention)
   end
   said[i] = status and 1 or 0
 end

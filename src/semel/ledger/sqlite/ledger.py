@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote
 
 from semel.ledger.contract import (
-    KEEP,
+    RETENTION,
     Claim,
     ClaimRequest,
     ClaimResult,
@@ -59,16 +59,16 @@ class SqliteLedger(Ledger):
         self,
         path: str,
         *,
-        keep: float = KEEP,
+        retention: float = RETENTION,
         clock: Clock = own_clock,
         synchronous: str = "FULL",
         timeout: float = 30.0,
     ) -> None:
         if synchronous.upper() not in _SYNCHRONOUS:
             raise LedgerError(f"synchronous={synchronous!r} is unknown; it is one of {', '.join(_SYNCHRONOUS)}")
-        check_retention(keep)
+        check_retention(retention)
         self.path = str(path)
-        self.keep = keep
+        self.retention = retention
         self.clock, self._timeout = clock, timeout
         connection = opened(self.path, synchronous.upper(), timeout)
         self._identity = identity(connection)
@@ -96,34 +96,34 @@ class SqliteLedger(Ledger):
         if not requests:
             return []
         return self._writer.run(
-            lambda db: rows.claim(db, requests, rows.Terms.of(claimant, lease, self._now(), self.keep))
+            lambda db: rows.claim(db, requests, rows.Terms.of(claimant, lease, self._now(), self.retention))
         )
 
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         check_lease(lease)
         if not claims:
             return []
-        return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.keep), timeout)
+        return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.retention), timeout)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of the key {claim.key!r}")
-        return self._writer.run(lambda db: rows.save_step(db, claim, name, value, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.save_step(db, claim, name, value, self._now(), self.retention))
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
         check_completions(completions)
         if not completions:
             return []
-        return self._writer.run(lambda db: rows.record(db, completions, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.record(db, completions, self._now(), self.retention))
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         if not claims:
             return []
-        return self._writer.run(lambda db: rows.release(db, claims, tried, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.release(db, claims, tried, self._now(), self.retention))
 
     def forget(self, keys: Sequence[str]) -> int:
         if not keys:
             return 0
-        return self._writer.run(lambda db: rows.forget(db, keys, self._now(), self.keep))
+        return self._writer.run(lambda db: rows.forget(db, keys, self._now(), self.retention))
 
     def purge(self, limit: int = 1_000) -> int:
         removed, more = 0, True
@@ -145,7 +145,7 @@ class SqliteLedger(Ledger):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Transaction]:
-        transaction = SqliteTransaction(self._writer, self.path, self._now, self.keep)
+        transaction = SqliteTransaction(self._writer, self.path, self._now, self.retention)
         try:
             yield transaction
         except BaseException:

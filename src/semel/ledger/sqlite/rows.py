@@ -114,9 +114,9 @@ class Terms(NamedTuple):
     expires: float
 
     @classmethod
-    def of(cls, claimant: str, lease: float, now: float, keep: float) -> Self:
+    def of(cls, claimant: str, lease: float, now: float, retention: float) -> Self:
         # A claim whose lease is not over never expires.
-        return cls(claimant, lease, now, now + max(keep, lease))
+        return cls(claimant, lease, now, now + max(retention, lease))
 
 
 def claim(db: sqlite3.Cursor, requests: Sequence[ClaimRequest], terms: Terms) -> list[ClaimResult]:
@@ -181,8 +181,8 @@ def _won(how: Winning, request: ClaimRequest, row: Row | None, terms: Terms, flo
     )
 
 
-def extend(db: sqlite3.Cursor, claims: Sequence[Claim], lease: float, now: float, keep: float) -> list[bool]:
-    ends, expires = now + lease, now + max(keep, lease)
+def extend(db: sqlite3.Cursor, claims: Sequence[Claim], lease: float, now: float, retention: float) -> list[bool]:
+    ends, expires = now + lease, now + max(retention, lease)
     keys: dict[int, list[str]] = {}
     for claim in claims:
         keys.setdefault(claim.fence, []).append(claim.key)
@@ -193,21 +193,21 @@ def extend(db: sqlite3.Cursor, claims: Sequence[Claim], lease: float, now: float
     return [_holds(rows.get(claim.key), claim, Status.CLAIMED, now) for claim in claims]
 
 
-def record(db: sqlite3.Cursor, completions: Sequence[Completion], now: float, keep: float) -> list[bool]:
+def record(db: sqlite3.Cursor, completions: Sequence[Completion], now: float, retention: float) -> list[bool]:
     def values(status: str, result: bytes, kept: float | None) -> tuple[str, bytes, float, float, float]:
-        expires = now + (keep if kept is None else kept)
+        expires = now + (retention if kept is None else kept)
         return str(status), result, now, expires, expires
 
     alike: dict[tuple[str, bytes, float | None, int], list[str]] = {}
     for it in completions:
-        alike.setdefault((it.status, it.result, it.keep, it.claim.fence), []).append(it.claim.key)
+        alike.setdefault((it.status, it.result, it.retention, it.claim.fence), []).append(it.claim.key)
     if len(alike) <= _FEW:
         groups = [
             ((*values(status, result, kept), fence, now), keys) for (status, result, kept, fence), keys in alike.items()
         ]
         if _update(db, _RECORD_MANY, groups):
             return [True] * len(completions)
-    singly = [(*values(it.status, it.result, it.keep), it.claim.key, it.claim.fence, now) for it in completions]
+    singly = [(*values(it.status, it.result, it.retention), it.claim.key, it.claim.fence, now) for it in completions]
     if db.executemany(_RECORD, singly).rowcount == len(completions):
         return [True] * len(completions)
     # Some were refused, or were there before: what stands in the rows now tells the two apart.
@@ -228,12 +228,12 @@ def _holds(row: Row | None, claim: Claim, status: Status, now: float) -> bool:
     return row is not None and row.fence == claim.fence and row.status == status and row.expires > now
 
 
-def release(db: sqlite3.Cursor, claims: Sequence[Claim], tried: bool, now: float, keep: float) -> list[bool]:
-    back, ends = 0 if tried else 1, now + keep
+def release(db: sqlite3.Cursor, claims: Sequence[Claim], tried: bool, now: float, retention: float) -> list[bool]:
+    back, ends = 0 if tried else 1, now + retention
     return [db.execute(_RELEASE, (back, now, ends, ends, it.key, it.fence, now)).rowcount == 1 for it in claims]
 
 
-def save_step(db: sqlite3.Cursor, claim: Claim, name: str, value: bytes, now: float, keep: float) -> bool:
+def save_step(db: sqlite3.Cursor, claim: Claim, name: str, value: bytes, now: float, retention: float) -> bool:
     row = db.execute(_NOTES, (claim.key, claim.fence, now)).fetchone()
     if row is None:
         return False
@@ -245,13 +245,13 @@ def save_step(db: sqlite3.Cursor, claim: Claim, name: str, value: bytes, now: fl
             f"with the note {name!r} the notes of the key {claim.key!r} have {size} bytes, "
             f"the ledger keeps at most {MAX_RESULT} a key: store them elsewhere and note their address"
         )
-    expires = max(now + keep, lease_ends)
+    expires = max(now + retention, lease_ends)
     db.execute(_NOTE, (_packed(notes), now, expires, expires, claim.key, claim.fence, now))
     return True
 
 
-def forget(db: sqlite3.Cursor, keys: Iterable[str], now: float, keep: float) -> int:
-    db.executemany(_FORGET, [(now, now + keep, now + keep, key, now) for key in dict.fromkeys(keys)])
+def forget(db: sqlite3.Cursor, keys: Iterable[str], now: float, retention: float) -> int:
+    db.executemany(_FORGET, [(now, now + retention, now + retention, key, now) for key in dict.fromkeys(keys)])
     return max(db.rowcount, 0)
 
 

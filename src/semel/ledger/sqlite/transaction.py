@@ -59,8 +59,8 @@ _UNSURE: Final = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 class SqliteTransaction(Transaction):
     """Open from its first statement until the block of `SqliteLedger.transaction` ends."""
 
-    def __init__(self, writer: Writer, path: str, now: Callable[[], float], keep: float) -> None:
-        self._writer, self._path, self._now, self._keep = writer, path, now, keep
+    def __init__(self, writer: Writer, path: str, now: Callable[[], float], retention: float) -> None:
+        self._writer, self._path, self._now, self._retention = writer, path, now, retention
         self._cursor: sqlite3.Cursor | None = None
         self._factories: tuple[Any, Any] = (None, str)
         self._over = False
@@ -112,7 +112,7 @@ class SqliteTransaction(Transaction):
         cursor = self._begun()
         chosen, self._writer.connection.text_factory = self._writer.connection.text_factory, str
         try:
-            return rows.record(cursor, completions, self._now(), self._keep)
+            return rows.record(cursor, completions, self._now(), self._retention)
         except sqlite3.Error as error:
             raise explained(error, self._path) from error
         finally:
