@@ -112,8 +112,8 @@ class Machine(RuleBasedStateMachine):
         result=BYTES,
         retention=st.sampled_from([None, 10_000.0]),
     )
-    def record(self, numbers: list[int], status: Status, result: bytes, keep: float | None) -> None:
-        finishes = [Completion(claim, status, result, keep) for claim in self.chosen(numbers)]
+    def record(self, numbers: list[int], status: Status, result: bytes, retention: float | None) -> None:
+        finishes = [Completion(claim, status, result, retention) for claim in self.chosen(numbers)]
         assert self.ledger.record(finishes) == [self.model.record(finish) for finish in finishes]
 
     @rule(numbers=NUMBERS, tried=st.booleans())
