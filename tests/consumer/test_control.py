@@ -127,7 +127,7 @@ def test_a_pause_is_not_taken_for_a_hanging_poll_and_the_worker_stays_well(app: 
         until(lambda: not receivers())
         health = run.runtime.health()
         assert (health.live, health.ready) == (True, True)
-        assert health.details["lanes"]["orders"]["paused"]
+        assert health.details["queues"]["orders"]["paused"]
         time.sleep(0.6)  # two rounds of the watchdog, which would have restarted it by now
         assert run.consumer().metrics.watchdog_restarts.count == 0
         assert receivers() == 0

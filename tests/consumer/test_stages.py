@@ -142,6 +142,21 @@ def test_handlers_that_have_run_for_long_count_before_they_end() -> None:
     assert prefetch.ahead(32, running=10.0) == 0
 
 
+def test_after_a_worker_has_died_nothing_is_received_ahead_for_a_minute(place: Place) -> None:
+    """The message that killed it may be among those that come next."""
+    place.send({"id": "pill"})
+    worker = place.worker(shop(Calls()), crash_at="before_work")
+    worker.drain()
+    place.clock.advance(LEASE + 1)
+    in_flight = take(worker).in_flight
+    handled(in_flight.prefetch, 0.0)
+    in_flight.fit()
+    assert in_flight.admission.count == in_flight.concurrency
+    place.clock.advance(61)
+    in_flight.fit()
+    assert in_flight.admission.count == in_flight.concurrency + MOST_AHEAD
+
+
 def test_a_limit_of_the_users_is_a_limit() -> None:
     for limit in (0, 7):
         assert handled(Prefetch(lease=30, limit=limit), 0.0).ahead(32) == limit

@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
         print(json.dumps({"live": health.live, "ready": health.ready, **health.details}, indent=2))
     else:
         print(f"{'live' if health.live else 'not live'}, {'ready' if health.ready else 'not ready'}")
-        for name, lane in health.details.get("lanes", {}).items():
-            polled = "paused" if lane.get("paused") else f"last poll {lane['seconds_since_poll']} s ago"
-            print(f"  {name}: {lane['in_progress']} in progress, {polled}")
+        for name, queue in health.details.get("queues", {}).items():
+            polled = "paused" if queue.get("paused") else f"last poll {queue['seconds_since_poll']} s ago"
+            print(f"  {name}: {queue['in_progress']} in progress, {polled}")
     return 0 if health.live and health.ready else 1

@@ -6,7 +6,8 @@ the bodies in flight exceed their limit, no further receive is made until some h
 There is a slot for each handler that may run, and for messages received ahead, so that handlers need not wait for SQS
 and the ledger. How many ahead follows from measurements: what the handlers can start within twice the time that a
 message spends outside of its handler (receive, claim, record). Fast handlers get hundreds, those that run for seconds
-none: their messages stay in the queue, where another worker can start them.
+none: their messages stay in the queue, where another worker can start them. None are received ahead before the first
+handler has returned, and for a minute after a worker was found to have died.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ MOMENT: Final = 0.02  # seconds
 MOST_AHEAD: Final = 480  # messages
 LEAD: Final = (0.05, 1.0)  # seconds of work that is received ahead: at least, at most
 LEASE_SHARE: Final = 1 / 10  # of the lease: what waits for longer than this may be lost before it starts
+SUSPENDED: Final = 60.0  # seconds
 WEIGHT: Final = 0.2  # of a new measurement
 
 
@@ -104,6 +106,7 @@ class Prefetch:
     def __init__(self, *, lease: float, limit: int | None = None) -> None:
         self._limit = limit
         self._longest_lead = min(LEAD[1], lease * LEASE_SHARE)
+        self._suspended_until = 0.0
         self._handler: float | None = None  # seconds of a message in its handler
         self._overhead = 0.0  # seconds of a message between its receipt and its record, outside of its handler
         self._receive = 0.0  # seconds of a receive that does not wait
@@ -120,12 +123,17 @@ class Prefetch:
         """A receive that brought messages. The shortest ones say what a round trip takes; others have waited."""
         self._receive = min(seconds, self._receive * 1.1 + 0.001) if self._receive else seconds
 
-    def ahead(self, handlers: int, running: float = 0.0) -> int:
+    def suspend(self, now: float) -> None:
+        """A message was taken over from a worker that died. If it was the message that killed it, as few others as
+        possible are to be in flight: SQS counts each of their receives."""
+        self._suspended_until = now + SUSPENDED
+
+    def ahead(self, handlers: int, running: float = 0.0, now: float = 0.0) -> int:
         """For so many handlers at a time. `running`: seconds for which those at work have run already."""
         if self._limit is not None:
             return self._limit
-        if self._handler is None:
-            return 0  # nothing is known yet
+        if self._handler is None or now < self._suspended_until:
+            return 0
         lead = min(max(LEAD[0], 2 * (self._overhead + self._receive)), self._longest_lead)
         seconds = max(self._handler, running)
         return MOST_AHEAD if seconds * MOST_AHEAD <= handlers * lead else int(handlers * lead / seconds)

@@ -211,6 +211,7 @@ class Claimer(Stage[Delivery]):
                 case Won(taken_over=taken_over):
                     if taken_over:
                         metrics.taken_over.add(1)
+                        self._in_flight.prefetch.suspend(self._setup.tools.monotonic())
                     reporter.log(Step.TAKEN_OVER if taken_over else Step.CLAIMED, (delivery,), error=delivery.error)
                 case Done():
                     metrics.duplicates_deleted.add(1)

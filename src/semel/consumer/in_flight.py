@@ -86,7 +86,7 @@ class InFlight:
 
     def _ahead(self, running: float = 0.0) -> int:
         handlers = self._handlers()
-        ahead = self.prefetch.ahead(handlers, running)
+        ahead = self.prefetch.ahead(handlers, running, self.setup.tools.monotonic())
         # A batch fills up while the one before it is handled.
         return max(ahead, handlers) if self.setup.handler.is_batch and self.setup.settings.prefetch is None else ahead
 

@@ -92,8 +92,9 @@ class QueueConsumer:
         running = sum(now - delivery.started_at for delivery in at_work) / len(at_work) if at_work else 0.0
         self.in_flight.fit(running)
         ahead = self.in_flight.admission.count - self.in_flight.admission.handlers
-        surplus = self.scheduler.surplus(ahead, now - SURPLUS_AFTER)
-        self.in_flight.give_up(surplus)
+        if surplus := self.scheduler.surplus(ahead, now - SURPLUS_AFTER):
+            self.receiver.restart()  # polls that began with more slots would only receive them again
+            self.in_flight.give_up(surplus)
 
     def at_work(self) -> int:
         """Messages that were started and are not recorded yet."""

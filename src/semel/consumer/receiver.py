@@ -227,7 +227,7 @@ class Receiver:
     # Generations.
 
     def restart(self) -> None:
-        """The watchdog's: no poll has come back for too long. Those that hang are told to leave."""
+        """End the polls that are under way, and begin anew: they hang, or have more slots than there are now."""
         with self._lock:
             before = self._end_generation()
         before.set()

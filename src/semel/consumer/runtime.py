@@ -295,7 +295,7 @@ class Runtime:
             polling = polling and (paused or silent < _longest_silence(consumer))
         stopping = self.stopping.is_set()
         details: dict[str, Any] = {
-            "lanes": queues,
+            "queues": queues,
             "ledger": "unreachable" if self.breaker.is_open else "ok",
             "stopping": stopping,
         }

@@ -168,12 +168,18 @@ class Scheduler:
         return found
 
     def surplus(self, most: int, received_before: float) -> list[Delivery]:
-        """Take the last ones out, of a Standard queue: those that exceed `most` and came before that time."""
+        """Take the last ones out, of a Standard queue: those that exceed `most` and came before that time. A message
+        that came for the second time stays: SQS counts how often it was received."""
         taken: list[Delivery] = []
-        if not self._fifo:
-            with self.changed:
-                while len(self._ready) > most and self._ready[-1].received_at < received_before:
-                    taken.append(self._ready.pop())
+        while not self._fifo and len(self._ready) > most:
+            try:
+                last = self._ready.pop()
+            except IndexError:  # a worker was faster
+                break
+            if last.received_at >= received_before or last.received.receive_count > 1:
+                self._ready.append(last)
+                break
+            taken.append(last)
         return taken
 
     def wake_all(self) -> None:

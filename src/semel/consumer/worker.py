@@ -83,7 +83,7 @@ class Worker:
         self.fit()
 
     def fit(self) -> None:
-        """As many threads as batches may be handled at a time. For single messages the first one; it adds others."""
+        """As many threads as batches may be handled at a time. For single messages one that waits; it adds others."""
         if not self._started:
             return
         if self.calls_on_loop:
@@ -98,6 +98,8 @@ class Worker:
                     break
                 self._count += 1
             self._threads.spawn("start" if self.calls_on_loop else self.role, run)
+        if run == self._run and not self._scheduler.waiting:
+            self._add_thread()
         self._scheduler.wake_all()
 
     def _run(self) -> None:
