@@ -191,6 +191,24 @@ def test_ctrl_c_drains_and_the_second_one_ends_it_at_once_and_says_so(
     assert "Traceback" not in errors
 
 
+def test_a_signal_that_reaches_another_thread_than_the_main_one_stops_it_all_the_same(
+    shop: Shop, orders: Queue
+) -> None:
+    """The kernel chooses the thread, and chooses another one while the main thread has a signal to handle."""
+    (shop.folder / "itself.py").write_text(
+        "import signal, threading\nfrom shop import app\n"
+        "app.handlers.clear()\n"
+        "@app.handler('orders')\n"
+        "def stop(body: str) -> None:\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+    )
+    orders.send("now")
+    process = shop.start("run", "itself:app", "--json")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["completed"] == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_lets_handlers_finish(shop: Shop, orders: Queue, number: signal.Signals) -> None:
     """As a terminal sends Ctrl-C, and systemd SIGTERM: to the workers, too, which hear of it a second time from us."""
@@ -331,7 +349,7 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         (("run", "shop:app", "--prefetch", "-1"), "--prefetch -1: the minimum is 0"),
         (("run", "shop:app", "--prefetch", "some"), "--prefetch some: it must be a whole number"),
         (("run", "shop:app", "--processes", "0"), "--processes 0: the minimum is 1"),
-        (("run", "shop:app", "--health", "nonsense"), "--health: 'nonsense' is no address"),
+        (("run", "shop:app", "--health", "nonsense"), "--health: 'nonsense' is not an address"),
         (("run", "shop:app", "--checkpoint", "x"), "--checkpoint is for Spark: add --on spark"),
         (("run", "shop:app", "--control-token", "x"), "add --health"),
         (("run", "shop:app", "--on", "spark", "--control-token", "x"), "--control-token works on threads only"),

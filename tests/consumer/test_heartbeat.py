@@ -355,10 +355,12 @@ def test_a_ledger_that_does_not_answer_a_beat_is_asked_again(
     def during(driver: Driver, ctx: Context) -> None:
         away = True
 
-        def extend(ledger: SqliteLedger, claims: list[Claim], lease: float) -> list[bool]:
+        def extend(
+            ledger: SqliteLedger, claims: list[Claim], lease: float, *, timeout: float | None = None
+        ) -> list[bool]:
             if away:
                 raise LedgerUnavailable("away")
-            return whole(ledger, claims, lease)
+            return whole(ledger, claims, lease, timeout=timeout)
 
         whole = SqliteLedger.extend
         monkeypatch.setattr(SqliteLedger, "extend", extend)

@@ -224,7 +224,7 @@ def _check_engine(given: argparse.Namespace) -> None:
     if given.on == "spark" and given.processes != 1:
         raise UsageError("--processes is for threads; on Spark, use --master local[4] to run four tasks at once")
     if given.on == "spark" and given.control_token is not None:
-        raise UsageError("--control-token is for threads: on Spark there is no /control")
+        raise UsageError("--control-token works on threads only: on Spark, workers cannot be controlled")
     for option in ("checkpoint", "master"):
         if given.on != "spark" and getattr(given, option) is not None:
             raise UsageError(f"--{option} is for Spark: add --on spark, or leave it out")

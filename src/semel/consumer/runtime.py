@@ -104,7 +104,10 @@ class Runtime:
     def run(self) -> Report:
         """Start, work until told to stop, and drain."""
         self.start()
-        self.stopping.wait()
+        # With a timeout: the kernel may hand a signal to another thread, and Python's handler runs only when this one
+        # wakes up.
+        while not self.stopping.wait(TICK):
+            pass
         return self.finish()
 
     def start(self) -> None:

@@ -79,7 +79,7 @@ def _remove(ledger: Any, scheme: str, name: str) -> None:
             tx.execute("SET LOCAL lock_timeout = '5s'")
             tx.execute(f"DROP SCHEMA {name} CASCADE")
     elif scheme in ("redis", "rediss", "valkey"):
-        server = ledger._link.server
+        server = ledger._client.server
         for key in server.scan_iter(match=f"*{name}*", count=1_000):
             server.delete(key)
     elif scheme == "dynamodb":
