@@ -282,8 +282,8 @@ def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: len(workers()) == 2 and victim not in workers(), process)
     finally:
-        stop(process)
-    assert process.returncode == 0
+        errors = stop(process)
+    assert process.returncode == 0, errors
 
 
 @pytest.mark.parametrize("pause", [0.6, *slow(0.0, 0.3, 1.0, 1.5)])

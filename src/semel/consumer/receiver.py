@@ -34,6 +34,7 @@ from semel.sqs.errors import (
 CALL: Final = 10  # messages
 MOST_THREADS: Final = 24
 MANY: Final = 100  # messages that wait to be claimed: one poll fewer will do
+CALM: Final = 0.5  # seconds without a change, before one leaves for that reason
 BACKLOG: Final = 5_000  # deletes waiting for SQS at which receiving pauses
 FEW: Final = 20  # messages that wait to be claimed: another poll may be needed
 TICK: Final = 1.0
@@ -69,6 +70,7 @@ class Receiver:
         self.last_poll = in_flight.setup.tools.monotonic()
         self.last_message = self.last_poll  # when the last one came
         self.empty_polls = 0  # in a row, with nothing in flight
+        self._changed_at = 0.0  # when a thread was added, or left because there were too many
 
     # One receive.
 
@@ -215,11 +217,17 @@ class Receiver:
         """Grow while receives come back full, slots are free and the claimer waits for messages. Shrink when they pile
         up there, and to one when receives come back empty."""
         admission, waiting = self._in_flight.admission, len(self._claimer)
+        now = self._setup.tools.monotonic()
         with self._lock:
-            if came == 0 or waiting > MANY:
+            if came == 0:
                 return self.count > 1
+            if waiting > MANY and self.count > 1 and now - self._changed_at > CALM:
+                self._changed_at = now
+                return True
             most = max(1, min(MOST_THREADS, -(-admission.count // CALL)))
             grow = came >= slots and admission.free > 0 and waiting <= FEW and self.count < most
+            if grow:
+                self._changed_at = now
         if grow and not self._in_flight.stopping:
             self.add_thread()
         return False
