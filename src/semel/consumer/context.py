@@ -55,7 +55,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """1 for the first; counted by the ledger, so that bounced deliveries don't count."""
+        """1 for the first; counted by the ledger: deliveries that another worker had claimed do not count."""
         return self._delivery.attempt
 
     @property

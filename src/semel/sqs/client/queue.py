@@ -199,12 +199,12 @@ class Queue:
         )
         return False
 
-    # Settling.
+    # Acknowledging, and changing visibility.
 
     def delete(self, receipts: Sequence[str]) -> list[Failure | None]:
         """Deletes any number of messages. For each receipt, in order: None, or why it failed after all attempts."""
         entries = [{"Id": str(place), "ReceiptHandle": receipt} for place, receipt in enumerate(receipts)]
-        return self._settle("DeleteMessageBatch", entries)
+        return self._batch_call("DeleteMessageBatch", entries)
 
     def change_visibility(
         self, pairs: Sequence[tuple[str, int]], *, timeout: float | None = None
@@ -217,9 +217,9 @@ class Queue:
             {"Id": str(place), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
             for place, (receipt, seconds) in enumerate(pairs)
         ]
-        return self._settle("ChangeMessageVisibilityBatch", entries, timeout)
+        return self._batch_call("ChangeMessageVisibilityBatch", entries, timeout)
 
-    def _settle(
+    def _batch_call(
         self, operation: str, entries: list[dict[str, Any]], timeout: float | None = None
     ) -> list[Failure | None]:
         outcomes = Batch(self, operation, entries, timeout).run(parts((place, 0) for place in range(len(entries))))
