@@ -136,20 +136,23 @@ def shared_keys(judged: DataFrame, keys_: DataFrame) -> DataFrame:
             F.min("begun_at").alias("begun_at"),
             F.max("last_at").alias("last_at"),
             F.sum(F.when(~is_duplicate(), F.col("work"))).alias("work"),
+            F.max(has(F.col("flags"), Step.DUPLICATE)).alias("was_duplicate"),
         )
     )
     order = Window.partitionBy("queue", "key").orderBy("begun_at", "slot")
-    earlier = F.lag(F.struct("slot", "last_at", "effects", "begun_at")).over(order)
+    earlier = F.lag(F.struct("slot", "last_at", "effects", "begun_at", "was_duplicate")).over(order)
     # It ran again only if one before it had run: of two that came at once, the ledger lets either be the one.
     ran_before = F.coalesce(F.max("ran").over(order.rowsBetween(Window.unboundedPreceding, -1)), F.lit(False))
     shared = messages.withColumns({"earlier": earlier, "ran": F.col("ran") & ran_before})
     shared = shared.where(F.col("earlier").isNotNull())
-    failed = (F.col("earlier.effects") == 0) & (F.col("earlier.last_at") <= F.col("begun_at") + SLACK)
+    ended_before = F.col("earlier.last_at") <= F.col("begun_at") + SLACK
+    # Of two that came at once the duplicate may stand first: it had no effect either, and did not fail.
+    failed = (F.col("earlier.effects") == 0) & ~F.col("earlier.was_duplicate") & ended_before
     cause = F.when(failed, CODES[Cause.REDRIVE]).otherwise(CODES[Cause.PRODUCER])
     return (
         shared.withColumn("cause", cause)
         .withColumn("earlier_slot", F.col("earlier.slot"))
         .withColumn("earlier_at", F.col("earlier.begun_at"))
         .withColumn("story_ends", F.greatest("last_at", "earlier.last_at"))
-        .drop("earlier")
+        .drop("earlier", "was_duplicate")
     )
