@@ -11,14 +11,14 @@ import pytest
 
 from driven import LEASE, Calls, Place, new_place, shop, take
 from running_apps import client_of, running_app, send, until
-from semel import App, SqliteLedger
+from semel import App, Retry, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.admission import MOST_AHEAD, Prefetch
 from semel.consumer.delivery import Delivery
 from semel.consumer.heartbeat import Heartbeat, HeartbeatThreads
 from semel.consumer.lifecycle import State
 from semel.consumer.stage import Stage, Threads
-from semel.ledger.contract import ClaimRequest, ClaimResult
+from semel.ledger.contract import ClaimRequest, ClaimResult, LedgerError
 from semel.sqs import Received
 
 
@@ -76,6 +76,26 @@ def test_what_is_given_up_during_its_claim_is_returned_after_the_claim_was_relea
     assert calls.seen == [("7", 1)]
 
 
+def test_what_is_lost_during_its_claim_is_nobodys_holder(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its duplicates would wait for an end that has been."""
+    place.send({"id": 7})
+    worker = place.worker(shop(Calls()))
+    consumer = worker.consumer("orders")
+    claim = place.ledger.claim
+
+    def lose_meanwhile(requests: Sequence[ClaimRequest], **how: Any) -> list[ClaimResult]:
+        for delivery in list(consumer.in_flight.deliveries.values()):
+            consumer.in_flight.visibility_lost(delivery, "test")
+        results: list[ClaimResult] = claim(requests, **how)
+        return results
+
+    monkeypatch.setattr(place.ledger, "claim", lose_meanwhile)
+    worker.worker.receive(consumer)
+    worker.worker.work(consumer)
+    assert consumer.in_flight.holder_of(place.ledger_key("7")) is None
+    assert consumer.in_flight.deliveries == {}
+
+
 # Messages that a worker takes along when it dies.
 
 
@@ -105,6 +125,24 @@ def test_a_message_that_kills_its_worker_each_time_is_dead_lettered_after_its_at
     place.worker(app).drain()
     (dead,) = place.messages("dead")
     assert "3 began and none came to an end" in dead["MessageAttributes"]["semel-error"]["StringValue"]
+
+
+@pytest.mark.parametrize("error", [LedgerError("no room"), RuntimeError("odd")])
+def test_a_start_that_the_ledger_refuses_to_note_is_no_outage(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    place.send({"id": 7})
+    calls = Calls(Retry(after=0))
+    worker = place.worker(shop(calls))
+
+    def refuse(*_given: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(place.ledger, "save_step", refuse)
+    worker.drain()
+    worker.drain()
+    assert calls.seen == [("7", 1), ("7", 2)]
+    assert place.is_empty()
 
 
 # How many messages are held.
@@ -139,7 +177,8 @@ def test_a_longer_round_trip_needs_more_messages_ahead_but_never_a_tenth_of_the_
 def test_handlers_that_have_run_for_long_count_before_they_end() -> None:
     prefetch = handled(Prefetch(lease=30), 0.001)
     assert prefetch.ahead(32) == MOST_AHEAD
-    assert prefetch.ahead(32, running=10.0) == 0
+    prefetch.running = 10.0
+    assert prefetch.ahead(32) == 0
 
 
 def test_after_a_worker_has_died_nothing_is_received_ahead_for_a_minute(place: Place) -> None:
@@ -188,6 +227,29 @@ def test_a_worker_whose_handlers_hang_returns_what_it_received_ahead(app: App, b
         until(lambda: len(broker.peek("orders", "visible")) == 100)
         hang.set()
         until(lambda: run.deleted == 402)
+
+
+def test_while_some_handlers_hang_the_others_are_no_reason_to_receive_ahead(app: App, broker: EmbeddedBroker) -> None:
+    hang, hung = threading.Event(), threading.Semaphore(0)
+
+    @app.handler("orders", concurrency=4)
+    def handle(body: str) -> None:
+        if body == "hang":
+            hung.release()
+            hang.wait(60)
+
+    queue = app.client().queue("orders")
+    with running_app(app) as run:
+        send(queue, ["quick"] * 300)
+        until(lambda: run.deleted == 300)
+        send(queue, ["hang"] * 3)
+        assert all(hung.acquire(timeout=60) for _ in range(3))
+        until(lambda: run.consumer().in_flight.admission.count == 4, "fewer slots")
+        for already in (300, 500):
+            send(queue, ["quick"] * 200)  # by the one handler that is left
+            until(lambda done=already + 200: run.deleted == done)  # type: ignore[misc]
+            assert run.consumer().in_flight.admission.count <= 14
+        hang.set()
 
 
 def test_a_limit_on_messages_ahead_is_kept(app: App, broker: EmbeddedBroker) -> None:

@@ -107,6 +107,7 @@ class Prefetch:
         self._limit = limit
         self._longest_lead = min(LEAD[1], lease * LEASE_SHARE)
         self._suspended_until = 0.0
+        self.running = 0.0  # seconds for which the handlers at work have run already, on average
         self._handler: float | None = None  # seconds of a message in its handler
         self._overhead = 0.0  # seconds of a message between its receipt and its record, outside of its handler
         self._receive = 0.0  # seconds of a receive that does not wait
@@ -128,12 +129,12 @@ class Prefetch:
         possible are to be in flight: SQS counts each of their receives."""
         self._suspended_until = now + SUSPENDED
 
-    def ahead(self, handlers: int, running: float = 0.0, now: float = 0.0) -> int:
-        """For so many handlers at a time. `running`: seconds for which those at work have run already."""
+    def ahead(self, handlers: int, now: float = 0.0) -> int:
+        """For so many handlers at a time."""
         if self._limit is not None:
             return self._limit
         if self._handler is None or now < self._suspended_until:
             return 0
         lead = min(max(LEAD[0], 2 * (self._overhead + self._receive)), self._longest_lead)
-        seconds = max(self._handler, running)
+        seconds = max(self._handler, self.running)
         return MOST_AHEAD if seconds * MOST_AHEAD <= handlers * lead else int(handlers * lead / seconds)

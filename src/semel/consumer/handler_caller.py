@@ -17,6 +17,7 @@ from semel.consumer.claimer import STARTED
 from semel.consumer.context import CURRENT, logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.in_flight import InFlight
+from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.lifecycle import Event, State
 from semel.consumer.outcomes import Lost, Reject, Retry, Skip
 from semel.durations import seconds
@@ -92,14 +93,20 @@ class HandlerCaller:
         along that it had claimed but not started, and these have lost no attempt."""
         noted = delivery.steps.get(STARTED, b"")
         noted = b"%b,%d" % (noted, delivery.attempt) if noted else b"%d" % delivery.attempt
+        ledger = self._setup.ledger
         try:
-            if self._setup.ledger.save_step(delivery.owned_claim, STARTED, noted):
-                return True
-            event = Event.FENCED
-        except LedgerError as error:
+            (saved,) = one_by_one(lambda claims: [ledger.save_step(claims[0], STARTED, noted)], [delivery.owned_claim])
+        except LedgerUnavailable as error:
             self._reporter.ledger_failed("save_step", error)
             delivery.error = f"the ledger could not note its start: {error}"
             event = Event.LEDGER_DOWN
+        else:
+            if isinstance(saved, LedgerError):  # such as for steps that take up all the room: it starts without
+                self._reporter.ledger_refused("step", saved)
+                return True
+            if saved:
+                return True
+            event = Event.FENCED
         self._in_flight.apply(event, (delivery,))
         self._report_end((delivery,), event)
         return False

@@ -84,9 +84,9 @@ class InFlight:
     def _handlers(self) -> int:
         return self.concurrency * (self.setup.settings.size if self.setup.handler.is_batch else 1)
 
-    def _ahead(self, running: float = 0.0) -> int:
+    def _ahead(self) -> int:
         handlers = self._handlers()
-        ahead = self.prefetch.ahead(handlers, running, self.setup.tools.monotonic())
+        ahead = self.prefetch.ahead(handlers, self.setup.tools.monotonic())
         # A batch fills up while the one before it is handled.
         return max(ahead, handlers) if self.setup.handler.is_batch and self.setup.settings.prefetch is None else ahead
 
@@ -94,9 +94,9 @@ class InFlight:
         self.concurrency = concurrency
         self.fit()
 
-    def fit(self, running: float = 0.0) -> None:
-        """As many slots as the measurements ask for. `running`: seconds for which handlers have run already."""
-        handlers, ahead = self._handlers(), self._ahead(running)
+    def fit(self) -> None:
+        """As many slots as the measurements ask for."""
+        handlers, ahead = self._handlers(), self._ahead()
         if handlers != self.admission.handlers or handlers + ahead != self.admission.count:
             self.admission.resize(handlers, ahead)
 
@@ -285,7 +285,10 @@ class InFlight:
         return self._by_key.get(ledger_key)
 
     def won(self, delivery: Delivery) -> None:
-        self._by_key[delivery.ledger_key] = delivery
+        """The claim on its key is ours. What was lost during the call has ended, and a disputed key is another's."""
+        with self.lock:
+            if delivery.state is State.RECEIVED:
+                self._by_key[delivery.ledger_key] = delivery
 
     def held(self, delivery: Delivery) -> None:
         """Its key was claimed before. If by this process, it is returned to the queue until that message has ended."""

@@ -90,7 +90,8 @@ class QueueConsumer:
         now = self.setup.tools.monotonic()
         at_work = [d for d in list(self.in_flight.deliveries.values()) if d.state is State.WORKING]
         running = sum(now - delivery.started_at for delivery in at_work) / len(at_work) if at_work else 0.0
-        self.in_flight.fit(running)
+        self.in_flight.prefetch.running = running
+        self.in_flight.fit()
         ahead = self.in_flight.admission.count - self.in_flight.admission.handlers
         if surplus := self.scheduler.surplus(ahead, now - SURPLUS_AFTER):
             self.receiver.restart()  # polls that began with more slots would only receive them again
