@@ -170,8 +170,8 @@ def written_files(site: Site, folder: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from semel.spark import building
-    from semel.spark.building import Taken
+    from semel.spark.source import columns
+    from semel.spark.source.columns import Taken
     from semel.sqs import Received
 
     target = folder / "files"
@@ -184,7 +184,7 @@ def written_files(site: Site, folder: Path) -> Path:
             )
             for n in range(start, start + half)
         ]
-        table: pa.Table = building.table(taken, "bench", None).drop_columns(["receipt", "fence"])
+        table: pa.Table = columns.table(taken, "bench", None).drop_columns(["receipt", "fence"])
         pq.write_table(table, target / f"{start:09d}.parquet")
     return target
 

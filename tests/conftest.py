@@ -87,7 +87,7 @@ def credentials() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(credentials: None) -> Iterator[SparkSession]:
-    from semel.spark.sessions import session
+    from semel.spark.spark_session import session
 
     # Workers must find what the tests define: a function that Spark calls is pickled by its module's name.
     settings: dict[str, Any] = {"spark.executorEnv.PYTHONPATH": str(TESTS)}

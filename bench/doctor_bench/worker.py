@@ -13,7 +13,7 @@ from typing import Any
 from semel.doctor import advice, logs
 from semel.doctor.behaviour import observe
 from semel.doctor.examine import AT_START, SETTINGS
-from semel.spark.sessions import session
+from semel.spark.spark_session import session
 
 
 def main(folder: str, times: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from semel.spark import receiving
-from semel.spark.options import COLUMN_NAMES, read_options
-from semel.spark.source import SqsSource, SqsStreamReader
+from semel.spark.source import reader
+from semel.spark.source.datasource import SqsSource, SqsStreamReader
+from semel.spark.source.options import COLUMN_NAMES, read_options
 from semel.sqs import Failure, Received
 
 
@@ -63,7 +63,7 @@ def boto3_client_for(address: tuple[str, str | None, str | None]) -> Boto3Client
 
 class Boto3Reader(SqsStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        receiving.client_for = boto3_client_for  # type: ignore[assignment]
+        reader.client_for = boto3_client_for  # type: ignore[assignment]
         return super().read(partition)
 
 

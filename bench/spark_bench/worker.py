@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def source(given: dict[str, Any], spark: Any) -> Any:
-    from semel.spark.source import register
+    from semel.spark.source.datasource import register
 
     register(spark)
     name = "sqs"
@@ -75,7 +75,7 @@ def source(given: dict[str, Any], spark: Any) -> Any:
 
 def noop(given: dict[str, Any]) -> dict[str, Any]:
     """The source alone."""
-    from semel.spark.sessions import session
+    from semel.spark.spark_session import session
 
     spark = session("bench", master="local[2]", **{"spark.sql.streaming.numRecentProgressUpdates": 10_000})
     query = (
@@ -105,8 +105,8 @@ def pipeline(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(given: dict[str, Any], **how: Any) -> None:
-    from semel.spark.pipeline.file import load
-    from semel.spark.pipeline.run import run as run_pipeline
+    from semel.spark.pipeline.config_file import load
+    from semel.spark.pipeline.runner import run as run_pipeline
 
     file = Path(given["folder"]) / "pipeline.toml"
     file.write_text(given["toml"])
@@ -118,7 +118,7 @@ def run(given: dict[str, Any], **how: Any) -> None:
 @contextlib.contextmanager
 def observed() -> Iterator[list[dict[str, Any]]]:
     """When each batch was in the table."""
-    from semel.spark.pipeline.run import _Run
+    from semel.spark.pipeline.runner import _Run
 
     batches: list[dict[str, Any]] = []
     told = _Run._committed
@@ -133,7 +133,7 @@ def observed() -> Iterator[list[dict[str, Any]]]:
 
 def read_files_instead(given: dict[str, Any]) -> None:
     """The ceiling: the same rows from Parquet files, by Spark's own source; everything after it is the same."""
-    from semel.spark import options as sqs
+    from semel.spark.source import options as sqs
 
     files = given["files"]
 
@@ -160,7 +160,7 @@ def read_files_instead(given: dict[str, Any]) -> None:
 
 def latency(given: dict[str, Any]) -> dict[str, Any]:
     """From send to row: a pipeline that runs all the time, and a producer that sends a few at a time."""
-    from semel.spark.pipeline.stopping import Stop
+    from semel.spark.pipeline.stop import Stop
 
     stop = Stop()
     with observed() as batches:
@@ -212,8 +212,8 @@ def state(given: dict[str, Any]) -> dict[str, Any]:
     from pyspark.sql import functions as f
 
     from semel.spark import once
-    from semel.spark import options as sqs
-    from semel.spark.sessions import session
+    from semel.spark.source import options as sqs
+    from semel.spark.spark_session import session
 
     spark = session("bench", master="local[2]", **{"spark.sql.shuffle.partitions": 4})
     folder = Path(given["folder"])
@@ -257,7 +257,7 @@ def settle() -> None:
 
 
 def known_keys(spark: Any, folder: Path, first: int, count: int) -> None:
-    from semel.spark import options as sqs
+    from semel.spark.source import options as sqs
 
     names = ["message_id", "key", "queue", "received_at"]
     kinds = dict(

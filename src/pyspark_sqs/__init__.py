@@ -1,5 +1,5 @@
 """Spark looks for packages named pyspark_…, so that `format("sqs")` works wherever Semel is installed."""
 
-from semel.spark.source import SqsSource as DefaultSource
+from semel.spark.source.datasource import SqsSource as DefaultSource
 
 __all__ = ["DefaultSource"]

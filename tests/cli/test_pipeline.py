@@ -12,7 +12,7 @@ import pytest
 
 from semel.broker import EmbeddedBroker
 from semel.cli import main
-from semel.spark.pipeline.file import load
+from semel.spark.pipeline.config_file import load
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_a_queue_that_does_not_exist_is_told_before_spark_starts_with_the_comman
     file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(file.read_text().replace('to = "dead-letter-queue"', 'table = "rejects"'))
-    monkeypatch.setattr("semel.spark.pipeline.starting.started", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr("semel.spark.pipeline.spark_start.started", lambda *_: pytest.fail("Spark was started"))
     assert main(["pipeline", "run", str(file), "--endpoint-url", sqs_broker.url, "--available-now"]) == 1
     assert "aws sqs create-queue --queue-name orders" in capsys.readouterr().err
 

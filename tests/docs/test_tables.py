@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from semel.consumer.settings import OPTIONS
-from semel.spark.pipeline import metrics as pipeline
-from semel.spark.pipeline.snapshot import Snapshot, State
+from semel.spark.pipeline.progress import metrics as pipeline
+from semel.spark.pipeline.progress.snapshot import Snapshot, State
 from semel.telemetry import metrics as consumer
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
 

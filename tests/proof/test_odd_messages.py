@@ -30,7 +30,8 @@ from semel.dlq.model import DeadLetter
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages import dead_letter_attributes as letters
 from semel.messages.keys import key_rule
-from semel.spark import building, handlers_rows
+from semel.spark.sinks.handlers import messages
+from semel.spark.source import columns
 from semel.sqs import Attribute, Received, limits
 from semel.sqs.client.messages import wire_attributes
 from semel.sqs.errors import SqsError
@@ -48,7 +49,7 @@ PROOF = settings(
 
 NAMES = [
     *(letters.CARRIED_KEY, letters.REASON, letters.ERROR, letters.ATTEMPTS, letters.MESSAGE_ID, letters.QUEUE),
-    *(letters.REDRIVES, letters.PACKED, letters.OWN, handlers_rows.FIRST_ID, "idempotency-key", "order", "other"),
+    *(letters.REDRIVES, letters.PACKED, letters.OWN, messages.FIRST_ID, "idempotency-key", "order", "other"),
 ]
 sendable = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")
 texts = st.text(sendable, min_size=1, max_size=40)
@@ -268,18 +269,18 @@ def test_whatever_a_message_says_spark_can_read_it_seal_it_and_send_it_back(
     system = {"SentTimestamp": "1700000000000", "ApproximateReceiveCount": "1"}
     message = Received("11111111-2222-3333-4444-555555555555", "receipt", body, system, attributes)
     for rule in RULES:
-        key = building.key_of(message, rule)
+        key = columns.key_of(message, rule)
         assert key is None or len(key.encode()) <= 900
-    table = building.table([building.Taken(message, 0.0, 0.0, None)], "orders", None)
+    table = columns.table([columns.Taken(message, 0.0, 0.0, None)], "orders", None)
     (batch,) = table.to_batches()
-    ((queue, read),) = handlers_rows.messages(batch)
+    ((queue, read),) = messages.messages(batch)
     assert queue == "orders"
-    waiting = handlers_rows.parked([(read, 1.0)], queue)
+    waiting = messages.parked([(read, 1.0)], queue)
     assert isinstance(waiting, pa.Table)
-    ((_, unparked, _),) = handlers_rows.unparked(waiting)
+    ((_, unparked, _),) = messages.unparked(waiting)
     assert unparked.attributes == read.attributes
     assert limits.TOKEN.match(unparked.message_id)
-    entry = handlers_rows.returned(read, _handler(), 1.0)
+    entry = messages.returned(read, _handler(), 1.0)
     if entry is not None and all(limits.ATTRIBUTE_NAME.match(name) for name in attributes):
         checked_attributes(wire_attributes(entry.attributes or {}))
 

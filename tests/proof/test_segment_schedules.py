@@ -27,19 +27,20 @@ import pytest
 
 import suite
 from semel.errors import SemelError
-from semel.spark import planning, segments
-from semel.spark.log import BatchIsOver, LogError, OtherQuery, SegmentLog
-from semel.spark.pipeline import agreement, batches
-from semel.spark.pipeline.batches import Batches
+from semel.spark.pipeline import agreement, batch
+from semel.spark.pipeline.batch import Batches
+from semel.spark.pipeline.batch_task import Outcome
+from semel.spark.pipeline.batch_task import Task as SinkTask
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
-from semel.spark.pipeline.tasks import Outcome
-from semel.spark.pipeline.tasks import Task as SinkTask
-from semel.spark.planning import Offset, Planner
-from semel.spark.receiving import Assignment, Task
-from semel.spark.sinks.base import Sink
+from semel.spark.segments import codec
+from semel.spark.segments.log import BatchIsOver, LogError, OtherQuery, SegmentLog
+from semel.spark.segments.storage import LocalStore
+from semel.spark.sinks.contract import Sink
+from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
-from semel.spark.sinks.rejects import RejectTable
-from semel.spark.storage import LocalStore
+from semel.spark.source import planner
+from semel.spark.source.planner import Offset, Planner
+from semel.spark.source.reader import Assignment, Task
 from semel.sqs import Failure
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, bodies, intake
@@ -187,7 +188,7 @@ class World:
 
     def sealed(self) -> Iterator[tuple[Path, str]]:
         for path in sorted(Path(self.place.store.url).glob("b*/*.seg")):
-            _, table = segments.decode(path.read_bytes(), str(path))
+            _, table = codec.decode(path.read_bytes(), str(path))
             yield from ((path, body) for body in bodies(table))
 
 
@@ -299,7 +300,7 @@ class Pipeline(World):
 
     def operator(self, error: SemelError) -> None:
         """Does what the error says: a reset. What is lost is lost."""
-        assert "reset" in str(error) or isinstance(error, SqsError | segments.SegmentDamaged), error
+        assert "reset" in str(error) or isinstance(error, SqsError | codec.SegmentDamaged), error
         checkpoint, sinks = self.checkpoint, self.sinks()
         record = checkpoint.record()
         assert record is not None
@@ -348,8 +349,8 @@ def written(path: Path, text: str) -> None:
 def test_each_message_is_in_the_table_once_whatever_happens_to_drivers_tasks_and_the_checkpoint(
     tmp_path: Path, seed: int, ack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "WORTH_A_TASK", 4)
-    monkeypatch.setattr(batches, "outcomes_of", lambda job, task: job.run(task))
+    monkeypatch.setattr(planner, "WORTH_A_TASK", 4)
+    monkeypatch.setattr(batch, "outcomes_of", lambda job, task: job.run(task))
     random = Random(f"{seed} {ack}")
     with intake(tmp_path / "checkpoint/segments") as found:
         place = replace(found, options=replace(found.options, threads=1, receivers=3, ack=ack))
@@ -375,7 +376,7 @@ def test_each_message_is_in_the_table_once_whatever_happens_to_drivers_tasks_and
         assert expected - set(rows) == set()
         assert world.older or {body for body in expected if rows[body] > 1} == set()
         if not world.older and world.lost - set(rows):  # gone for good, but not in silence
-            assert any(isinstance(error, segments.SegmentDamaged) for error in world.refusals)
+            assert any(isinstance(error, codec.SegmentDamaged) for error in world.refusals)
         assert place.waiting() == (0, 0)
 
 
@@ -433,7 +434,7 @@ def test_of_two_queries_on_one_log_one_is_refused_and_no_message_is_lost(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two writeStreams from one DataFrame, or one whose checkpoint was lost: to the log it is the same."""
-    monkeypatch.setattr(planning, "WORTH_A_TASK", 4)
+    monkeypatch.setattr(planner, "WORTH_A_TASK", 4)
     random = Random(seed)
     with intake(tmp_path / "log") as found:
         world = World(replace(found, options=replace(found.options, threads=1, receivers=3)), random)

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from driven import Clock
 from semel.broker import EmbeddedBroker, running
-from semel.spark.log import SegmentLog
-from semel.spark.options import ReadOptions
-from semel.spark.planning import Offset, Planner
-from semel.spark.receiving import Assignment, Task
-from semel.spark.storage import LocalStore, Store
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.storage import LocalStore, Store
+from semel.spark.source.options import ReadOptions
+from semel.spark.source.planner import Offset, Planner
+from semel.spark.source.reader import Assignment, Task
 from semel.sqs import Client, Entry, Queue
 
 BY_HAND = "by hand"  # the plan of an assignment that no planner made: sealed when its task is made

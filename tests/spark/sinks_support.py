@@ -21,10 +21,10 @@ import pyarrow.dataset
 import pyarrow.fs
 from psycopg.rows import dict_row
 
-from semel.spark.sinks.base import MicroBatch, Sink, Writer, Written
+from semel.spark.sinks.contract import MicroBatch, Sink, Writer, Written
 from semel.spark.sinks.delta import DeltaSink
 from semel.spark.sinks.parquet import ParquetSink
-from semel.spark.sinks.postgres import PostgresSink
+from semel.spark.sinks.postgres.sink import PostgresSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.broker import EmbeddedBroker, running
-from semel.spark.pipeline.file import load
-from semel.spark.pipeline.run import run
+from semel.spark.pipeline.config_file import load
+from semel.spark.pipeline.runner import run
 from semel.sqs import Client, Entry
 
 if TYPE_CHECKING:

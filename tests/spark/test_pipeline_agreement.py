@@ -15,9 +15,9 @@ import pytest
 
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
-from semel.spark import points
-from semel.spark.pipeline.file import load
-from semel.spark.pipeline.run import Report, run
+from semel.spark import crash_points
+from semel.spark.pipeline.config_file import load
+from semel.spark.pipeline.runner import Report, run
 from semel.sqs import Client, Entry
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def dies_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("the driver dies")
 
     with monkeypatch.context() as patch:
-        patch.setattr(points, "reached", reached)
+        patch.setattr(crash_points, "reached", reached)
         assert shop.run().error is not None
 
 
@@ -186,7 +186,7 @@ def test_a_batch_that_is_in_the_table_is_not_written_again_by_a_reset(
 
     shop.orders(0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(points, "reached", reached)
+        patch.setattr(crash_points, "reached", reached)
         assert shop.run().error is not None
     assert shop.rows() == named(0, 1)
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0

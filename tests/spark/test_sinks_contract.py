@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import SemelError
-from semel.spark.sinks.base import Commit, MicroBatch, Sink, SinkError
-from semel.spark.storage import open_store
+from semel.spark.segments.storage import open_store
+from semel.spark.sinks.contract import Commit, MicroBatch, Sink, SinkError
 from spark.sinks_support import (
     EVERY_ROW,
     EVERY_TYPE,

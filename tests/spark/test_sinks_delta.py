@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from semel.errors import SemelError
 from semel.spark.sinks import delta
-from semel.spark.sinks.base import SinkError, Written
+from semel.spark.sinks.contract import SinkError, Written
 from semel.spark.sinks.delta import DeltaSink
 from semel.spark.sinks.delta_files import Stats
 from spark.sinks_support import (

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from semel.spark import points
-from semel.spark.sinks.base import SinkError
+from semel.spark import crash_points
+from semel.spark.sinks.contract import SinkError
 from semel.spark.sinks.parquet import ParquetSink
 from spark.sinks_support import ORDERS, Table, batch, committed, files_of, orders, parquet_table, put, run, write
 
@@ -82,7 +82,7 @@ def test_a_driver_that_dies_within_a_commit_leaves_nothing_double_and_nothing_ou
 
     sink = table.driver()
     written = write(sink, 0, [orders("a")], [orders("b")])
-    monkeypatch.setattr(points, "reached", reached)
+    monkeypatch.setattr(crash_points, "reached", reached)
     with pytest.raises(Dead):
         sink.commit(batch(0), written)
     monkeypatch.undo()
@@ -114,7 +114,7 @@ def test_a_task_that_has_no_rows_any_more_leaves_none_of_a_commit_that_was_cut_s
         raise Dead
 
     with monkeypatch.context() as patch:
-        patch.setattr(points, "reached", dies)
+        patch.setattr(crash_points, "reached", dies)
         with pytest.raises(Dead):
             dead.commit(batch(0), written)
     assert files_of(folder) == [FIRST]

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from ledger.postgres_wire import wire_to
-from semel.spark import points
-from semel.spark.sinks.base import SinkError
-from semel.spark.sinks.postgres import PostgresSink
+from semel.spark import crash_points
+from semel.spark.sinks.contract import SinkError
+from semel.spark.sinks.postgres.sink import PostgresSink
 from spark.sinks_support import (
     NOON,
     ORDERS,
@@ -83,7 +83,7 @@ def test_a_driver_that_dies_within_the_transaction_has_changed_nothing(
     def reached(_: str) -> None:
         raise Dead
 
-    monkeypatch.setattr(points, "reached", reached)
+    monkeypatch.setattr(crash_points, "reached", reached)
     with pytest.raises(Dead):
         sink.commit(batch(0), written)
     monkeypatch.undo()

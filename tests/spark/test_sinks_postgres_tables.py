@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import SemelError
-from semel.spark.sinks.base import SinkError
-from semel.spark.sinks.postgres import PostgresSink
+from semel.spark.sinks.contract import SinkError
+from semel.spark.sinks.postgres.sink import PostgresSink
 from spark.sinks_support import (
     NOON,
     ORDERS,
@@ -164,7 +164,7 @@ def test_a_value_that_cannot_be_copied_is_said_with_its_column(table: Table) -> 
 
 
 def test_a_server_that_is_not_there_is_said_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.spark.sinks.postgres_copy._CONNECT_PAUSE", 0.0)
+    monkeypatch.setattr("semel.spark.sinks.postgres.staging._CONNECT_PAUSE", 0.0)
     sink = PostgresSink("postgresql://me:secret@127.0.0.1:1/shop", "orders")
     with pytest.raises(SinkError, match="no connection") as caught:
         sink.open(ORDERS)
@@ -180,7 +180,7 @@ def test_a_connection_string_that_is_none_is_said() -> None:
 def test_without_psycopg_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import semel.spark.sinks as sinks
 
-    for module in [module for module in sys.modules if module.startswith("semel.spark.sinks.postgres")]:
+    for module in [module for module in sys.modules if module.startswith("semel.spark.sinks.postgres.sink")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SemelError, match=r"pip install 'semel\[postgres\]'"):

@@ -11,8 +11,8 @@ from semel.cli import options
 from semel.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from semel.spark.pipeline.run import Report
-    from semel.spark.pipeline.spec import Pipeline
+    from semel.spark.pipeline.config import Pipeline
+    from semel.spark.pipeline.runner import Report
 
 _EXAMPLES = """\
 examples:
@@ -132,7 +132,7 @@ def run(given: argparse.Namespace) -> int:
 
     pipeline = _loaded(given)
     requirements.check(pipeline)
-    from semel.spark.pipeline.run import run as run_pipeline
+    from semel.spark.pipeline.runner import run as run_pipeline
 
     report = run_pipeline(
         pipeline,
@@ -151,7 +151,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _all_rejected(report: Report, pipeline: Pipeline) -> str:
-    from semel.spark.pipeline.checking import rejects_go
+    from semel.spark.pipeline.check import rejects_go
 
     rejects = report.snapshot.run.rejects
     most = max(rejects, key=lambda reason: rejects[reason])
@@ -163,7 +163,7 @@ def _all_rejected(report: Report, pipeline: Pipeline) -> str:
 
 def _loaded(given: argparse.Namespace) -> Pipeline:
     """The file's pipeline; where SQS is, as the command line says it, comes before what the file says."""
-    from semel.spark.pipeline.file import load
+    from semel.spark.pipeline.config_file import load
 
     _check_is_there(given.file)
     return load(given.file, endpoint_url=given.endpoint_url, region=given.region, profile=given.profile)
@@ -182,8 +182,8 @@ def _add_status(steps: Any) -> None:
 
 
 def status(given: argparse.Namespace) -> int:
-    from semel.spark.pipeline import status as status_
-    from semel.spark.pipeline.file import load
+    from semel.spark.pipeline.config_file import load
+    from semel.spark.pipeline.progress import status as status_
 
     _check_is_there(given.file)
     return status_.show(load(given.file), as_json=given.json)
@@ -274,8 +274,8 @@ def _add_check(steps: Any) -> None:
 def check(given: argparse.Namespace) -> int:
     import json
 
-    from semel.spark.pipeline import checking
+    from semel.spark.pipeline import check
 
-    found = checking.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
-    print(json.dumps(found.plain(), indent=2) if given.json else "\n".join(checking.told(found)))
+    found = check.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
+    print(json.dumps(found.plain(), indent=2) if given.json else "\n".join(check.told(found)))
     return 0 if found.passed else 1

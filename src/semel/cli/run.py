@@ -252,10 +252,10 @@ def _what_is_left(report: Report) -> str:
 
 def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     try:
-        from semel.spark import handlers
+        from semel.spark.pipeline import handler_app
     except ImportError as error:
         raise SemelError(f"this needs the package {error.name}: pip install 'semel[spark]'") from None
-    report = handlers.run(
+    report = handler_app.run(
         run_options.app,
         endpoint_url=run_options.endpoint_url,
         region=run_options.region,

@@ -232,7 +232,7 @@ def _case(queue: str, behaviour: Behaviour | None, beside: _Beside, request: Req
 @contextmanager
 def _spark(request: Request) -> Iterator[SparkSession]:
     """A Spark of our own, ended with the examination; or one beside that of this process, which is left as it is."""
-    from semel.spark.sessions import end_java, session
+    from semel.spark.spark_session import end_java, session
 
     running = _running()
     if running is not None:
@@ -270,7 +270,7 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _running() -> SparkSession | None:
-    from semel.spark.sessions import check_pyspark
+    from semel.spark.spark_session import check_pyspark
 
     check_pyspark()
     from pyspark.sql import SparkSession

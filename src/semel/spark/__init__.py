@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from semel.spark.interpreter import use_this_python
 
 if TYPE_CHECKING:
-    from semel.spark.dedup import once
-    from semel.spark.sessions import session
-    from semel.spark.source import register
+    from semel.spark.source.datasource import register
+    from semel.spark.source.deduplication import once
+    from semel.spark.spark_session import session
 
 __all__ = ["once", "register", "session"]
 
-_HOMES = {"once": "dedup", "register": "source", "session": "sessions"}
+_HOMES = {"once": "source.deduplication", "register": "source.datasource", "session": "spark_session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -32,7 +32,7 @@ def use_this_python() -> None:
         session = SparkSession.getActiveSession()
         if session is not None:
             with suppress(ImportError):  # without pyarrow there is no source, but what else is here works
-                from semel.spark.source import register
+                from semel.spark.source.datasource import register
 
                 register(session)
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
-from semel.spark import segments
-from semel.spark.log import Content, Mark, Over, Place, Sealed, SegmentLog, place_of
 from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Disagreement, Record
-from semel.spark.pipeline.spec import segments_of
-from semel.spark.segments import Meta, SegmentDamaged
-from semel.spark.settling import sent_at
-from semel.spark.sinks.base import Commit, Sink
-from semel.spark.storage import open_store
+from semel.spark.pipeline.config import segments_of
+from semel.spark.segments import codec
+from semel.spark.segments.codec import Meta, SegmentDamaged
+from semel.spark.segments.log import Content, Mark, Over, Place, Sealed, SegmentLog, place_of
+from semel.spark.segments.storage import open_store
+from semel.spark.sinks.contract import Commit, Sink
+from semel.spark.source.committer import sent_at
 from semel.version import __version__
 
 NOTHING_STARTED: Final = "Nothing was started, received or deleted"
@@ -224,8 +224,6 @@ def _give_up(log: SegmentLog, name: str) -> None:
     former = log.marked(place)
     further = any(other.task == place.task and other.part > place.part for other in (*sealed, *marked))
     queue, attempt = "" if former is None else former.queue, uuid4().hex
-    log.store.put(
-        place.segment, segments.encode(segments.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0))
-    )
+    log.store.put(place.segment, codec.encode(codec.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
     unconfirmed = {} if former is None else former.unconfirmed
     log.mark(place, Mark(queue, attempt=attempt, unconfirmed=unconfirmed))

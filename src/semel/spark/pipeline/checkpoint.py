@@ -24,7 +24,7 @@ from uuid import uuid4
 import orjson
 
 from semel.errors import SemelError
-from semel.spark.storage import LocalStore, StorageError, Store, open_store
+from semel.spark.segments.storage import LocalStore, StorageError, Store, open_store
 from semel.version import __version__
 
 RECORD: Final = "pipeline.json"

@@ -14,8 +14,8 @@ from typing import Final
 
 from semel.errors import SemelError
 from semel.messages.dead_letter_queue import create_dead_letter_queue
-from semel.spark.dedup import RETENTION
-from semel.spark.pipeline.spec import Pipeline, RejectTo, SourceSpec
+from semel.spark.pipeline.config import Pipeline, RejectTo, SourceSpec
+from semel.spark.source.deduplication import RETENTION
 from semel.sqs.client import Client
 
 _log: Final = logging.getLogger("semel.spark")

@@ -12,7 +12,7 @@ from semel.errors import SemelError
 from semel.extras import MissingExtra, require
 from semel.spark import java
 from semel.spark.interpreter import running_spark
-from semel.spark.pipeline.spec import DeltaSpec, Pipeline, PostgresSpec
+from semel.spark.pipeline.config import DeltaSpec, Pipeline, PostgresSpec
 
 
 def check(pipeline: Pipeline) -> None:

@@ -15,8 +15,8 @@ from semel.errors import SemelError
 from semel.spark.pipeline import agreement
 from semel.spark.pipeline.agreement import Reset
 from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError, Record
-from semel.spark.pipeline.making import rejects_of, sink_of
-from semel.spark.pipeline.spec import Dedup, Pipeline, SqsSpec
+from semel.spark.pipeline.config import Dedup, Pipeline, SqsSpec
+from semel.spark.pipeline.sink_factory import rejects_of, sink_of
 
 
 class PipelineReset:

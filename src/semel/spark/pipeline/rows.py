@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from semel.spark.pipeline.config import HandlerSpec, Pipeline
 from semel.spark.pipeline.schema import Field, Kind, Map, Plain, arrow_schema
-from semel.spark.pipeline.spec import HandlerSpec, Pipeline
 
 if TYPE_CHECKING:
     import pyarrow as pa

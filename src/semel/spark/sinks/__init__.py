@@ -1,4 +1,4 @@
-"""Where a pipeline's rows end up: one module a sink, all of them with the contract of `base`.
+"""Where a pipeline's rows end up: one module a sink, all of them with the contract of `contract`.
 
 A sink is loaded when it is asked for, as each may need a library that is an extra.
 """
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
+    from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
     from semel.spark.sinks.delta import DeltaSink
     from semel.spark.sinks.parquet import ParquetSink
-    from semel.spark.sinks.postgres import PostgresSink
-    from semel.spark.sinks.rejects import RejectQueue, RejectTable
+    from semel.spark.sinks.postgres.sink import PostgresSink
 
 __all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTable"]
 
@@ -22,9 +22,9 @@ __all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTab
 _WHERE: Final = {
     "DeltaSink": ("delta", "delta"),
     "ParquetSink": ("parquet", "spark"),
-    "PostgresSink": ("postgres", "postgres"),
-    "RejectQueue": ("rejects", "spark"),
-    "RejectTable": ("rejects", "spark"),
+    "PostgresSink": ("postgres.sink", "postgres"),
+    "RejectQueue": ("dead_letters", "spark"),
+    "RejectTable": ("dead_letters", "spark"),
 }
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import types
 
-from semel.spark import points
-from semel.spark.log import Content
-from semel.spark.sinks.base import Commit, ForeignTable, MicroBatch, SinkError, Written, checked, is_in, short
+from semel.spark import crash_points
+from semel.spark.segments.log import Content
+from semel.spark.sinks.contract import Commit, ForeignTable, MicroBatch, SinkError, Written, checked, is_in, short
 from semel.spark.sinks.delta_files import DeltaWriter, file_system, local_store
 from semel.spark.sinks.parquet_files import check_codec
-from semel.spark.sinks.shapes import grown, storable
+from semel.spark.sinks.table_schema import grown, storable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -137,7 +137,7 @@ class DeltaSink:
                 f"{self.name}: what task {unseen.task} wrote is not there: every executor must see the same folder as "
                 "the driver does; use a shared file system or an object store"
             )
-        points.reached("during-commit")
+        crash_points.reached("during-commit")
         table.create_write_transaction(
             [_action(one) for one in winners],
             mode="append",

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from semel.spark.sinks.base import SinkError, Written, store_at, unique
+from semel.spark.segments.storage import LocalStore
+from semel.spark.sinks.contract import SinkError, Written, store_at, unique
 from semel.spark.sinks.parquet_files import encode_file, encode_to
-from semel.spark.sinks.shapes import shaped
-from semel.spark.storage import LocalStore
+from semel.spark.sinks.table_schema import shaped
 
 _COUNTED_COLUMNS: Final = 32  # as Delta's own writers do
 _LONGEST_TEXT: Final = 32

@@ -22,8 +22,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.spark import points
-from semel.spark.sinks.base import (
+from semel.spark import crash_points
+from semel.spark.segments.storage import LocalStore, Store
+from semel.spark.sinks.contract import (
     Commit,
     ForeignTable,
     MicroBatch,
@@ -36,8 +37,7 @@ from semel.spark.sinks.base import (
     unique,
 )
 from semel.spark.sinks.parquet_files import check_codec, encode, encode_file, sync_folder
-from semel.spark.sinks.shapes import grown, shaped, sql_name, storable
-from semel.spark.storage import LocalStore, Store
+from semel.spark.sinks.table_schema import grown, shaped, sql_name, storable
 
 OURS: Final = "_semel"  # readers of a folder of Parquet files leave out what begins with an underscore
 SCHEMA: Final = f"{OURS}/schema.json"
@@ -152,7 +152,7 @@ class ParquetSink:
         # A dead run of the batch may have had rows for a task that has none now: constraints were changed in between.
         prefix, empty = f"{self._prefix}-{short(batch.pipeline)}", [one.task for one in written if not one.rows]
         self._store.delete([_file(prefix, batch.number, task) for task in empty])
-        points.reached("during-commit")
+        crash_points.reached("during-commit")
         self._store.put(self._mark(batch.pipeline), orjson.dumps({"number": batch.number, "content": batch.content}))
         if isinstance(self._store, LocalStore):
             self._tidy(self._store.root, batch)
@@ -177,7 +177,7 @@ class ParquetSink:
                     ) from None
             except OSError as error:
                 raise SinkError(f"{self.name}: {error}") from error
-            points.reached("during-commit")
+            crash_points.reached("during-commit")
         if winners:
             sync_folder(root)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.spark.sinks.base import SinkError
+from semel.spark.sinks.contract import SinkError
 
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 _GROUP_ROWS: Final = 250_000

@@ -1,0 +1,169 @@
+"""What an executor does with one partition of a batch: rows to the sink's writer, rejects to theirs, one result back.
+
+The rules:
+1. The whole partition is consumed, also if a writer stops early or there is none: Spark's state store counts on it, and
+   the source settles its messages as they are read.
+2. Rows stream through; only rejects are held until the rows are through, for a partition is read once.
+3. Exactly one result a task, also if it had no rows. What a failed attempt has written, nobody ever hears of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.spark.sinks.contract import Misfit, Writer, Written, misfits
+
+RESULT: Final = "task INT, result BINARY, events BINARY"
+_RESULT: Final = pa.schema([("task", pa.int32()), ("result", pa.binary()), ("events", pa.binary())])
+# What the attempt log is told of a row; parsing carries these along if it is wanted.
+TRACED: Final = ("message_id", "key", "queue", "group_id", "sent_at", "receive_count")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one task came to. `written` and `rejected` are None where there was no writer."""
+
+    task: int
+    rows: int
+    rejects: dict[str, int]
+    seconds: float
+    written: Written | None
+    rejected: Written | None
+    events: bytes = b""
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "rows": self.rows,
+                "rejects": self.rejects,
+                "seconds": self.seconds,
+                "written": None if self.written is None else orjson.Fragment(self.written.encode()),
+                "rejected": None if self.rejected is None else orjson.Fragment(self.rejected.encode()),
+            }
+        )
+
+    @classmethod
+    def decode(cls, task: int, data: bytes, events: bytes) -> Outcome:
+        found = orjson.loads(data)
+        for name in ("written", "rejected"):
+            if found[name] is not None:
+                found[name] = Written(**found[name])
+        return cls(task=task, events=events, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`writer` None: the batch is in the sink already; `rejects` None: its rejects are put aside already."""
+
+    writer: Writer | None
+    rejects: Writer | None
+    traced: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield result(self.run(batches, context.partitionId(), uuid4().hex))
+
+    def run(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Outcome:
+        began = time.monotonic()
+        sorted_ = Sorted(batches, self.writer, traced=self.traced)
+        rows = sorted_.good()
+        written = None if self.writer is None else self.writer.write(rows, task, attempt)
+        for _ in rows:  # what a writer has left, and all of it without one
+            pass
+        rejected = None if self.rejects is None else self.rejects.write(iter(sorted_.rejected), task, attempt)
+        seconds = round(time.monotonic() - began, 3)
+        return Outcome(task, sorted_.rows, sorted_.reasons, seconds, written, rejected, sorted_.events())
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Good rows as they come, flattened into the sink's columns; the others are kept with their reason."""
+
+    batches: Iterator[pa.RecordBatch]
+    writer: Writer | None
+    traced: bool = False
+    rows: int = 0
+    rejected: list[pa.RecordBatch] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    _traces: list[pa.RecordBatch] = field(default_factory=list)
+
+    def good(self) -> Iterator[pa.RecordBatch]:
+        for batch in self.batches:
+            reason = batch.column("reason")
+            if reason.null_count < len(batch):
+                good = pc.is_null(reason)
+                self._put_aside(batch.filter(pc.invert(good)))
+                batch = batch.filter(good)
+            batch, rows = self._fitting(batch)
+            if self.traced:
+                self._trace(batch)
+            if len(rows):
+                self.rows += len(rows)
+                yield rows
+
+    def _fitting(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """The rows that the sink's table will take, with and without what came along with them."""
+        rows = flat(batch.column("row"))
+        odd = misfits(self.writer, rows) if len(rows) else []
+        if not odd:
+            return batch, rows
+        self._put_aside(_with_reasons(batch.take([one.row for one in odd]), odd))
+        left_out = {one.row for one in odd}
+        keep = pa.array([place not in left_out for place in range(len(rows))])
+        return batch.filter(keep), rows.filter(keep)
+
+    def _put_aside(self, batch: pa.RecordBatch) -> None:
+        for one in pc.value_counts(batch.column("reason")).to_pylist():
+            kind = one["values"].partition(": ")[0]  # what follows is about this one message
+            self.reasons[kind] = self.reasons.get(kind, 0) + one["counts"]
+        if self.traced:
+            self._trace(batch)
+        message = batch.column("message")
+        arrays = [*message.flatten(), batch.column("reason"), batch.column("field")]
+        names = [*(one.name for one in message.type), "reason", "field"]
+        self.rejected.append(pa.RecordBatch.from_arrays(arrays, names=names))
+
+    def _trace(self, batch: pa.RecordBatch) -> None:
+        if len(batch):
+            self._traces.append(batch.select([*TRACED, "reason"]))
+
+    def events(self) -> bytes:
+        """What the driver tells the attempt log once the batch is committed: an Arrow stream, or nothing."""
+        if not self._traces:
+            return b""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, self._traces[0].schema, options=options) as stream:
+            for batch in self._traces:
+                stream.write_batch(batch)
+        return bytes(sink.getvalue())
+
+
+def result(outcome: Outcome) -> pa.RecordBatch:
+    """The one row that a task gives back."""
+    values: list[Any] = [outcome.task, outcome.encode(), outcome.events]
+    arrays = [pa.array([value], kind.type) for value, kind in zip(values, _RESULT, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_RESULT)
+
+
+def flat(rows: pa.StructArray) -> pa.RecordBatch:
+    """The fields of a struct as columns."""
+    return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type)))
+
+
+def _with_reasons(batch: pa.RecordBatch, odd: list[Misfit]) -> pa.RecordBatch:
+    for name, values in (("reason", [one.reason for one in odd]), ("field", [one.field for one in odd])):
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(place, batch.schema.field(name), pa.array(values, batch.schema.field(name).type))
+    return batch

@@ -1,0 +1,306 @@
+"""`semel pipeline check`: is the file right, do its queues exist, what would happen. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from semel.errors import SemelError
+from semel.extras import MissingExtra
+from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
+from semel.messages.json_path import JsonPath
+from semel.spark.pipeline import compatibility, requirements, schema
+from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError, Record
+from semel.spark.pipeline.config import (
+    Dedup,
+    DeltaSpec,
+    HandlerSpec,
+    ParquetSpec,
+    Pipeline,
+    PostgresSpec,
+    RejectTo,
+    SqsSpec,
+)
+from semel.spark.pipeline.config_sections import PipelineFileError, nearest
+from semel.spark.pipeline.schema import Array, Kind, Map, Plain, Struct, Type
+from semel.spark.source.options import COLUMN_NAMES, ReadOptions, read_options
+from semel.sqs import Client
+from semel.sqs.errors import AccessDenied
+
+DAY: Final = 86_400
+
+
+class Level(StrEnum):
+    FINE = "fine"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `check` found; `plan` says what a run would do."""
+
+    pipeline: str
+    plan: tuple[str, ...]
+    findings: tuple[Finding, ...] = field(default_factory=tuple)
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.level is not Level.PROBLEM for finding in self.findings)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self) | {"passed": self.passed}
+
+
+def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = False, adopt: bool = False) -> Check:
+    """`with_spark`: look at the SQL of constraints, too, for which Spark has to be started. `create_dlq`: the run will
+    create the dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
+    missing = list(requirements.missing(pipeline))
+    findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
+    findings += [*_queues(pipeline, create_dlq), *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
+    if not any(isinstance(error, MissingExtra) for error in missing):
+        findings += _tables(pipeline, adopt)
+    if with_spark and not missing:
+        findings += _conditions(pipeline)
+    return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
+
+
+def told(found: Check) -> list[str]:
+    marks = {Level.FINE: "  ok      ", Level.WARNING: "  warning ", Level.PROBLEM: "  PROBLEM "}
+    lines = [f"{found.pipeline}", *(f"  {line}" for line in found.plan), ""]
+    lines += [marks[finding.level] + finding.text for finding in found.findings]
+    problems = sum(finding.level is Level.PROBLEM for finding in found.findings)
+    return [*lines, "", "it can run" if not problems else f"{problems} to mend before it can run"]
+
+
+# What would happen.
+
+
+def _plan(pipeline: Pipeline) -> Iterator[str]:
+    source = pipeline.source
+    yield f"reads     {', '.join(source.queues)}" + (f" at {source.endpoint_url}" if source.endpoint_url else "")
+    yield f"key       {source.key or 'the idempotency-key attribute, else the message id'}"
+    yield f"once      {_DEDUP[source.dedup]}"
+    if not pipeline.schema.raw:
+        yield f"rows      {schema.ddl(pipeline.schema.fields)}"
+    for constraint in pipeline.schema.constraints:
+        yield f"          rejected unless {constraint.name}"
+    yield f"rejects   {rejects_go(pipeline)}"
+    yield f"writes    {_target(pipeline)}"
+    yield f"remembers {pipeline.checkpoint}"
+
+
+_DEDUP: Final = {
+    Dedup.SEGMENTS: "over crashes, retries, failed deletes; not what SQS or a producer sends twice (dedup = segments)",
+    Dedup.KEY: "each key once for the queue's retention, whoever sent or delivered it again (dedup = key)",
+    Dedup.LEDGER: "each key once among all that share the ledger (dedup = ledger)",
+}
+
+
+def rejects_go(pipeline: Pipeline) -> str:
+    match pipeline.rejects.to:
+        case RejectTo.DEAD_LETTER_QUEUE:
+            return "to the queue's own dead-letter queue"
+        case RejectTo.QUEUE:
+            return f"to the queue {pipeline.rejects.target}"
+        case RejectTo.TABLE:
+            return f"to the Parquet table {pipeline.rejects.target}"
+
+
+def _target(pipeline: Pipeline) -> str:
+    match pipeline.sink:
+        case ParquetSpec(path=path):
+            return f"Parquet files in {path}: each row once for every reader"
+        case DeltaSpec(path=path):
+            return f"the Delta table {path}: a batch appears whole, or not at all"
+        case PostgresSpec(table=table, mode=mode):
+            return f"the PostgreSQL table {table} ({mode.value}): a batch is one transaction"
+        case SqsSpec(queue=queue) if queue.endswith(".fifo"):
+            return f"the queue {queue}: each row once, also if a batch is run again"
+        case SqsSpec(queue=queue):
+            return (
+                f"the Standard queue {queue}: after a crash some rows may be sent again, with the same idempotency-key"
+            )
+        case HandlerSpec(app=app):
+            return f"the handlers of {app}, under their ledger: what `semel run {app} --explain` says holds here too"
+
+
+# What is there.
+
+
+def _queues(pipeline: Pipeline, create_dlq: bool) -> Iterator[Finding]:
+    source = pipeline.source
+    options = read_options(source.options(pipeline.checkpoint), column_names=COLUMN_NAMES)
+    try:
+        client = Client(*options.address)
+    except SemelError as error:
+        yield Finding(Level.PROBLEM, f"SQS: {error}")
+        return
+    with client:
+        for name in source.queues:
+            try:
+                found = client.queue(name).attributes()
+            except SemelError as error:
+                yield Finding(Level.PROBLEM, f"queue {name}: {error}")
+                continue
+            yield from _queue(name, found, pipeline, options)
+            if "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
+                yield _no_dead_letter_queue(name, create_dlq)
+
+
+def _no_dead_letter_queue(name: str, create_dlq: bool) -> Finding:
+    if create_dlq:
+        text = f"queue {name}: its dead-letter queue will be created, with a maxReceiveCount of {RECOMMENDED_RECEIVES}"
+        return Finding(Level.FINE, text)
+    return Finding(
+        Level.PROBLEM,
+        f"queue {name} has no dead-letter queue for what is rejected: run with --create-dlq, give it a RedrivePolicy, "
+        "or set [rejects] queue or table",
+    )
+
+
+def _written_to(pipeline: Pipeline) -> Iterator[Finding]:
+    """The other queues: where rejects and rows go."""
+    source, sink = pipeline.source, pipeline.sink
+    if pipeline.rejects.to is RejectTo.QUEUE and pipeline.rejects.target:
+        yield _is_there(pipeline.rejects.target, (source.endpoint_url, source.region, source.profile))
+    if isinstance(sink, SqsSpec):
+        yield _is_there(sink.queue, (sink.endpoint_url, sink.region, sink.profile))
+
+
+def _is_there(name: str, address: tuple[str | None, str | None, str | None]) -> Finding:
+    try:
+        with Client(*address) as client:
+            client.queue(name).attributes("QueueArn")
+    except AccessDenied:  # who may send need not be allowed to look
+        return Finding(Level.WARNING, f"queue {name}: these credentials may not look at it; may they send to it?")
+    except SemelError as error:
+        return Finding(Level.PROBLEM, f"queue {name}: {error}")
+    return Finding(Level.FINE, f"queue {name} is there")
+
+
+def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
+    waiting, retention = int(found.get("ApproximateNumberOfMessages", 0)), int(found.get("MessageRetentionPeriod", 0))
+    fifo = found.get("FifoQueue") == "true"
+    kind = "FIFO" if fifo else "Standard"
+    yield Finding(Level.FINE, f"queue {name}: {kind}, {waiting:,} waiting, kept for {retention / DAY:g} days")
+    if fifo and options.receivers_of(name) > 1:
+        yield Finding(
+            Level.WARNING,
+            f"queue {name} is FIFO and has several receivers: a group may be in two partitions of a batch",
+        )
+    remember = pipeline.source.remember
+    if pipeline.source.dedup is Dedup.KEY and remember is not None and remember < retention:
+        yield Finding(
+            Level.WARNING,
+            f"[source] remember is shorter than the retention of queue {name}: SQS can deliver a message again after "
+            "its key is forgotten",
+        )
+
+
+def _key(pipeline: Pipeline) -> Iterator[Finding]:
+    """A key that is in no message: each would count as another one, and duplicates would come through."""
+    key, fields = pipeline.source.key, pipeline.schema.fields
+    if key is None or not key.startswith("$") or pipeline.schema.raw:
+        return
+    if not _leads_to_a_field(JsonPath.parse(key).steps, Struct(fields), any_as_text=pipeline.schema.any_as_text):
+        meant = nearest(key.removeprefix("$."), [one.name for one in fields], ".")
+        yield Finding(
+            Level.PROBLEM,
+            f'[source] key = "{key}": the schema has no such field{meant} '
+            "A message without the field has no key, so that its duplicates are not recognised; add it to [schema]",
+        )
+
+
+def _leads_to_a_field(steps: Sequence[str | int], kind: Type, *, any_as_text: bool) -> bool:
+    if not steps:
+        return True
+    step, rest = steps[0], steps[1:]
+    match kind:
+        case Struct(fields=fields) if isinstance(step, str):
+            inner = next((field.type for field in fields if field.name == step), None)
+        case Map(value=value) if isinstance(step, str):
+            inner = value
+        case Array(element=element) if isinstance(step, int):
+            inner = element
+        case Plain(kind=Kind.STRING):
+            return any_as_text
+        case _:
+            return False
+    return inner is not None and _leads_to_a_field(rest, inner, any_as_text=any_as_text)
+
+
+def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
+    """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
+    from semel.spark.pipeline.rows import row_schema
+    from semel.spark.pipeline.sink_factory import rejects_of, sink_of
+    from semel.spark.sinks.contract import Checkable
+    from semel.spark.sinks.dead_letters import TABLE
+
+    with suppress(SemelError):  # `_history` tells of a record that cannot be read
+        former = Checkpoint(pipeline.checkpoint).record()
+        for make, schema in ((sink_of, row_schema(pipeline)), (rejects_of, TABLE)):
+            try:
+                sink = make(pipeline)
+                if isinstance(sink, Checkable):
+                    sink.check(schema, None if former is None else former.id, adopt=adopt)
+                    yield Finding(Level.FINE, f"{sink.name}: can be written to")
+            except SemelError as error:
+                yield Finding(Level.PROBLEM, str(error))
+
+
+def _conditions(pipeline: Pipeline) -> Iterator[Finding]:
+    from semel.spark.pipeline.body_sql import check_constraints
+    from semel.spark.spark_session import end_java, session
+
+    try:
+        check_constraints(session(f"semel check {pipeline.name}"), pipeline)
+    except PipelineFileError as error:
+        yield from (Finding(Level.PROBLEM, mistake) for mistake in error.mistakes)
+    except KeyboardInterrupt:
+        end_java()
+        raise
+    else:
+        yield Finding(Level.FINE, f"constraints: Spark understands all {len(pipeline.schema.constraints)}")
+
+
+def _agreement(pipeline: Pipeline, former: Record) -> Finding:
+    """Whether checkpoint, segment log and sinks belong together."""
+    from semel.spark.pipeline import agreement
+    from semel.spark.pipeline.sink_factory import rejects_of, sink_of
+
+    checkpoint = Checkpoint(pipeline.checkpoint)
+    with ExitStack() as stack:
+        try:
+            sinks = [sink_of(pipeline), rejects_of(pipeline)]
+            for sink in sinks:
+                stack.callback(sink.close)
+            agreement.check(checkpoint, former, agreement.log_of(checkpoint), sinks)
+        except CheckpointError as error:
+            return Finding(Level.PROBLEM, f"checkpoint: {error}")
+        except SemelError:  # a sink that does not answer, of which `_tables` tells
+            return Finding(Level.WARNING, "checkpoint: whether it belongs to the table cannot be looked up")
+    return Finding(Level.FINE, "checkpoint: goes on where it was")
+
+
+def _history(pipeline: Pipeline) -> Iterator[Finding]:
+    try:
+        former = Checkpoint(pipeline.checkpoint).record()
+    except SemelError as error:
+        yield Finding(Level.PROBLEM, f"checkpoint: {error}")
+        return
+    if former is None:
+        yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
+        return
+    yield _agreement(pipeline, former)
+    for change in compatibility.compare(former.spec, compatibility.recorded(pipeline)):
+        yield Finding(Level.PROBLEM if change.breaking else Level.FINE, change.text)

@@ -1,0 +1,231 @@
+"""What of a pipeline's file may change under its history, and what must not.
+
+The rule: a change is refused if rows that are in, or messages that are sealed, would no longer be what the new file
+says; or if a message could get in twice, or not at all. Everything else passes without a word, or with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from semel.errors import SemelError
+from semel.spark.pipeline import schema
+from semel.spark.pipeline.config import Dedup, Pipeline, PostgresSpec
+from semel.spark.pipeline.rows import body_fields
+from semel.spark.pipeline.schema import Array, Decimal, Field, Kind, Map, Plain, Struct, Type
+
+ANEW: Final = "begin a new checkpoint and a new table for it"
+# Each is at least as much as those before it.
+_STRENGTH: Final = {"segments": 0, "key": 1, "ledger": 1}
+_WIDER: Final = {
+    (Kind.BYTE, Kind.SHORT),
+    (Kind.BYTE, Kind.INT),
+    (Kind.BYTE, Kind.LONG),
+    (Kind.SHORT, Kind.INT),
+    (Kind.SHORT, Kind.LONG),
+    (Kind.INT, Kind.LONG),
+    (Kind.FLOAT, Kind.DOUBLE),
+}
+
+
+class PipelineChanged(SemelError):
+    """The file has changed in a way that would break exactly once; lists each change with its way out."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        told = "".join(f"\n  - {change.text}" for change in changes)
+        super().__init__(f"the file does not fit what this checkpoint has done so far:{told}")
+        self.changes = tuple(changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference, in one sentence. `breaking`: the pipeline must not be run on this checkpoint."""
+
+    text: str
+    breaking: bool
+
+
+def recorded(pipeline: Pipeline) -> dict[str, Any]:
+    """What the checkpoint remembers of the file, as JSON can hold it; of a database no secrets, only the table."""
+    source, rows, sink = pipeline.source, pipeline.schema, pipeline.sink
+    target: dict[str, Any] = {
+        name: value for name, value in asdict(sink).items() if name not in ("dsn", "endpoint_url", "region", "profile")
+    }
+    if isinstance(sink, PostgresSpec):
+        target["key"] = list(sink.key)
+    elif "attributes" in target:
+        target["attributes"] = list(target["attributes"])
+    return {
+        "source": {
+            "queues": list(source.queues),
+            "key": source.key,
+            "dedup": source.dedup.value,
+            "dedup_partitions": source.dedup_partitions if source.dedup is Dedup.KEY else None,
+            "remember": source.remember,
+            "ledger": None if source.ledger is None else _without_secrets(source.ledger),
+            "ack": source.ack.value,
+        },
+        "schema": schema.encode(body_fields(pipeline)),
+        "metadata": list(rows.metadata),
+        "sink": target,
+    }
+
+
+def compare(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
+    """Both as `recorded` made them."""
+    return [
+        *_sources(former["source"], spec["source"]),
+        *_sinks(former["sink"], spec["sink"]),
+        *_fields("", schema.decode(former["schema"]), schema.decode(spec["schema"])),
+        *_metadata(former["metadata"], spec["metadata"]),
+    ]
+
+
+def check(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
+    """The changes that are fine; raises PipelineChanged if one is not."""
+    changes = compare(former, spec)
+    breaking = [change for change in changes if change.breaking]
+    if breaking:
+        raise PipelineChanged(breaking)
+    return changes
+
+
+def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    gone = [name for name in old["queues"] if name not in new["queues"]]
+    more = [name for name in new["queues"] if name not in old["queues"]]
+    if gone:
+        yield Change(
+            f"[source] queues: {', '.join(gone)} is no longer read, but messages of it may be sealed and not yet "
+            f"deleted, and would come twice elsewhere; name it again, or {ANEW}",
+            breaking=True,
+        )
+    if more:
+        yield Change(f"[source] queues: {', '.join(more)} is read from now on", breaking=False)
+    if old["key"] != new["key"]:
+        yield Change(
+            f"[source] key was {old['key'] or 'the default'} and is {new['key'] or 'the default'}: what came under "
+            f"the old key would not be recognised under the new one; keep the old key, or {ANEW}",
+            breaking=old["dedup"] != Dedup.SEGMENTS or new["dedup"] != Dedup.SEGMENTS,
+        )
+    if old["dedup"] != new["dedup"]:
+        yield _dedup(old["dedup"], new["dedup"])
+    elif old["dedup_partitions"] != new["dedup_partitions"]:
+        yield Change(
+            f"[source] dedup_partitions was {old['dedup_partitions']} and is {new['dedup_partitions']}: the state of "
+            f"the keys is laid out for the old number; keep it, or {ANEW}",
+            breaking=True,
+        )
+    if old.get("ledger") != new.get("ledger") and old["dedup"] == new["dedup"]:
+        yield Change(
+            f"[source] ledger was {old.get('ledger')} and is {new.get('ledger')}, which does not know what was done so "
+            f"far: deliveries of it again would get in twice; change it back, or {ANEW}",
+            breaking=True,
+        )
+    if old.get("remember") != new.get("remember"):
+        yield Change(f"[source] keys are remembered for {_days(new.get('remember'))} from now on", breaking=False)
+    if old["ack"] != new["ack"]:
+        yield Change(f"[source] ack is {new['ack']} from now on", breaking=False)
+
+
+def _without_secrets(address: str) -> str:
+    """Where it is; who asks and with which password may change."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _days(seconds: float | None) -> str:
+    return "the queues' retention" if seconds is None else f"{seconds / 86_400:g} days"
+
+
+def _dedup(old: str, new: str) -> Change:
+    if _STRENGTH[new] < _STRENGTH[old]:
+        why = "is a weaker guarantee: what is delivered again would get in twice"
+    else:
+        why = f"does not know what came under {old!r}: deliveries of it again would get in twice"
+    text = f"[source] dedup was {old!r} and is {new!r}, which {why}; keep {old!r}, or {ANEW}"
+    # The query's plan has other state then, which Spark refuses by itself, with many more words.
+    return Change(text, breaking=True)
+
+
+def _sinks(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    for name in sorted(set(old) | set(new)):
+        was, now = old.get(name), new.get(name)
+        if was == now:
+            continue
+        if name == "app":
+            yield Change(f"[sink] app is {now} from now on; what the ledger knows as done stays done", breaking=False)
+        elif name in ("body", "group", "attributes"):
+            yield Change(f"[sink] {name} is {now} from now on", breaking=False)
+        else:
+            yield Change(
+                f"[sink] {name} was {was} and is {now}: rows would be in two places, or in neither if a batch is "
+                f"run again; change it back, or {ANEW}",
+                breaking=True,
+            )
+
+
+def _fields(inside: str, old: tuple[Field, ...], new: tuple[Field, ...]) -> Iterator[Change]:
+    after = {field.name: field for field in new}
+    before = {field.name for field in old}
+    for field in old:
+        path = f"{inside}{field.name}"
+        if field.name not in after:
+            yield Change(
+                f"[schema] {path} is gone: its column would be missing in new rows; keep it, as one that may be null",
+                breaking=True,
+            )
+        else:
+            yield from _field(path, field, after[field.name])
+    for field in new:
+        if field.name not in before:
+            path = f"{inside}{field.name}"
+            if field.nullable:
+                yield Change(f"[schema] {path} is new; rows that are in have null for it", breaking=False)
+            else:
+                yield Change(
+                    f"[schema] {path} is new and NOT NULL, which rows that are in cannot be; leave NOT NULL out",
+                    breaking=True,
+                )
+
+
+def _field(path: str, old: Field, new: Field) -> Iterator[Change]:
+    if old.nullable and not new.nullable:
+        yield Change(
+            f"[schema] {path} is NOT NULL now, but rows that are in may have null for it; leave NOT NULL out, and "
+            "add a constraint if new messages without it are to be rejected",
+            breaking=True,
+        )
+    elif new.nullable and not old.nullable:
+        yield Change(f"[schema] {path} may be null from now on; the table's column must allow it", breaking=False)
+    yield from _types(path, old.type, new.type)
+
+
+def _types(path: str, old: Type, new: Type) -> Iterator[Change]:
+    if isinstance(old, Struct) and isinstance(new, Struct):
+        yield from _fields(f"{path}.", old.fields, new.fields)
+    elif old != new:  # a table can grow a column or a field of a struct, but not what is within an array or a map
+        wider = isinstance(old, Plain) and isinstance(new, Plain) and (old.kind, new.kind) in _WIDER
+        decimals = isinstance(old, Decimal) and isinstance(new, Decimal)
+        hint = " (a wider type too: files and tables that are there keep the old one)" if wider or decimals else ""
+        yield Change(
+            f"[schema] {path} was {_shown(old)} and is {_shown(new)}: the table has the old type{hint}; "
+            f"add a field with another name, or {ANEW}",
+            breaking=True,
+        )
+
+
+def _shown(kind: Type) -> str:
+    nulls = " without nulls" if isinstance(kind, Array | Map) and not kind.nullable else ""
+    return schema.sql(kind).replace("`", "") + nulls
+
+
+def _metadata(old: list[str], new: list[str]) -> Iterator[Change]:
+    for name in old:
+        if name not in new:
+            yield Change(f"[schema] metadata: {name} is gone: the table has a column _{name}; keep it", breaking=True)
+    for name in new:
+        if name not in old:
+            yield Change(f"[schema] metadata: _{name} is new; rows that are in have null for it", breaking=False)

@@ -1,0 +1,1 @@
+"""What a running pipeline shows: totals, display, status file, metrics, attempt log."""

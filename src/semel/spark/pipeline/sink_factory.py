@@ -1,0 +1,80 @@
+"""Sinks from what a pipeline's file says. Each kind is imported when it is wanted: their libraries are extras."""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from semel.spark.pipeline.config import (
+    DeltaSpec,
+    HandlerSpec,
+    ParquetSpec,
+    Pipeline,
+    PostgresSpec,
+    RejectTo,
+    SqsSpec,
+)
+from semel.spark.sinks.contract import Sink
+
+PROGRESS: Final = "sink"  # in the checkpoint: what a sink without transactions notes of the batch in hand
+
+
+def sink_of(pipeline: Pipeline) -> Sink:
+    match pipeline.sink:
+        case ParquetSpec(path=path):
+            from semel.spark.sinks.parquet import ParquetSink
+
+            return ParquetSink(path)
+        case DeltaSpec(path=path):
+            from semel.spark.sinks.delta import DeltaSink
+
+            return DeltaSink(path)
+        case PostgresSpec() as spec:
+            from semel.spark.sinks.postgres.sink import PostgresSink
+
+            return PostgresSink(spec.dsn, spec.table, spec.mode, spec.key)
+        case SqsSpec() as spec:
+            from semel.spark.sinks.sqs import QueueSink
+
+            return QueueSink(spec, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
+        case HandlerSpec() as spec:
+            from semel.spark.sinks.handlers.app_loader import Place
+            from semel.spark.sinks.handlers.sink import HandlerSink
+
+            source = pipeline.source
+            place = Place.here(
+                spec.app,
+                endpoint_url=source.endpoint_url,
+                region=source.region,
+                profile=source.profile,
+                attempt_log=pipeline.log.attempts,
+            )
+            return HandlerSink(place, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
+        case other:
+            assert_never(other)
+
+
+def is_choosy(pipeline: Pipeline) -> bool:
+    """Whether its sink may refuse single rows that parsed well (`base.Choosy`): these need their message at hand."""
+    return isinstance(pipeline.sink, PostgresSpec | SqsSpec)
+
+
+def traces(pipeline: Pipeline) -> str | None:
+    """The folder of the attempt log that the pipeline writes to. Handlers write theirs as they do on threads."""
+    return None if isinstance(pipeline.sink, HandlerSpec) else pipeline.log.attempts
+
+
+def rejects_of(pipeline: Pipeline) -> Sink:
+    from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
+
+    rejects, source = pipeline.rejects, pipeline.source
+    if rejects.to is RejectTo.TABLE:
+        assert rejects.target is not None
+        return RejectTable(rejects.target)
+    return RejectQueue(
+        pipeline.checkpoint,
+        rejects.target,
+        source.queues,
+        endpoint_url=source.endpoint_url,
+        region=source.region,
+        profile=source.profile,
+    )

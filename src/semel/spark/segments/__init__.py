@@ -1,0 +1,1 @@
+"""The segment log: what was received, sealed before it is deleted from its queue."""

@@ -1,0 +1,84 @@
+"""`spark.read.format("sqs")`: a queue's backlog as a DataFrame.
+
+With `segments`, the folder is the result: the first evaluation receives, seals and deletes what is waiting; every
+further one, and every DataFrame of the same folder, gives the same rows. Without it, the messages are looked at and
+given back; that raises their receive counts by one each time the DataFrame is evaluated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from semel.messages.keys import key_rule
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.storage import open_store
+from semel.spark.source import columns
+from semel.spark.source.columns import Taken
+from semel.spark.source.options import ReadOptions
+from semel.spark.source.planner import Planner, assignments
+from semel.spark.source.reader import Assignment, Task, client_for, rows
+from semel.spark.source.receiver import Gathering
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PLAN: Final = "plan.json"
+
+
+class SqsBatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        client = client_for(self._options.address)
+        queues = {name: client.queue(name) for name in self._options.queues}
+        # Nothing is created for a look: the log is only asked in the other branch.
+        planner = Planner(self._options, SegmentLog(open_store(self._options.segments or ".")), queues)
+        if self._options.segments is None:
+            end = planner.plan({"log": "", "batch": 0}, planner.look(), self._options.max_messages)
+            return [InputPartition(assignment) for assignment in assignments(end)]
+        start = planner.initial()
+        planner.log.store.put_if_absent(
+            PLAN, orjson.dumps(planner.plan(start, planner.look(), self._options.max_messages))
+        )
+        end = orjson.loads(planner.log.store.read(PLAN) or b"")
+        return [InputPartition(assignment) for assignment in planner.assignments(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from semel.spark.source.datasource import arrow_schema
+
+        schema, assignment = arrow_schema(self._schema), partition.value
+        if assignment is None:  # Spark's own, where there was nothing to plan
+            return
+        if self._options.segments is None:
+            yield from rows(self._look(assignment), schema, assignment.planned_at)
+            return
+        for table in Task(self._options, assignment).tables():
+            yield from rows(table, schema, assignment.planned_at)
+
+    def _look(self, given: Assignment) -> pa.Table:
+        queue = client_for(self._options.address).queue(given.queue)
+        gathering = Gathering(
+            queue,
+            rows=given.rows,
+            size=given.bytes,
+            until=time.monotonic() + self._options.max_seconds,
+            visibility=self._options.visibility,
+            threads=self._options.threads,
+        )
+        rule = key_rule(self._options.key)
+        taken = [
+            Taken(message, arrival.at, arrival.hidden_until, columns.key_of(message, rule))
+            for arrival in gathering.run()
+            for message in arrival.messages
+        ]
+        queue.change_visibility([(t.message.receipt, 0) for t in taken])
+        distinct = {t.message.message_id: t for t in taken}
+        return columns.table(list(distinct.values()), queue.name, self._options.columns)

@@ -1,0 +1,58 @@
+"""`dedup=key`: each key once, for as long as SQS could deliver it again, in Spark's own state store.
+
+The state is kept for the queue's retention after a key was received. Time is `planned_at`, which the driver gives to
+all rows of a batch and which never goes back. So no row is late: not one that waited in the queue for days, nor one
+whose executor's clock is behind that of another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.spark.source.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RETENTION: Final = 14 * 86_400  # seconds: the longest that SQS knows
+_NEEDED: Final = ("queue", "key", "message_id", "planned_at")
+_KEY: Final = "_once"
+
+
+def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
+    """Drops rows of the source whose key came before. `within`: the queue's retention in seconds, or longer.
+
+    Catches whatever SQS delivers again, redrives that carry their key, and producers that send twice, if the key is
+    theirs. A row without a key counts as its message. Keys of two queues are two keys. Of rows with one key, one stays;
+    that they differ is not noticed."""
+    from pyspark.sql import functions as f
+
+    missing = [name for name in _NEEDED if name not in df.columns]
+    if missing:
+        raise OptionError(f"once() needs the source's columns {', '.join(_NEEDED)}; there is no {', '.join(missing)}")
+    if within < 60:
+        raise OptionError(f"once(within={within}): the retention in seconds, at least 60")
+    marked = df.withColumn(
+        _KEY, f.concat_ws("/", f.col("queue"), f.coalesce(f.col("key"), f.concat(f.lit("\x00"), f.col("message_id"))))
+    )
+    return once_by(marked, _KEY, within)
+
+
+def once_by(df: DataFrame, column: str, within: int) -> DataFrame:
+    """Drops rows whose `column` came before, and the column; `planned_at` says when a row came."""
+    unique = df.withWatermark("planned_at", f"{within} seconds").dropDuplicatesWithinWatermark([column])
+    return unique.drop(column)
+
+
+def late_rows(spark: SparkSession) -> int:
+    """How many rows of the batch in hand Spark has dropped as late, once they were read. To be called in
+    `foreachBatch`, with the session that the query was started in."""
+    query: Any = spark.streams.get(str(spark.sparkContext.getLocalProperty("sql.streaming.queryId")))
+    return _dropped(query._jsq.streamingQuery().lastExecution().executedPlan())
+
+
+def _dropped(plan: Any) -> int:
+    counted = plan.metrics().get("numRowsDroppedByWatermark")
+    found = int(counted.get().value()) if counted.isDefined() else 0
+    children = plan.children()
+    return found + sum(_dropped(children.apply(place)) for place in range(children.size()))

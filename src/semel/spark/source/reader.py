@@ -1,0 +1,405 @@
+"""A task of a batch: give out what is sealed at its place; if nothing is, receive, seal, and only then delete.
+
+The rules:
+1. A row is given out only after it was read from, or won, the seal of its place. So a replay, a retry and a speculative
+   twin give out the same rows.
+2. A message is deleted only after the segment that holds it is sealed.
+3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
+4. Whoever loses the race for a seal gives its messages back, and gives out the winner's.
+5. Of which it is not known that they are deleted is written down beside the segment, as suspects.
+6. A task that does not see the log of its driver receives nothing. One whose segment is gone receives no other
+   messages in its place.
+7. What other tasks of the batch have sealed is not sealed again, whenever they did.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from semel.messages.keys import key_rule
+from semel.spark import crash_points
+from semel.spark.segments.codec import COLUMNS, Meta
+from semel.spark.segments.log import BatchIsOver, LogError, Mark, Place, Sealed, SegmentLog
+from semel.spark.segments.storage import open_store
+from semel.spark.source import columns
+from semel.spark.source.attempt_events import Tracer
+from semel.spark.source.claims import Guard, guard_for
+from semel.spark.source.columns import Taken
+from semel.spark.source.options import ReadOptions
+from semel.spark.source.receiver import FIRST_WAIT, Arrival, Gathering
+from semel.sqs.client import Client, Failure, Queue
+from semel.sqs.errors import SqsError
+
+_log: Final = logging.getLogger("semel.spark")
+PAGE: Final = 100  # receipts that one thread settles at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
+    before. `suspects`: there are some to look out for. `plan`: the id of the batch's plan, as sealed in the log.
+    `planned_at`: when the batch was planned, in milliseconds."""
+
+    batch: int
+    task: int
+    queue: str
+    rows: int
+    bytes: int
+    before: int | None = None
+    replay: bool = False
+    suspects: bool = False
+    plan: str = ""
+    planned_at: int = 0
+
+
+@dataclass(slots=True)
+class _Counts:
+    received: int = 0
+    suspects: int = 0
+    known: int = 0
+    twins: int = 0
+    healing: list[Taken] = field(default_factory=list)
+
+
+_clients: dict[tuple[str | None, ...], Client] = {}
+_clients_lock = threading.Lock()
+
+
+def client_for(address: tuple[str | None, str | None, str | None]) -> Client:
+    """One client a process and address: workers are used again, and so are their connections."""
+    with _clients_lock:
+        if address not in _clients:
+            _clients[address] = Client(*address)
+        return _clients[address]
+
+
+class Task:
+    def __init__(
+        self,
+        options: ReadOptions,
+        assignment: Assignment,
+        *,
+        log: SegmentLog | None = None,
+        queue: Queue | None = None,
+        first_wait: int = FIRST_WAIT,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert options.segments is not None
+        self.options = options
+        self.given = assignment
+        self.log = log or SegmentLog(open_store(options.segments, options.margin))
+        self.queue = queue or client_for(options.address).queue(assignment.queue)
+        self.attempt = uuid4().hex
+        self._first_wait = first_wait
+        self._clock, self._monotonic = clock, monotonic
+        self._until = monotonic() + options.max_seconds
+        self._rule = key_rule(options.key)
+        self._guard: Guard = guard_for(options.ledger, self.queue, options.visibility)
+        self._tracer = Tracer(options.attempt_log, self.queue.name, options.visibility)
+        self._pool: ThreadPoolExecutor | None = None
+        self._unfinished: list[Callable[[], None]] = []
+        self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
+        self._suspects: frozenset[str] | None = None
+        self._part = 0
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The sealed parts of this task, in order."""
+        try:
+            self._check_log()
+            while True:
+                place = Place(self.given.batch, self.given.task, self._part)
+                sealed = self.log.read(place) or self._missed(place)
+                sealed = self._receive(place) if sealed is None else self._settle_again(sealed)
+                yield sealed.table
+                if sealed.meta.last:
+                    break
+                self._part += 1
+        finally:
+            for finish in self._unfinished:
+                finish()
+            if self._pool is not None:
+                self._pool.shutdown()
+            self._tracer.close()
+
+    def _check_log(self) -> None:
+        """The driver has sealed the batch's plan in its log. Who does not find it there looks at another log."""
+        found = self.log.plan(self.given.batch)
+        if found is not None and found["id"] == self.given.plan:
+            return
+        if self.log.over().through >= self.given.batch:
+            raise BatchIsOver(f"batch {self.given.batch} of {self.log.store.url} was finished by another attempt")
+        raise LogError(
+            f"this executor ({socket.gethostname()}) does not see the segment log of its driver in "
+            f"{self.log.store.url}: there is {'no plan' if found is None else 'another plan'} of batch "
+            f"{self.given.batch}. It has received nothing. Put the checkpoint and 'segments' where the driver and all "
+            "executors see the same files: a shared file system at the same path, or s3://"
+        )
+
+    def _missed(self, place: Place) -> Sealed | None:
+        """Nothing is sealed at our place. Unless a twin has just sealed it, nothing of ours may be behind it either:
+        an ack, or a further part, tells of a segment that was there."""
+        sealed, marked = self.log.places(place.batch)
+        if not any(p.task == place.task and p.part >= place.part for p in (*sealed, *marked)):
+            return None
+        found = self.log.read(place)
+        if found is None and self.log.over().through < place.batch:
+            raise self.log.lost(place)
+        return found
+
+    # Receiving and sealing.
+
+    def _receive(self, place: Place) -> Sealed:
+        gathering = Gathering(
+            self.queue,
+            rows=self._rows_left,
+            size=self._bytes_left,
+            until=self._until,
+            visibility=self.options.visibility,
+            threads=self.options.threads,
+            first_wait=self._first_wait,
+            clock=self._clock,
+            monotonic=self._monotonic,
+        )
+        arrivals = gathering.run()
+        counts = _Counts(received=sum(len(arrival.messages) for arrival in arrivals))
+        taken = self._guard.claim(self._sift(arrivals, counts), self._hide)
+        counts.known = len(self._guard.done)
+        # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
+        # If nothing is deleted before the commit, there is nothing to ask for.
+        last = not self.queue.fifo or self.options.ack == "committed" or gathering.enough or not taken
+        self._tracer.received(taken)
+        return self._seal(place, taken, counts, last=last)
+
+    def _sift(self, arrivals: Sequence[Arrival], counts: _Counts) -> list[Taken]:
+        """What is new among the arrivals and stays ours long enough."""
+        found: dict[str, Taken] = {}
+        now, suspects, rule = self._monotonic(), self._known_suspects(arrivals), self._rule
+        for at, hidden_until, messages in arrivals:
+            ours = hidden_until - now > self.options.margin
+            for message in messages:
+                id_, key = message.message_id, columns.key_of(message, rule)
+                if id_ in suspects and not (self._guard.knows and key is not None):
+                    counts.suspects += 1
+                    counts.healing.append(Taken(message, at, hidden_until, None))
+                elif ours:
+                    counts.twins += id_ in found
+                    # The newest receipt is the one that counts.
+                    found[id_] = Taken(message, at, hidden_until, key)
+        return list(found.values())
+
+    def _known_suspects(self, arrivals: Sequence[Arrival]) -> Collection[str]:
+        if self._suspects is None:
+            self._suspects = frozenset(self.log.suspects().get(self.queue.name, {}) if self.given.suspects else ())
+        # What another task has sealed was delivered before, to that task; SQS counts deliveries.
+        again = self.given.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
+        return self._suspects.union(self._sealed_by_others()) if again else self._suspects
+
+    def _sealed_by_others(self) -> Iterator[str]:
+        """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
+        looked up after each receive, as they may have done so in this very run."""
+        sealed, marked = self.log.places(self.given.batch)
+        for place in sealed:
+            if place.task == self.given.task and place.part >= self._part:  # a twin's: see `_lose`
+                continue
+            mark = self.log.marked(place) if place in marked else None
+            if mark is not None and mark.deleted:
+                yield from mark.unconfirmed
+            elif (found := self.log.read(place)) is not None:
+                yield from found.table.column("message_id").to_pylist()
+
+    def _seal(self, place: Place, taken: list[Taken], counts: _Counts, *, last: bool) -> Sealed:
+        taken, table = self._in_time(taken)
+        ends = min((t.hidden_until for t in taken), default=self._monotonic())
+        hidden = self._clock() + ends - self._monotonic()
+        crash_points.reached("before-seal")
+        try:
+            sealed = self.log.seal(place, table, Meta(self.queue.name, self.attempt, last, hidden))
+        except BatchIsOver:
+            self._guard.release(taken)
+            self._give_back(taken)
+            raise
+        crash_points.reached("after-seal")
+        if sealed.meta.attempt != self.attempt:
+            self._lose(sealed, taken)
+            return self._settle_again(sealed)
+        refused = self._guard.record(taken)
+        self._rows_left -= len(taken)
+        self._bytes_left -= table.nbytes
+        mark = Mark(
+            self.queue.name,
+            rows=len(taken) - len(refused),
+            bytes=table.nbytes,
+            received=counts.received,
+            suspects=counts.suspects,
+            known=counts.known + len(refused),
+            twins=counts.twins,
+            backlog=self._of_backlog(taken),
+            refused=tuple(refused),
+            attempt=self.attempt,
+        )
+        again = counts.healing
+        if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
+            committed = self.log.suspects().get(self.queue.name, {}) if again else {}
+            again = [t for t in again if t.message.message_id in committed]
+        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
+        healing += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._guard.done]
+        ours = [t for t in taken if t.message.message_id not in refused]
+        fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
+        self._settle(place, mark, fresh, healing, wait=self.queue.fifo and not last)
+        return sealed.without(refused)
+
+    def _in_time(self, taken: list[Taken]) -> tuple[list[Taken], pa.Table]:
+        """The segment's rows. Claims and tables take their time: what is no longer surely ours goes back instead."""
+        while True:
+            table = columns.table(taken, self.queue.name, self.options.columns)
+            until = self._monotonic() + self.options.margin
+            late = [t for t in taken if t.hidden_until <= until]
+            if not late:
+                return taken, table
+            _log.warning(
+                "queue %s: %d messages go back, as there was no time left to seal them", self.queue.name, len(late)
+            )
+            self._guard.release(late)
+            self._give_back(late)
+            taken = [t for t in taken if t.hidden_until > until]
+
+    def _of_backlog(self, taken: Sequence[Taken]) -> int:
+        before = self.given.before
+        return len(taken) if before is None else sum(_sent(t) <= before for t in taken)
+
+    def _lose(self, winner: Sealed, taken: list[Taken]) -> None:
+        """Another attempt was first: what it has too is deleted, the rest goes back to the queue. So does a key that we
+        have claimed: if the winner had it too, its claim was over, and it is refused to the winner."""
+        sealed = set(winner.table.column("message_id").to_pylist())
+        lost = [t for t in taken if t.fence is not None or t.message.message_id not in sealed]
+        self._guard.release(lost)
+        self._delete([t.message.receipt for t in taken if t.fence is None and t.message.message_id in sealed])
+        self._give_back(lost)
+
+    def _give_back(self, taken: Sequence[Taken]) -> None:
+        self._hide([(t, 0) for t in taken])
+
+    def _hide(self, pairs: Sequence[tuple[Taken, int]]) -> None:
+        now = self._monotonic()
+        still = [(t.message.receipt, seconds) for t, seconds in pairs if t.hidden_until > now]
+        try:
+            self.queue.change_visibility(still)
+        except SqsError as error:  # they come back by themselves, only later
+            _log.warning("queue %s: %d messages could not be given back: %s", self.queue.name, len(still), error)
+
+    # Settling: what is sealed is deleted from the queue.
+
+    def _settle_again(self, sealed: Sealed) -> Sealed:
+        """A segment that another or an earlier attempt has sealed: without a mark, it may not be deleted. Returns what
+        of it is to be given out."""
+        mark = self.log.marked(sealed.place)
+        if mark is not None:
+            return sealed.without(mark.refused)
+        received, refused = len(sealed.table), self._guard.record_again(sealed.table)
+        sealed = sealed.without(refused)
+        good_for = sealed.meta.surely_hidden_until - self._clock()
+        ends = self._monotonic() + good_for
+        self._tracer.received_before(sealed.table)
+        columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
+        fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
+        mark = Mark(
+            self.queue.name,
+            rows=len(fresh),
+            bytes=sealed.table.nbytes,
+            received=received,
+            known=len(refused),
+            backlog=len(fresh),
+            refused=tuple(refused),
+            attempt=sealed.meta.attempt,
+        )
+        self._settle(sealed.place, mark, fresh, [])
+        return sealed
+
+    def _settle(
+        self,
+        place: Place,
+        mark: Mark,
+        fresh: list[tuple[str, str, int, float]],
+        healing: list[tuple[str, str, int, float]],
+        *,
+        wait: bool = False,
+    ) -> None:
+        """Delete in the background, while the rows are given out; `wait`: before anything else is received."""
+        later = self.options.ack == "committed"
+        jobs = self._deletions(healing if later else fresh + healing)
+
+        def finish() -> None:
+            unsure = self._outcome(jobs)
+            healed = [id_ for id_, *_ in healing if id_ not in unsure]
+            if not later:
+                crash_points.reached("after-delete")
+                self._tracer.deleted([id_ for id_, *_ in fresh], unsure)
+            self.log.mark(place, replace(mark, deleted=not later, unconfirmed=unsure, healed=tuple(healed)))
+
+        if wait:
+            finish()
+        else:
+            self._unfinished.append(finish)
+
+    def _deletions(self, entries: list[tuple[str, str, int, float]]) -> list[tuple[Any, Future[dict[str, int]]]]:
+        if not entries:
+            return []
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="semel-delete")
+        pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
+        return [(page, self._pool.submit(self._delete_page, page)) for page in pages]
+
+    def _delete_page(self, page: list[tuple[str, str, int, float]]) -> dict[str, int]:
+        """Those of which it is not sure that they are gone, with the time they were sent."""
+        outcomes = self._delete([receipt for _, receipt, _, _ in page])
+        now = self._monotonic()
+        return {
+            id_: sent
+            for (id_, _, sent, ends), outcome in zip(page, outcomes, strict=True)
+            if outcome is not None or now >= ends
+        }
+
+    def _delete(self, receipts: list[str]) -> list[Failure | None]:
+        try:
+            return self.queue.delete(receipts)
+        except SqsError as error:
+            _log.warning("queue %s: %d messages could not be deleted yet: %s", self.queue.name, len(receipts), error)
+            return [Failure("Unavailable", str(error))] * len(receipts)
+
+    @staticmethod
+    def _outcome(jobs: list[tuple[Any, Future[dict[str, int]]]]) -> dict[str, int]:
+        unsure: dict[str, int] = {}
+        for _, job in jobs:
+            unsure |= job.result()
+        return unsure
+
+
+def _sent(taken: Taken) -> int:
+    return int(taken.message.system.get("SentTimestamp", 0))
+
+
+def _ms(sent: Any) -> int:
+    return 0 if sent is None else int(sent.timestamp() * 1_000)
+
+
+def rows(table: pa.Table, schema: pa.Schema, planned_at: int) -> Iterator[pa.RecordBatch]:
+    """The table as record batches with just the columns and types that Spark expects. `planned_at` is not sealed: it is
+    the batch's, in milliseconds."""
+    stamp = pa.scalar(planned_at * 1_000, COLUMNS.field("sent_at").type)
+    table = table.append_column("planned_at", pa.repeat(stamp, len(table)))
+    chosen = table.select(schema.names).cast(schema)
+    yield from chosen.to_batches(max_chunksize=10_000)
+
+
+assert COLUMNS.names[-2:] == ["receipt", "fence"]

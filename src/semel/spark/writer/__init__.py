@@ -1,0 +1,1 @@
+"""`format("sqs")` as a sink: rows as messages."""

@@ -1,0 +1,305 @@
+"""The pipeline's file: what it says, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from semel.spark.pipeline import template
+from semel.spark.pipeline.config import (
+    Ack,
+    Dedup,
+    DeltaSpec,
+    HandlerSpec,
+    Mode,
+    ParquetSpec,
+    PostgresSpec,
+    RejectTo,
+    SqsSpec,
+)
+from semel.spark.pipeline.config_file import PipelineFileError, load
+
+GOOD = """
+name = "orders"
+checkpoint = "state"
+[source]
+queues = ["orders"]
+[schema]
+ddl = "id STRING NOT NULL, amount BIGINT"
+[sink]
+type = "parquet"
+path = "out"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "orders.toml"
+    file.write_text(text)
+    return file
+
+
+def mistakes(folder: Path, text: str) -> str:
+    with pytest.raises(PipelineFileError) as raised:
+        load(write(folder, text))
+    return str(raised.value)
+
+
+def test_the_smallest_file(tmp_path: Path) -> None:
+    found = load(write(tmp_path, GOOD))
+    assert found.name == "orders"
+    assert found.checkpoint == str(tmp_path / "state")
+    assert found.sink == ParquetSpec(str(tmp_path / "out"))
+    assert [(field.name, field.nullable) for field in found.schema.fields] == [("id", False), ("amount", True)]
+    assert (found.source.dedup, found.source.ack, found.rejects.to) == (
+        Dedup.SEGMENTS,
+        Ack.SEALED,
+        RejectTo.DEAD_LETTER_QUEUE,
+    )
+    assert found.source.options("/c")["segments"] == "/c/segments"
+
+
+def test_everything_that_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_DSN", "postgresql://me:secret@db/shop")
+    text = """
+    name = "orders"
+    checkpoint = "s3://lake/state"
+    [source]
+    queues = ["orders", "arn:aws:sqs:eu-west-1:123456789012:refunds"]
+    key = "$.id"
+    dedup = "ledger"
+    ledger = "${SHOP_DSN}"
+    ack = "committed"
+    receivers = 3
+    max_seconds_per_batch = "5s"
+    visibility = "2m"
+    [schema]
+    ddl = "id STRING NOT NULL"
+    metadata = ["sent_at"]
+    [[schema.constraints]]
+    name = "id is short"
+    field = "id"
+    check = "length(id) < 40"
+    [rejects]
+    table = "rejects"
+    [sink]
+    type = "postgres"
+    dsn = "${SHOP_DSN}"
+    table = "shop.orders"
+    mode = "upsert"
+    key = ["id"]
+    [trigger]
+    every = "1m"
+    [log]
+    attempts = "attempts"
+    [metrics]
+    health = "127.0.0.1:8080"
+    [spark]
+    "spark.driver.memory" = "2g"
+    """
+    found = load(write(tmp_path, text))
+    assert found.checkpoint == "s3://lake/state"
+    assert found.sink == PostgresSpec("postgresql://me:secret@db/shop", "shop.orders", Mode.UPSERT, ("id",))
+    assert "secret" not in repr(found.sink)
+    options = found.source.options(found.checkpoint)
+    assert options["visibility"] == "120"
+    assert options["maxSecondsPerBatch"] == "5"
+    assert options["ack"] == "committed"
+    assert (found.rejects.to, found.rejects.target) == (RejectTo.TABLE, str(tmp_path / "rejects"))
+    assert found.trigger.every == 60
+    assert found.spark == {"spark.driver.memory": "2g"}
+    assert found.schema.constraints[0].check == "length(id) < 40"
+
+
+@pytest.mark.parametrize(
+    ("sink", "kind"),
+    [
+        ("parquet", ParquetSpec),
+        ("delta", DeltaSpec),
+        ("postgres", PostgresSpec),
+        ("sqs", SqsSpec),
+        ("handler", HandlerSpec),
+    ],
+)
+def test_what_init_writes_is_right_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type
+) -> None:
+    monkeypatch.setenv("ORDERS_DSN", "postgresql://db/shop")
+    assert isinstance(load(write(tmp_path, template.text(sink))).sink, kind)
+
+
+def test_a_json_schema_is_read_from_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text(
+        '{"type": "object", "required": ["id"], "properties": {"id": {"type": "string", "minLength": 1}}}'
+    )
+    found = load(
+        write(tmp_path, GOOD.replace('ddl = "id STRING NOT NULL, amount BIGINT"', 'json_schema = "order.json"'))
+    )
+    assert [field.name for field in found.schema.fields] == ["id"]
+    assert len(found.schema.constraints) == 1
+
+
+def test_the_endpoint_can_be_given_on_the_command_line(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD), endpoint_url="http://here:1").source.endpoint_url == "http://here:1"
+
+
+CONSTRAINT = '[[schema.constraints]]\nname = "n"\nfield = "x"\ncheck = "x > 1"\n[sink]'
+TWICE = 2 * '[[schema.constraints]]\nname = "n"\ncheck = "id > 1"\n' + "[sink]"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        # The file, the top of it, and names.
+        (("[sink]", "[sink"), "it is not TOML: "),
+        (("[sink]", "[sink"), "(at line 8, column 6)"),
+        (('name = "orders"', ""), "name is missing: what the pipeline is called"),
+        (('name = "orders"', 'name = "o/r"'), 'name = "o/r": it has up to 80 letters'),
+        (('checkpoint = "state"', "checkpoint = 3"), "checkpoint = 3: a text is needed, in quotes"),
+        (('checkpoint = "state"', 'checkpoint = "hdfs://x/y"'), 'checkpoint = "hdfs://x/y": it is a folder that'),
+        (("[sink]", "[snk]"), "snk: there is no such option; did you mean 'sink'?"),
+        (("[sink]", "[snk]"), "[sink] is missing: where rows go"),
+        (("name =", 'queues = ["orders"]\nname ='), "queues: there is no such option; it belongs to [source]"),
+        (("[source]", "[trigger]\nevery = true\n[source]"), "[trigger] every = true: a duration is needed"),
+        (('checkpoint = "state"', 'checkpoint = "state"\nlog = "x"'), 'log = "x": it is a section; write [log]'),
+        # [source]
+        (("queues", "queus"), "[source] queus: there is no such option; did you mean 'queues'?"),
+        (('queues = ["orders"]', ""), "[source] queues is missing: the queues, such as"),
+        (('queues = ["orders"]', "queues = []"), "[source] queues = []: it is empty"),
+        (('queues = ["orders"]', 'queues = ["a", "a"]'), '[source] queues = ["a", "a"]: it names something twice'),
+        (('queues = ["orders"]', "queues = [1]"), "[source] queues = [1]: a list of texts is needed"),
+        (('queues = ["orders"]', 'queues = ["my queue"]'), "'my queue' is no name, URL or ARN of a queue"),
+        (('queues = ["orders"]', 'queues = ["a,b"]'), "entry 1 has a comma in it"),
+        (("[source]", "[source]\nvisibility = 3"), "[source] visibility = 3: it must be from 10 to 43200 seconds"),
+        (("[source]", '[source]\nvisibility = "soon"'), "[source] visibility = \"soon\": 'soon' is not a duration"),
+        (("[source]", "[source]\nvisibility = 12"), "visibility 12 s is too short for batches"),
+        (("[source]", "[source]\nthreads = 1.5"), "[source] threads = 1.5: a whole number is needed"),
+        (("[source]", "[source]\nthreads = 500"), "[source] threads = 500: it must be from 1 to 256"),
+        (("[source]", '[source]\ndedup = "keys"'), "not one of segments, key, ledger; did you mean 'key'?"),
+        (("[source]", '[source]\ndedup = "ledger"'), '[source] ledger is missing: dedup = "ledger" needs its address'),
+        (("[source]", '[source]\nledger = "redis://x"'), '[source] ledger is given, but dedup is "segments"'),
+        (("[source]", '[source]\nremember = "1d"'), '[source] remember is for dedup = "key"'),
+        (("[source]", '[source]\nkey = "id"'), "[source] key = \"id\": it is '$.order.id'"),
+        # [schema]
+        (("BIGINT", "BIGINTEGER"), "[schema] ddl: field 'amount': there is no type BIGINTEGER; did you mean INTEGER?"),
+        (
+            ("[schema]", '[schema]\njson_schema = "x.json"'),
+            "ddl and json_schema are both given, and exclude each other",
+        ),
+        (('ddl = "id STRING NOT NULL, amount BIGINT"', ""), "[schema] ddl or json_schema or raw is missing"),
+        (('ddl = "id STRING NOT NULL, amount BIGINT"', 'json_schema = "x.json"'), "x.json cannot be read"),
+        (('ddl = "id STRING NOT NULL, amount BIGINT"', "raw = false"), "raw = false, and neither ddl nor json_schema"),
+        (("[schema]", '[schema]\nmetadata = ["sentat"]'), "no column 'sentat'; did you mean 'sent_at'?"),
+        (("amount", "_KEY BIGINT, amount"), "metadata: 'key' becomes the column _key, and the schema has"),
+        (("[schema]", '[schema]\nextra = "drop"'), '[schema] extra = "drop": it is not one of ignore, reject'),
+        (("[schema]", '[schema]\nany_as_text = "yes"'), "true or false is needed, without quotes"),
+        (("[sink]", CONSTRAINT), '[[schema.constraints]] field = "x": the schema has no such field'),
+        (("[sink]", '[[schema.constraints]]\nname = "n"\n[sink]'), "[[schema.constraints]] check is missing"),
+        (("[sink]", '[[schema.constraints]]\nchek = "n"\n[sink]'), "no such option; did you mean 'check'?"),
+        (("[sink]", TWICE), "another constraint has this name"),
+        # [rejects]
+        (
+            ("[sink]", '[rejects]\nto = "table"\n[sink]'),
+            '[rejects] to = "table": it is "dead-letter-queue"; for another',
+        ),
+        (("[sink]", '[rejects]\nqueue = "a"\ntable = "b"\n[sink]'), "[rejects] queue and table are both given"),
+        # [sink]
+        (('type = "parquet"', 'type = "parket"'), '[sink] type = "parket": it is not one of parquet, delta'),
+        (('type = "parquet"', ""), "[sink] type is missing: one of parquet"),
+        (('path = "out"', ""), "[sink] path is missing: the table's folder"),
+        (
+            ('path = "out"', 'path = "out"\ntable = "t"'),
+            "[sink] table: there is no such option; it belongs to [sink] type =",
+        ),
+        (
+            ('path = "out"', 'path = "${NOT_SET_ANYWHERE}"'),
+            "[sink] path: there is no environment variable NOT_SET_ANYWHERE",
+        ),
+        (('path = "out"', 'path = "${NOT SET}"'), "${NOT SET} names no environment variable"),
+        (("[sink]", "[spark]\nexecutor.memory = [1]\n[sink]"), "[spark] spark.executor.memory: a text, a number"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_the_way_out(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    text = GOOD.replace(*change, 1)
+    assert text != GOOD
+    if "_KEY" in text:
+        text = text.replace("[schema]", '[schema]\nmetadata = ["key"]')
+    told = mistakes(tmp_path, text)
+    assert said in told
+    assert str(tmp_path / "orders.toml") in told
+
+
+SINK = 'type = "parquet"\npath = "out"'
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ('type = "postgres"\ntable = "t"', "[sink] dsn is missing"),
+        ('type = "postgres"\ndsn = "x"\ntable = "t"\nmode = "upsert"', '[sink] key is missing: mode = "upsert" needs'),
+        ('type = "postgres"\ndsn = "x"\ntable = "t"\nkey = ["id"]', '[sink] key is given, but mode is "append"'),
+        (
+            'type = "postgres"\ndsn = "x"\ntable = "t"\nmode = "upsert"\nkey = ["idd"]',
+            "[sink] key: the rows have no field 'idd'; did you mean 'id'?",
+        ),
+        ('type = "sqs"', "[sink] queue is missing"),
+        ('type = "sqs"\nqueue = "out.fifo"', "[sink] group is missing: out.fifo is a FIFO queue"),
+        ('type = "sqs"\nqueue = "out"\nbody = "amount"', '[sink] body = "amount": it is no STRING'),
+        ('type = "handler"\napp = "shop"', '[sink] app = "shop": write it as "module:app"'),
+    ],
+)
+def test_a_mistake_in_a_sink_is_named_too(tmp_path: Path, sink: str, said: str) -> None:
+    assert said in mistakes(tmp_path, GOOD.replace(SINK, sink))
+
+
+def test_a_secret_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
+    sink = 'type = "postgres"\ndsn = ["hunter2"]\ntable = "${SHOP_PASSWORD}"\nmode = "${SHOP_PASSWORD}"'
+    told = mistakes(tmp_path, GOOD.replace(SINK, sink))
+    assert "[sink] dsn: a text is needed" in told
+    assert "hunter2" not in told
+
+
+def test_a_variable_can_be_meant_as_it_stands(tmp_path: Path) -> None:
+    found = load(write(tmp_path, GOOD.replace('path = "out"', 'path = "/a/$${x}"')))
+    assert found.sink == ParquetSpec("/a/${x}")
+
+
+def test_settings_of_spark_may_be_written_in_both_ways(tmp_path: Path) -> None:
+    text = '[spark]\nexecutor.memory = "4g"\n"spark.sql.ansi.enabled" = false\n[sink]'
+    found = load(write(tmp_path, GOOD.replace("[sink]", text)))
+    assert found.spark == {"spark.executor.memory": "4g", "spark.sql.ansi.enabled": "false"}
+
+
+def test_a_queue_or_a_handler_needs_no_schema(tmp_path: Path) -> None:
+    without = GOOD.replace('[schema]\nddl = "id STRING NOT NULL, amount BIGINT"\n', "")
+    assert load(write(tmp_path, without.replace(SINK, 'type = "handler"\napp = "shop:app"'))).schema.raw
+    assert load(write(tmp_path, without.replace(SINK, 'type = "sqs"\nqueue = "out"'))).schema.raw
+    assert "[schema] ddl or json_schema or raw is missing" in mistakes(tmp_path, without)
+
+
+def test_the_queue_of_a_sink_is_where_the_source_is_unless_it_says_otherwise(tmp_path: Path) -> None:
+    text = GOOD.replace("[source]", '[source]\nendpoint_url = "http://here:1"')
+    found = load(write(tmp_path, text.replace(SINK, 'type = "sqs"\nqueue = "out"'))).sink
+    assert isinstance(found, SqsSpec)
+    assert found.endpoint_url == "http://here:1"
+    found = load(write(tmp_path, text.replace(SINK, 'type = "sqs"\nqueue = "out"\nregion = "eu-west-1"'))).sink
+    assert isinstance(found, SqsSpec)
+    assert (found.endpoint_url, found.region) == (None, "eu-west-1")
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    told = mistakes(tmp_path, GOOD.replace("queues", "queus").replace("path", "paht").replace("ddl", "dll"))
+    assert all(name in told for name in ("queus", "paht", "dll"))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineFileError, match=r"nowhere\.toml: there is no such file"):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_a_queue_is_not_read_and_written_by_one_pipeline(tmp_path: Path) -> None:
+    text = GOOD.replace('type = "parquet"\npath = "out"', 'type = "sqs"\nqueue = "orders"\ngroup = "country"')
+    told = mistakes(tmp_path, text)
+    assert "read by this very pipeline" in told
+    assert "no field 'country'" in told

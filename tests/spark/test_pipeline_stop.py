@@ -1,0 +1,37 @@
+"""What a user sees when Spark ends the process in which the source plans: nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+# Spark's runner: reads the next call, stops the reader, and fails to report why to a Java that is gone.
+RUNNER: Final = """
+import sys
+from semel.spark.source.datasource import SqsStreamReader
+
+class Reader(SqsStreamReader):
+    def __init__(self):
+        self._made = None
+
+reader = Reader()
+try:
+    try:
+        raise {first}
+    finally:
+        reader.stop()
+except BaseException:
+    raise BrokenPipeError("nobody listens")
+"""
+
+
+@pytest.mark.parametrize(("first", "seen"), [("EOFError()", False), ("ValueError('a mistake')", True)])
+def test_a_connection_that_java_has_closed_is_no_failure_but_others_are(first: str, seen: bool) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", RUNNER.format(first=first)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.returncode == 1
+    assert ("Traceback" in found.stderr) is seen, found.stderr

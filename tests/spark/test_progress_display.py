@@ -1,0 +1,297 @@
+"""What a person sees of a pipeline: never wider than the terminal, never a stack trace, never the end of the work."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from semel.spark.pipeline.progress.display import (
+    JsonLines,
+    Lines,
+    Live,
+    Nothing,
+    display_for,
+    logging_above,
+    repeatedly,
+)
+from semel.spark.pipeline.progress.figures import clean, duration, number, render, seconds, sparkline, summary
+from semel.spark.pipeline.progress.snapshot import LastBatch, Snapshot, State, Totals
+
+RUNNING = Snapshot(
+    pipeline="orders",
+    id="a" * 32,
+    sink="Parquet table /data/orders",
+    state=State.RUNNING,
+    pid=4711,
+    host="web1",
+    version="1",
+    started=1_000.0,
+    updated=1_134.0,
+    totals=Totals(42, 1_301_222, 60_012, 1_222, 0, 7, 1_234_567, 9, {"not JSON": 8, "amount is positive": 4}),
+    run=Totals(rows=234_567),
+    counted=42,
+    batch=LastBatch(42, 1_133.0, 3.21, 50_000),
+    rate=12_345.6,
+    rates=tuple(float(second % 17) for second in range(120)),
+    backlog={"orders": 134_567},
+)
+
+
+def test_a_running_pipeline_at_80_columns() -> None:
+    assert render(RUNNING, 80) == [
+        "orders · running · 2m 14s                           → Parquet table /data/orders",
+        "  rate       12,346 rows/s   " + sparkline(RUNNING.rates, 51),
+        "  waiting    134,567         about 10s at this rate",
+        "  rows       1,234,567       1,301,222 received; 234,567 rows in this run",
+        "  duplicates 61,234          60,012 redelivered · 1,222 same key",
+        "  rejected   12              8 not JSON · 4 amount is positive",
+        "  batch      #42             50,000 rows in 3.2 s, 1s ago",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+@pytest.mark.parametrize("state", State)
+def test_no_line_is_wider_than_the_terminal(width: int, state: State) -> None:
+    long = "x" * 300
+    odd = replace(
+        RUNNING,
+        state=state,
+        pipeline=long,
+        sink=long,
+        error=f"{long} and {'more ' * 200}",
+        totals=replace(RUNNING.totals, rejects={long: 1}),
+        backlog={long: 1, "b": 2},
+    )
+    for snapshot in (RUNNING, odd):
+        assert all(len(line) <= width for line in render(snapshot, width))
+
+
+def test_the_sparkline_fills_the_width_and_no_more() -> None:
+    assert len(render(RUNNING, 80)[1]) == 80
+    assert len(render(RUNNING, 120)[1]) == 120
+
+
+def test_a_pipeline_that_has_not_done_anything_yet_has_something_to_show() -> None:
+    new = Snapshot("orders", "", "table", State.STARTING, 1, "h", "1", started=5.0, updated=5.0)
+    lines = render(new, 80)
+    assert "starting" in lines[0]
+    assert any("not looked yet" in line for line in lines)
+    assert any("none yet" in line for line in lines)
+
+
+def test_an_error_is_wrapped_and_told_as_one() -> None:
+    failed = replace(RUNNING, state=State.FAILED, error="table orders: the disk is full. " * 5)
+    lines = render(failed, 80)
+    assert [line for line in lines if line.startswith("  error: table orders")]
+    assert "at this rate" not in "\n".join(lines)
+
+
+def test_what_a_stranger_wrote_cannot_move_the_cursor() -> None:
+    evil = replace(RUNNING, totals=replace(RUNNING.totals, rejects={"\x1b[2J\nboo": 1}), error="a\x1b[31mb\rc")
+    text = "".join(render(evil, 120)) + summary(evil)
+    assert not {"\x1b", "\n", "\r"} & set(text)
+    assert clean("a\x1bb\nc") == "a b c"
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    assert all(line.isascii() for line in render(RUNNING, 80, ascii_only=True))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0s"), (14.9, "14s"), (134, "2m 14s"), (11_100, "3h 05m"), (187_200, "2d 04h"), (-3, "0s")],
+)
+def test_durations_read_as_people_say_them(value: float, text: str) -> None:
+    assert duration(value) == text
+
+
+def test_numbers_and_seconds_read_as_people_say_them() -> None:
+    assert [number(value) for value in (0, 3, 3.14, 12.7, 1_234_567)] == ["0", "3", "3.1", "13", "1,234,567"]
+    assert [seconds(value) for value in (0.0421, 3.21, 134)] == ["42 ms", "3.2 s", "2m 14s"]
+
+
+def test_a_sparkline_shows_the_newest_values_against_the_highest_of_them() -> None:
+    assert sparkline([0, 4, 8], 10) == "▁▅█"
+    assert sparkline([99, 1, 1], 2) == "██"
+    assert sparkline([0, 0], 10) == ""
+    assert sparkline([1], 0) == ""
+
+
+# Live.
+
+
+def live(**size: int) -> tuple[Live, io.StringIO]:
+    out = io.StringIO()
+    shape = os.terminal_size((size.get("columns", 81), size.get("lines", 24)))
+    return Live(out, size=lambda: shape), out
+
+
+def screen(written: str) -> list[str]:
+    """What a terminal shows after that: cursor-up and clear-down are all that is used."""
+    rows: list[str] = []
+    row = 0
+    for part in written.replace("\x1b[1m", "").replace("\x1b[31m", "").replace("\x1b[0m", "").split("\x1b["):
+        if part[:1].isdigit() and "F" in part:
+            up, _, part = part.partition("F")
+            row -= int(up)
+        elif part.startswith("J"):
+            part = part[1:]
+            del rows[row:]
+        for line in part.split("\n")[:-1]:
+            rows[row : row + 1] = [line]
+            row += 1
+    return rows
+
+
+def test_the_live_display_redraws_its_lines_in_place() -> None:
+    display, out = live()
+    display.draw(RUNNING)
+    display.draw(replace(RUNNING, state=State.STOPPING))
+    assert screen(out.getvalue()) == render(replace(RUNNING, state=State.STOPPING), 80)
+
+
+def test_a_shorter_picture_leaves_nothing_of_a_longer_one() -> None:
+    display, out = live()
+    display.draw(replace(RUNNING, state=State.FAILED, error="words " * 40))
+    display.draw(RUNNING)
+    assert screen(out.getvalue()) == render(RUNNING, 80)
+
+
+def test_log_lines_appear_above_the_live_display() -> None:
+    display, out = live()
+    display.draw(RUNNING)
+    display.print_above("a warning")
+    display.draw(RUNNING)
+    assert screen(out.getvalue()) == ["a warning", *render(RUNNING, 80)]
+
+
+def test_logging_goes_above_the_display_while_it_lasts_and_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    display, out = live()
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    handler = logging.StreamHandler(terminal)
+    logging.getLogger().addHandler(handler)
+    try:
+        with logging_above(display):
+            display.draw(RUNNING)
+            logging.getLogger("semel.spark").warning("look here")
+        logging.getLogger("semel.spark").warning("afterwards")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert screen(out.getvalue())[0] == "look here"
+    assert terminal.getvalue() == "afterwards\n"
+
+
+def test_a_display_fits_a_terminal_that_is_lower_than_it() -> None:
+    display, out = live(lines=4)
+    display.draw(RUNNING)
+    display.draw(RUNNING)
+    assert len(screen(out.getvalue())) == 3
+
+
+def test_what_was_drawn_last_stays() -> None:
+    display, out = live()
+    display.draw(RUNNING)
+    display.close(replace(RUNNING, state=State.DONE))
+    display.print_above("afterwards")
+    assert screen(out.getvalue())[0].startswith("orders · done")
+    assert screen(out.getvalue())[-1] == "afterwards"
+
+
+# Lines and JSON lines.
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines_after(display: Any, out: io.StringIO, clock: Clock, *steps: tuple[float, Snapshot]) -> list[str]:
+    for now, snapshot in steps:
+        clock.now = now
+        display.draw(snapshot)
+    return out.getvalue().splitlines()
+
+
+def test_without_a_terminal_there_is_a_line_every_few_seconds_while_something_happens() -> None:
+    out, clock = io.StringIO(), Clock()
+    display = Lines(out, clock)
+    later = replace(RUNNING, counted=43)
+    found = lines_after(display, out, clock, (0, RUNNING), (2, later), (5, later), (9, later), (64, later), (65, later))
+    assert len(found) == 3  # at once, after five seconds, and after a minute without news
+    assert "orders running: 12,346 rows/s, 134,567 waiting, 1,234,567 rows, 61,234 duplicates dropped" in found[0]
+
+
+def test_a_change_of_state_is_told_at_once() -> None:
+    out, clock = io.StringIO(), Clock()
+    display = Lines(out, clock)
+    found = lines_after(display, out, clock, (0, RUNNING), (0.5, replace(RUNNING, state=State.STOPPING)))
+    assert "orders stopping" in found[1]
+
+
+def test_the_last_line_is_always_said() -> None:
+    out, clock = io.StringIO(), Clock()
+    display = Lines(out, clock)
+    display.draw(RUNNING)
+    display.close(replace(RUNNING, state=State.FAILED, error="the disk is full"))
+    assert out.getvalue().splitlines()[-1].endswith("; the disk is full")
+
+
+def test_json_lines_are_for_machines() -> None:
+    out = io.StringIO()
+    JsonLines(out, Clock()).draw(RUNNING)
+    found = orjson.loads(out.getvalue())
+    assert found["pipeline"] == "orders"
+    assert found["state"] == "running"
+    assert found["lag"] == 134_567
+    assert found["totals"]["rejects"] == {"not JSON": 8, "amount is positive": 4}
+    assert "trace" not in found
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("show", ["live", "lines", "json"])
+def test_a_closed_pipe_ends_the_display_and_not_the_pipeline(show: Any) -> None:
+    display = display_for(show, Gone())
+    display.draw(RUNNING)
+    display.close(RUNNING)
+
+
+def test_pictures_are_drawn_again_and_again_also_after_one_that_failed() -> None:
+    drawn = threading.Semaphore(0)
+
+    def draw() -> None:
+        drawn.release()
+        raise ValueError("no picture")
+
+    with repeatedly(draw, every=0.001):
+        for _ in range(3):
+            assert drawn.acquire(timeout=10)
+    while drawn.acquire(blocking=False):
+        pass
+    assert not drawn.acquire(timeout=0.01)
+
+
+def test_auto_is_live_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(display_for("auto", Gone()), Live)
+    assert type(display_for("auto", io.StringIO())) is Lines
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(display_for("auto", Gone())) is Lines
+    assert isinstance(display_for("none"), Nothing)
+    assert isinstance(display_for("json", io.StringIO()), JsonLines)

@@ -1,0 +1,306 @@
+"""Messages that are no rows: in the dead-letter queue as the consumer writes them, or in a table, and none is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from semel.messages import dead_letter_attributes as letters
+from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
+from semel.spark.sinks.dead_letters import TABLE, RejectQueue, RejectTable, letter_for
+from semel.sqs import Attribute, Client, Queue, Received
+from semel.sqs.limits import MAX_MESSAGE_BYTES
+from spark.sinks_support import NOON, PIPELINE, UTC_TIME, batch, committed, put, put_by_spark, read_parquet, run, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from semel.broker import EmbeddedBroker
+
+MESSAGE = pa.struct(
+    [
+        ("message_id", pa.string()),
+        ("body", pa.string()),
+        ("key", pa.string()),
+        ("group_id", pa.string()),
+        ("sequence_number", pa.string()),
+        ("sent_at", UTC_TIME),
+        ("receive_count", pa.int32()),
+        ("attributes", pa.map_(pa.string(), pa.string())),
+        ("queue", pa.string()),
+    ]
+)
+REJECTED = pa.schema([("reason", pa.string()), ("field", pa.string()), ("message", MESSAGE)])
+REASON = "not a DECIMAL(12,2): 'much'"
+
+
+def message(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "message_id": f"m-{number}",
+        "body": f'{{"amount": "much", "nr": {number}}}',
+        "key": f"order-{number}",
+        "group_id": None,
+        "sequence_number": None,
+        "sent_at": NOON,
+        "receive_count": 2,
+        "attributes": {"trace": "xyz"},
+        "queue": "orders",
+    } | changes
+
+
+def rejected(*messages: dict[str, Any], flat: bool = False, reason: str = REASON) -> pa.RecordBatch:
+    rows = [{"reason": reason, "field": "amount", "message": one} for one in messages]
+    found = pa.RecordBatch.from_pylist(rows, schema=REJECTED)
+    if not flat:
+        return found
+    parts = found.column("message").flatten()
+    return pa.RecordBatch.from_arrays(
+        [*parts, found.column("reason"), found.column("field")], [*(one.name for one in MESSAGE), "reason", "field"]
+    )
+
+
+@pytest.fixture
+def client(sqs_broker: EmbeddedBroker, credentials: None) -> Iterator[Client]:
+    with Client(sqs_broker.url, "us-east-1") as client:
+        yield client
+
+
+class Letters:
+    """A dead-letter queue and the pipeline's way to it; `driver()` is a driver that has just started."""
+
+    def __init__(self, client: Client, checkpoint: Path, name: str) -> None:
+        self.client, self.checkpoint = client, checkpoint
+        self.queue: Queue = client.create_queue(name)
+
+    def driver(self, **options: Any) -> RejectQueue:
+        options = options or {"queue": self.queue.name}
+        sink = RejectQueue(str(self.checkpoint), endpoint_url=self.client.endpoint, region="us-east-1", **options)
+        sink.open()
+        return sink
+
+    def received(self) -> list[Received]:
+        found: list[Received] = []
+        while got := self.queue.receive(wait=0):
+            found += got
+            self.queue.delete([one.receipt for one in got])
+        return sorted(found, key=lambda one: one.body)
+
+    def bodies(self) -> list[int]:
+        return sorted(json.loads(one.body)["nr"] for one in self.received())
+
+
+@pytest.fixture
+def dead(client: Client, tmp_path: Path) -> Letters:
+    return Letters(client, tmp_path, "orders-dlq")
+
+
+@pytest.fixture
+def dead_fifo(client: Client, tmp_path: Path) -> Letters:
+    return Letters(client, tmp_path, "orders-dlq.fifo")
+
+
+# The queue.
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_rejected_message_is_a_dead_letter_as_the_consumers_are(dead: Letters, flat: bool) -> None:
+    put(dead.driver(), 0, [rejected(message(1), flat=flat)])
+    (found,) = dead.received()
+    letter, own = letters.read(found.attributes)
+    assert found.body == message(1)["body"]
+    assert own == {"trace": Attribute("String", "xyz")}
+    assert letter == letters.Letter(
+        key="order-1",
+        reason="not a DECIMAL(12,2)",
+        error="field amount: 'much'",
+        attempts=2,
+        message_id="m-1",
+        queue="orders",
+    )
+
+
+def test_a_message_without_a_key_and_a_reason_without_more_are_fine(dead: Letters) -> None:
+    put(dead.driver(), 0, [rejected(message(1, key=None, attributes=None), reason="no key")])
+    (found,) = dead.received()
+    letter, own = letters.read(found.attributes)
+    assert letter is not None
+    assert (letter.key, letter.reason, letter.error, own) == ("", "no key", "field amount: no key", {})
+
+
+@pytest.mark.parametrize(("key", "attributes"), [("m-1", {}), ("m-0", {"semel-message-id": "m-0"})])
+def test_a_message_id_does_not_become_a_key_that_comes_before_every_rule(
+    dead: Letters, key: str, attributes: dict[str, str]
+) -> None:
+    put(dead.driver(), 0, [rejected(message(1, key=key, attributes=attributes))])
+    (found,) = dead.received()
+    assert letters.carried_key(found.attributes) == ""
+    assert letters.original_id(found.attributes, found.message_id) == "m-1"
+
+
+def test_on_a_fifo_queue_letters_keep_their_group_and_are_not_doubled_in_doubt(dead_fifo: Letters) -> None:
+    sink = dead_fifo.driver()
+    rows = [rejected(message(1, group_id="g"), message(2))]
+    write(sink, 0, rows)
+    for mark in dead_fifo.checkpoint.glob("rejects/b*"):  # it died between sending and noting that
+        mark.unlink()
+    put(dead_fifo.driver(), 0, rows)
+    assert [(one.group, json.loads(one.body)["nr"]) for one in dead_fifo.received()] == [("g", 1), ("dead-letters", 2)]
+
+
+def test_the_dead_letters_of_another_batch_under_the_same_number_are_an_error(dead: Letters) -> None:
+    sink = dead.driver()
+    first, second = (MicroBatch(PIPELINE, 0, f"log/{n}/a") for n in (1, 2))
+    written = run(sink.writer(first), [rejected(message(1))])
+    sink.commit(first, [written])
+    assert dead.driver().last(PIPELINE) == Commit(0, "log/1/a")
+    with pytest.raises(SinkError, match="holds another batch 0"):
+        sink.commit(second, [written])
+
+
+def test_a_replay_after_the_note_sends_nothing(dead: Letters) -> None:
+    rows = [rejected(message(1), message(2))]
+    write(dead.driver(), 0, rows, [rejected(message(3))])
+    after = dead.driver()
+    assert not committed(after, batch(0))
+    put(after, 0, rows, [rejected(message(3))])
+    assert dead.bodies() == [1, 2, 3]
+    assert committed(after, batch(0))
+    put(dead.driver(), 0, rows, [rejected(message(3))])
+    assert dead.bodies() == []
+
+
+def test_a_replay_that_rejects_more_than_before_sends_what_is_new(dead: Letters) -> None:
+    write(dead.driver(), 0, [rejected(message(1))])
+    put(dead.driver(), 0, [rejected(message(1), message(2)), rejected(message(3))])
+    assert dead.bodies() == [1, 2, 3]
+
+
+def test_a_task_of_a_driver_that_was_overtaken_sends_nothing(dead: Letters) -> None:
+    zombie = dead.driver().writer(batch(0))
+    after = dead.driver()
+    put(after, 0, [rejected(message(1))])
+    put(after, 1, [rejected(message(2))])
+    run(zombie, [rejected(message(1))])
+    assert dead.bodies() == [1, 2]
+
+
+def test_notes_do_not_pile_up(dead: Letters) -> None:
+    sink = dead.driver()
+    for number in range(3):
+        put(sink, number, [rejected(message(number))], [])
+    assert [path.name for path in (dead.checkpoint / "rejects").iterdir()] == ["committed.json"]
+    (dead.checkpoint / "rejects" / "b0000000001-t0000").write_text("[]")
+    (dead.checkpoint / "rejects" / "b0000000003-t0000").write_text('["m-3"]')
+    put(dead.driver(), 3, [rejected(message(3))])
+    assert [path.name for path in (dead.checkpoint / "rejects").iterdir()] == ["committed.json"]
+    assert dead.bodies() == [0, 1, 2]
+
+
+def test_batches_without_rejects_leave_no_note(dead: Letters) -> None:
+    put(dead.driver(), 0, [], [rejected()])
+    assert not (dead.checkpoint / "rejects").exists()
+
+
+def test_each_source_has_its_own_dead_letter_queue(dead: Letters, client: Client) -> None:
+    other = client.create_queue("returns-dlq")
+    for name, target in (("orders", dead.queue), ("returns", other)):
+        client.create_queue(name, {"RedrivePolicy": {"deadLetterTargetArn": target.arn, "maxReceiveCount": 3}})
+    sink = dead.driver(sources=["orders", "returns"])
+    put(sink, 0, [rejected(message(1), message(2, queue="returns"))])
+    assert dead.bodies() == [1]
+    assert [json.loads(one.body)["nr"] for one in other.receive(wait=0)] == [2]
+
+
+def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: Letters, client: Client) -> None:
+    client.create_queue("orders")
+    with pytest.raises(SinkError, match="queue orders has no dead-letter queue"):
+        dead.driver(sources=["orders"])
+    with pytest.raises(SinkError, match="cannot be used"):
+        dead.driver(queue="not-there")
+
+
+def test_letters_that_cannot_be_sent_stop_the_batch(dead: Letters, client: Client) -> None:
+    sink = dead.driver()
+    client.call("SetQueueAttributes", {"QueueUrl": dead.queue.url, "Attributes": {"MaximumMessageSize": "1024"}})
+    with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot become a dead letter in orders-dlq"):
+        write(sink, 0, [rejected(message(1, body="x" * 2_000))])
+    assert not committed(sink, batch(0))
+    dead.queue.drop()
+    with pytest.raises(SinkError, match="orders-dlq"):
+        write(sink, 0, [rejected(message(1))])
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {f"a{number}": "x" for number in range(10)},
+        {"grown": "x" * 200_000},  # was bytes, and is longer as text
+    ],
+    ids=["none", "ten", "grown"],
+)
+@pytest.mark.parametrize("room", [0, 20, 200, 2_000])
+def test_a_message_as_long_as_can_be_still_becomes_a_letter(dead: Letters, room: int, own: dict[str, str]) -> None:
+    body = "x" * (MAX_MESSAGE_BYTES - room)
+    put(dead.driver(), 0, [rejected(message(1, body=body, attributes=own))])
+    (found,) = dead.received()
+    assert found.body == body
+
+
+def test_a_rejected_message_without_its_body_is_an_error_and_not_lost(dead: Letters) -> None:
+    with pytest.raises(SinkError, match="without its body"):
+        write(dead.driver(), 0, [rejected(message(1, body=None))])
+
+
+def test_a_letter_is_sent_again_under_the_same_dedup_id() -> None:
+    row = {"reason": "r", "field": None} | message(1, group_id="g")
+    assert letter_for(row, fifo=True) == letter_for(row, fifo=True)
+    assert letter_for(row, fifo=True).dedup == "m-1"
+    assert letter_for(row, fifo=False).group is None
+
+
+# The table.
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_rejected_message_is_a_row_of_the_table(tmp_path: Path, flat: bool) -> None:
+    path = str(tmp_path / "rejects")
+    sink = RejectTable(path)
+    sink.open()
+    put(sink, 0, [rejected(message(1), flat=flat)])
+    (row,) = read_parquet(path)
+    assert list(row) == TABLE.names
+    assert row.pop("rejected_at") is not None
+    assert row == message(1) | {"reason": REASON, "field": "amount"}
+
+
+def test_a_replay_puts_no_message_into_the_table_twice(tmp_path: Path) -> None:
+    path = str(tmp_path / "rejects")
+    for _ in range(2):
+        sink = RejectTable(path)
+        sink.open()
+        write(sink, 0, [rejected(message(1))])
+        put(sink, 0, [rejected(message(1))], [], [rejected(message(2))])
+        assert committed(sink, batch(0))
+    assert sorted(row["message_id"] for row in read_parquet(path)) == ["m-1", "m-2"]
+
+
+def test_spark_writes_rejects_to_a_queue_and_to_a_table(dead: Letters, spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 25, 1, 2).selectExpr(
+        "'odd: ' || id AS reason",
+        "'amount' AS field",
+        """named_struct('message_id', 'm-' || id, 'body', '{"nr": ' || id || '}', 'key', 'k', 'group_id',
+            CAST(NULL AS STRING), 'sequence_number', CAST(NULL AS STRING), 'sent_at', now(), 'receive_count', 1,
+            'attributes', map('a', 'b'), 'queue', 'orders') AS message""",
+    )
+    table = RejectTable(str(tmp_path / "rejects"))
+    table.open()
+    put_by_spark(table, 0, df)
+    assert len(read_parquet(str(tmp_path / "rejects"))) == 25
+    put_by_spark(dead.driver(), 0, df)
+    assert dead.bodies() == list(range(25))

@@ -1,0 +1,418 @@
+"""Which batch comes next, and what is remembered of those that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from semel.spark.segments.log import LogError, OtherQuery, Place, counts
+from semel.spark.source.planner import Planner, assignments
+from semel.sqs.errors import SqsError
+from spark.intake import Intake, intake
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Intake]:
+    with intake(tmp_path / "log") as found:
+        yield found
+
+
+def test_nothing_waiting_is_no_batch(place: Intake) -> None:
+    planner = place.planner()
+    start = planner.initial()
+    assert planner.latest(start, 100) == start
+    assert planner.assignments(start, start) == []
+
+
+def test_the_offset_says_all_that_a_replay_needs(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    assert end["batch"] == 1
+    assert end["plan"] == {"orders": 1}
+    assert assignments(end) == planner.assignments(start, end) == place.planner().assignments(start, end)
+
+
+def test_the_time_of_a_batch_never_goes_back_whatever_the_drivers_clock_does(place: Intake) -> None:
+    """`planned_at` is the event time of deduplication by key: a row that it makes late would be dropped."""
+    place.send("a")
+    planner = place.planner()
+    first, _ = place.batch(planner, planner.initial())
+    assert first["planned_at"] == int(place.now() * 1_000)
+    place.send("b")
+    behind = Planner(
+        place.options, place.log, {"orders": place.queue}, sleep=lambda _: None, clock=lambda: place.now() - 3_600
+    )
+    second, _ = place.batch(behind, first)
+    assert second["planned_at"] == first["planned_at"]
+    place.clock.advance(60)
+    place.send("c")
+    third, _ = place.batch(place.planner(), second)
+    assert third["planned_at"] == first["planned_at"] + 60_000
+
+
+def test_more_waiting_gets_more_receivers_up_to_the_limit(place: Intake) -> None:
+    many = place.with_options(receivers=3)
+    planner = many.planner()
+    start = planner.initial()
+    assert planner.plan(start, {"orders": 999}, 50_000)["plan"] == {"orders": 1}
+    assert planner.plan(start, {"orders": 2_001}, 50_000)["plan"] == {"orders": 3}
+    assert planner.plan(start, {"orders": 2_000_000}, 30_000)["rows"] == 10_000
+
+
+def test_a_batch_is_dropped_once_the_next_is_asked_for(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    first, rows = place.batch(planner, planner.initial())
+    assert rows == ["a"]
+    assert place.store.names("b0000000001") != []
+    assert planner.latest(first, 100) == first
+    assert place.store.names("b0000000001") == []
+    assert counts(place.store.url).rows == 1
+
+
+def test_an_unconfirmed_delete_is_recognised_when_it_comes_back_also_after_a_restart(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    task = place.task(planner.assignments(start, end)[0])
+    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    assert [len(table) for table in task.tables()] == [1]
+    del task.queue.delete
+    place.clock.advance(place.options.visibility + 1)
+    place.send("b")
+
+    restarted = place.planner()
+    after, rows = place.batch(restarted, end)
+    assert rows == ["b"]
+    assert place.waiting() == (0, 0)
+    restarted.latest(after, 100)
+    assert place.log.suspects() == {}
+    assert counts(place.store.url).suspects == 1
+
+
+def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake) -> None:
+    place.send("a", "b")
+    planner = place.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    given = planner.assignments(start, end)[0]
+    tables = place.task(given)
+    tables._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(tables.tables())
+    place.clock.advance(place.options.visibility + 1)
+    assert place.waiting() == (2, 0)
+
+    restarted = place.planner()
+    again = [body for given in restarted.assignments(start, end) for body in place.run(given)]
+    assert sorted(again) == ["a", "b"]
+    assert place.batch(restarted, end)[1] == []
+    assert place.waiting() == (0, 0)
+
+
+def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place: Intake) -> None:
+    two = place.with_options(receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    first = two.task(planner.assignments(start, end)[0])
+    first._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(first.tables())
+    two.clock.advance(two.options.visibility + 1)
+
+    again = two.planner().assignments(start, end)
+    rows = [body for given in reversed(again) for body in two.run(given)]
+    assert len(set(rows)) == len(rows)
+
+
+def test_committed_deletes_only_what_the_sink_has(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, rows = late.batch(planner, planner.initial())
+    assert rows == ["a"]
+    assert late.waiting() == (0, 1)
+    planner.latest(end, 100)
+    assert late.waiting() == (0, 0)
+    planner.stop()
+
+
+def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heart is not None
+    for _ in range(5):
+        late.clock.advance(late.options.visibility - 5)
+        assert planner._heart.beat(end["batch"]) == 1
+    assert late.waiting() == (0, 1)
+    planner.latest(end, 100)
+    assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+    planner.stop()
+
+
+def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: Intake) -> None:
+    late = place.with_options(ack="committed", queues=("orders", "returns"))
+    returns = late.queue.client.create_queue("returns")
+    late.send("a")
+    returns.send("b")
+    planner = Planner(late.options, late.log, {"orders": late.queue, "returns": returns}, clock=late.now)
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    for given in planner.assignments(start, end):
+        replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
+    late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
+    late.clock.advance(late.options.visibility - 5)
+    assert planner._heart is not None
+    assert planner._heart.beat(end["batch"]) == 1
+    del late.queue.change_visibility
+    planner.stop()
+
+
+def test_committed_keeps_nothing_hidden_that_is_settled(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heart is not None
+    assert planner._heart.beat(end["batch"]) == 1
+    planner.latest(end, 100)
+    calls: list[object] = []
+    late.queue.change_visibility = calls.append  # type: ignore[method-assign,assignment]
+    planner._heart.beat(end["batch"])
+    del late.queue.change_visibility
+    planner.stop()
+    assert calls == []
+
+
+def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_in_order(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as plain:
+        late = plain.with_options(ack="committed")
+        for body in ("a1", "a2", "a3"):
+            late.send(body, group="a")
+        planner = late.planner()
+        start = planner.initial()
+        end = planner.latest(start, 100)
+        (given,) = planner.assignments(start, end)
+        ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
+        assert len(late.log.places(1)[0]) == 1  # the group is blocked: there is nothing to ask for
+        late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
+        assert planner.latest(end, 100) == end
+        assert late.waiting() == (0, 2)
+        late.clock.advance(51)
+        after, rows = late.batch(planner, end)
+        assert rows == ["a2", "a3"]
+        late.log.give_back(1, {})
+        planner.latest(after, 100)
+        planner.stop()
+        assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+
+
+def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committed(place: Intake) -> None:
+    """The batch is run again, and one of its tasks receives what another has sealed."""
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    list(two.task(planner.assignments(start, end)[0]).tables())
+    planner.stop()
+    two.clock.advance(two.options.visibility + 1)
+    again = two.planner()
+    for given in reversed(again.assignments(start, end)):
+        two.run(given)
+    again.stop()
+    assert sum(two.waiting()) == 1_500
+
+
+def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    planner.stop()
+    late.clock.advance(late.options.visibility + 1)
+    late.send("b")
+    restarted = late.planner()
+    assert late.batch(restarted, end)[1] == ["b"]
+    restarted.stop()
+
+
+@pytest.mark.parametrize("ack", ["sealed", "committed"])
+def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_more_than_is_left(
+    place: Intake, ack: str
+) -> None:
+    """The segment says until when its messages are hidden by the clock of the executor; the delete goes by another."""
+    given = place.with_options(ack=ack)
+    given.send("a")
+    planner = given.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    task = given.task(planner.assignments(start, end)[0])
+    task._settle = _crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(task.tables())
+    given.clock.advance(given.options.visibility - 2)
+    for again in planner.assignments(start, end):
+        given.run(again)
+    planner.latest(end, 100)
+    planner.stop()
+    assert given.waiting() == (0, 0)
+    assert len(given.log.suspects()["orders"]) == 1
+
+
+def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
+    place.send(*map(str, range(30)))
+    planner = place.planner()
+    offset = planner.initial()
+    planner.available_now()
+    place.clock.advance(10)
+    rows: list[str] = []
+    while True:
+        end, more = place.batch(planner, offset, rows=10)
+        if end == offset:
+            break
+        rows += more
+        place.send("new")
+        offset = end
+    assert {str(n) for n in range(30)} <= set(rows)
+    assert place.waiting()[0] > 0
+
+
+def test_available_now_ends_when_what_is_counted_cannot_be_received(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    offset = planner.initial()
+    planner.available_now()
+    place.queue.receive(visibility=600, wait=0)
+    planner.look = lambda: {"orders": 1}  # type: ignore[method-assign]
+    batches = 0
+    while (end := place.batch(planner, offset)[0]) != offset:
+        offset, batches = end, batches + 1
+        assert batches < 10
+
+
+def test_a_new_checkpoint_on_an_old_log_is_refused(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    planner.latest(end, 100)
+    with pytest.raises(LogError, match="checkpoint is new"):
+        place.planner().initial()
+
+
+def test_a_batch_has_one_plan_and_a_second_driver_with_another_is_refused(place: Intake) -> None:
+    place.send("a")
+    one, other = place.planner(), place.planner()
+    start = one.initial()
+    ours, theirs = one.latest(start, 100), other.latest(start, 100)
+    one.assignments(start, ours)
+    with pytest.raises(OtherQuery, match="planned by another query"):
+        other.assignments(start, theirs)
+    assert one.assignments(start, ours) == place.planner().assignments(start, ours)  # a replay is none of these
+    assert place.waiting() == (1, 0)
+
+
+def test_a_checkpoint_that_was_lost_during_the_first_batch_is_refused_and_what_is_sealed_stays(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    place.batch(planner, planner.initial())
+    place.send("b")
+    again = place.planner()
+    with pytest.raises(OtherQuery, match="planned by another query"):
+        again.latest(again.initial(), 100)
+    assert place.log.read(Place(1, 0, 0)) is not None
+    assert place.waiting() == (1, 0)
+
+
+def test_a_query_with_a_name_goes_on_in_its_log_with_what_is_sealed(place: Intake) -> None:
+    named = place.with_options(owner="q1")
+    named.send("a")
+    planner = named.planner()
+    end, rows = named.batch(planner, planner.initial())
+    named.send("b")
+    again = named.planner()
+    assert named.batch(again, again.initial()) == (end, rows)
+    assert named.batch(again, end)[1] == ["b"]
+
+
+def test_a_log_is_refused_to_a_query_of_another_name_and_to_who_had_it_before(place: Intake) -> None:
+    named = place.with_options(owner="q1")
+    planner = named.planner()
+    start = planner.initial()
+    for other in (place, place.with_options(owner="q2")):
+        with pytest.raises(OtherQuery, match="belongs to another query"):
+            other.planner().initial()
+    place.send("a")
+    end = planner.latest(start, 100)
+    place.log.hand_over("q2")
+    with pytest.raises(OtherQuery, match="planned by another query"):
+        planner.assignments(start, end)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_segment_of_a_task_that_the_plan_does_not_have_is_neither_deleted_nor_dropped(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    place.send("b")
+    stray = replace(assignments(end)[0], task=1)
+    assert place.run(stray) == ["b"]
+    with pytest.raises(LogError, match=r"t0001-p00000\.seg is of a task that the plan"):
+        place.planner().latest(end, 100)
+    assert place.log.read(Place(1, 1, 0)) is not None
+
+
+def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    place.store.delete(place.store.names("b0000000001"))
+    with pytest.raises(LogError, match="has no plan of it"):
+        place.planner().latest(end, 100)
+
+
+def test_another_log_under_an_old_checkpoint_is_refused(place: Intake, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="is empty or was removed"):
+        place.planner().latest({"log": "abc", "batch": 3}, 100)
+    place.planner().initial()
+    with pytest.raises(LogError, match="holds another log"):
+        place.planner().latest({"log": "abc", "batch": 3}, 100)
+
+
+def test_a_queue_that_is_no_longer_named_is_refused_and_one_more_is_not(place: Intake) -> None:
+    place.with_options(queues=("orders", "refunds")).planner().initial()
+    offset = {"log": (place.log.identity() or {})["id"], "batch": 0}
+    with pytest.raises(LogError, match="refunds"):
+        place.planner().latest(offset, 100)
+    more = place.with_options(queues=("orders", "refunds", "returns"))
+    assert more.planner().latest(offset, 100) == offset
+    assert (place.log.identity() or {})["queues"] == ["orders", "refunds", "returns"]
+
+
+def test_what_a_dead_driver_left_of_finished_batches_is_dropped(place: Intake) -> None:
+    planner = place.planner()
+    offset = planner.initial()
+    place.send("a")
+    end, _ = place.batch(planner, offset)
+    planner.latest(end, 100)
+    place.store.put(Place(1, 0, 0).segment, b"left")
+    place.planner().latest(end, 100)
+    assert place.store.names("b0000000001") == []
+
+
+def _down(_receipts: object) -> object:
+    raise SqsError("down")
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,332 @@
+"""One task of a batch: seal before delete, one winner, and nothing given out twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
+from semel.messages import dead_letter_attributes as letters
+from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
+from semel.spark.segments.log import BatchIsOver, LogError, Over, Place
+from semel.spark.segments.storage import LocalStore
+from semel.spark.source.reader import Assignment
+from semel.sqs.errors import SqsError
+from spark.intake import BY_HAND, Intake, bodies, intake
+
+ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
+GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Intake]:
+    with intake(tmp_path / "log") as found:
+        yield found
+
+
+def test_what_a_task_received_is_sealed_deleted_and_given_out(place: Intake) -> None:
+    place.send(*map(str, range(25)))
+    assert sorted(place.run(GIVEN), key=int) == [str(n) for n in range(25)]
+    assert place.waiting() == (0, 0)
+    mark = place.log.marked(Place(1, 0, 0))
+    assert mark is not None
+    assert (mark.rows, mark.received, dict(mark.unconfirmed)) == (25, 25, {})
+
+
+def test_a_task_that_runs_again_gives_out_the_same_and_receives_nothing(place: Intake) -> None:
+    place.send("a", "b")
+    first = place.run(GIVEN)
+    place.send("c")
+    assert place.run(GIVEN) == first
+    assert place.waiting() == (1, 0)
+
+
+def test_an_empty_receive_is_sealed_too(place: Intake) -> None:
+    assert place.run(GIVEN) == []
+    place.send("late")
+    assert place.run(GIVEN) == []
+    assert place.waiting() == (1, 0)
+
+
+def test_a_task_takes_no_more_than_it_was_told(place: Intake) -> None:
+    place.send(*map(str, range(30)))
+    assert len(place.run(replace(GIVEN, rows=12))) == 12
+    assert place.waiting() == (18, 0)
+
+
+def test_a_task_stops_receiving_when_it_has_enough_bytes(place: Intake) -> None:
+    place.send(*["x" * 1_000] * 40)
+    assert len(place.run(replace(GIVEN, bytes=5_000))) < 40
+
+
+def test_a_twin_gives_out_the_winners_rows_and_gives_its_own_back(place: Intake) -> None:
+    place.send(*map(str, range(20)))
+    twin = place.task(replace(GIVEN, rows=10))
+    other = place.task(replace(GIVEN, rows=10))
+    seal = twin.log.seal
+
+    def sealed_second(*arguments: object) -> object:
+        rows.extend(body for table in other.tables() for body in bodies(table))
+        return seal(*arguments)  # type: ignore[arg-type]
+
+    rows: list[str] = []
+    twin.log.seal = sealed_second  # type: ignore[method-assign,assignment]
+    assert [body for table in twin.tables() for body in bodies(table)] == rows
+    assert len(rows) == 10
+    assert place.waiting() == (10, 0)
+
+
+def test_a_zombie_of_a_finished_batch_gives_its_messages_back(place: Intake) -> None:
+    place.send("a")
+    place.log.finish(Over(1), None, range(1, 2))
+    with pytest.raises(BatchIsOver, match="batch 1"):
+        place.run(GIVEN)
+    assert place.waiting() == (1, 0)
+    assert place.log.read(Place(1, 0, 0)) is None
+
+
+def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> None:
+    place.send("a", "b")
+    place.run(GIVEN)
+    file = tmp_path / "log" / Place(1, 0, 0).segment
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        place.run(GIVEN)
+
+
+def test_an_ack_without_its_segment_is_damage_and_no_other_messages_are_received_in_its_place(
+    place: Intake, tmp_path: Path
+) -> None:
+    place.send("a")
+    assert place.run(GIVEN) == ["a"]
+    (tmp_path / "log" / Place(1, 0, 0).segment).unlink()
+    place.send("b")
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        place.run(GIVEN)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_it(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        given = replace(GIVEN, queue="orders.fifo")
+        place.send(*map(str, range(25)), group="g")
+        place.run(given)
+        place.store.delete([Place(1, 0, 0).segment, Place(1, 0, 0).mark])
+        with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+            place.run(given)
+
+
+def test_an_executor_that_does_not_see_the_drivers_log_receives_nothing(place: Intake, tmp_path: Path) -> None:
+    place.send("a")
+    place.task(GIVEN)  # its driver has sealed the plan
+    elsewhere = replace(place, store=LocalStore(str(tmp_path / "a disk of its own")))
+    for there in (elsewhere, replace(elsewhere, store=LocalStore(str(tmp_path / "with a log of its own")))):
+        task = there.task(replace(GIVEN, plan="the driver's"))
+        with pytest.raises(LogError, match="does not see the segment log of its driver"):
+            list(task.tables())
+        there.log.create(place.options.queues)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_retried_task_does_not_take_what_a_sibling_has_sealed_in_the_same_run(place: Intake) -> None:
+    place.send("a", "b")
+    one, other = GIVEN, replace(GIVEN, task=1)
+    dead = place.task(one)
+    dead._settle = _dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):  # the executor dies between seal and delete
+        list(dead.tables())
+    place.clock.advance(place.options.visibility + 1)
+    assert place.run(other) == []
+    assert sorted(place.run(one)) == ["a", "b"]
+
+
+def test_fifo_a_retried_task_does_not_take_what_it_has_sealed_itself(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        place.send(*map(str, range(5)), group="g")
+        given = replace(GIVEN, queue="orders.fifo")
+        dead = place.task(given)
+        dead._settle = _dies  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            list(dead.tables())
+        place.clock.advance(place.options.visibility + 1)
+        assert place.run(given) == [str(n) for n in range(5)]
+
+
+def _dies(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_message_that_is_about_to_be_visible_again_is_not_sealed(place: Intake) -> None:
+    place.send("slow")
+    task = place.task(GIVEN)
+    receive = task.queue.receive
+
+    def slow(*arguments: object, **named: object) -> object:
+        found = receive(*arguments, **named)  # type: ignore[arg-type]
+        place.clock.advance(place.options.visibility - place.options.margin + 1)
+        return found
+
+    task.queue.receive = slow  # type: ignore[method-assign,assignment]
+    assert [body for table in task.tables() for body in bodies(table)] == []
+    del task.queue.receive
+    place.clock.advance(60)
+    assert place.waiting() == (1, 0)
+
+
+def test_a_message_is_not_sealed_if_its_claim_in_the_ledger_took_too_long(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
+        place.send('{"id": 1}')
+        task = place.task(GIVEN)
+        claim = task._guard.claim
+
+        def slow(*arguments: object) -> object:
+            found = claim(*arguments)  # type: ignore[arg-type]
+            place.clock.advance(place.options.visibility - place.options.margin + 1)
+            return found
+
+        task._guard.claim = slow  # type: ignore[method-assign,assignment]
+        assert [body for table in task.tables() for body in bodies(table)] == []
+        assert place.waiting() == (1, 0)  # it is another's at once, and so is its key
+        assert place.run(replace(GIVEN, batch=2)) == ['{"id": 1}']
+
+
+def test_a_segment_whose_deletes_failed_leaves_suspects(place: Intake) -> None:
+    place.send("a")
+    task = place.task(GIVEN)
+
+    def fails(receipts: object) -> object:
+        raise SqsError("down")
+
+    task.queue.delete = fails  # type: ignore[method-assign,assignment]
+    assert [body for table in task.tables() for body in bodies(table)] == ["a"]
+    del task.queue.delete
+    mark = place.log.marked(Place(1, 0, 0))
+    assert mark is not None
+    assert len(mark.unconfirmed) == 1
+
+
+def test_a_delete_after_the_visibility_ended_is_not_believed(place: Intake) -> None:
+    place.send("a")
+    task = place.task(GIVEN)
+    delete = task.queue.delete
+
+    def late(receipts: list[str]) -> object:
+        place.clock.advance(place.options.visibility + 1)
+        return delete(receipts)
+
+    task.queue.delete = late  # type: ignore[method-assign,assignment]
+    assert [body for table in task.tables() for body in bodies(table)] == ["a"]
+    del task.queue.delete
+    mark = place.log.marked(Place(1, 0, 0))
+    assert mark is not None
+    assert len(mark.unconfirmed) == 1
+
+
+def test_messages_received_before_a_call_failed_are_not_lost(place: Intake) -> None:
+    place.send(*map(str, range(10)))
+    task = place.task(GIVEN)
+    receive, calls = task.queue.receive, [0]
+
+    def once(*arguments: object, **named: object) -> object:
+        calls[0] += 1
+        if calls[0] > 1:
+            raise SqsError("down")
+        return receive(*arguments, **named)  # type: ignore[arg-type]
+
+    task.queue.receive = once  # type: ignore[method-assign,assignment]
+    found = [body for table in task.tables() for body in bodies(table)]
+    del task.queue.receive
+    assert len(found) + place.waiting()[0] == 10
+    assert found
+
+
+def test_one_message_delivered_twice_to_a_task_is_one_row(place: Intake) -> None:
+    place.send("a", "b")
+    place.broker.faults.set("duplicate", 1.0)
+    found = place.task(replace(GIVEN, rows=40))
+    rows = [body for table in found.tables() for body in bodies(table)]
+    assert sorted(rows) == ["a", "b"]
+    mark = place.log.marked(Place(1, 0, 0))
+    assert mark is not None
+    assert mark.twins > 0
+
+
+def test_fifo_a_group_goes_on_within_the_batch_and_in_order(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        for number in range(35):
+            place.send(f"{number}", group="g")
+        assert place.run(replace(GIVEN, queue="orders.fifo")) == [str(n) for n in range(35)]
+        assert place.waiting() == (0, 0)
+        assert len(place.log.places(1)[0]) >= 4  # no more than ten of a group are in flight at once
+
+
+def test_fifo_a_replay_gives_out_all_parts(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        place.send(*map(str, range(25)), group="g")
+        given = replace(GIVEN, queue="orders.fifo")
+        assert place.run(given) == place.run(given)
+
+
+def test_a_ledger_retentions_out_what_a_handler_has_done(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
+        with Ledger.connect(address) as ledger:
+            won, held = ledger.claim(
+                [ClaimRequest(ORDERS + "1"), ClaimRequest(ORDERS + "2")], claimant="handler", lease=600
+            )
+            assert isinstance(won, Won)
+            assert isinstance(held, Won)
+            ledger.record([Completion(won.claim)])
+            place.send('{"id": 1}', '{"id": 2}', '{"id": 3}', '{"id": 3, "again": true}')
+            assert [body[:8] for body in place.run(GIVEN)] == ['{"id": 3']
+            assert place.waiting() == (0, 1)  # the one that the handler holds comes back when its lease ends
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "3"])] == ["done"]
+
+
+def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_had(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address)
+        with Ledger.connect(address) as ledger:
+            (won,) = ledger.claim([ClaimRequest(ORDERS + "its-first-id")], claimant="handler", lease=600)
+            assert isinstance(won, Won)
+            ledger.record([Completion(won.claim)])
+            place.queue.send("sent back", attributes={letters.MESSAGE_ID: "its-first-id"})
+            place.queue.send("never seen", attributes={letters.MESSAGE_ID: "another-id"})
+            assert place.run(GIVEN) == ["never seen"]
+            assert place.waiting() == (0, 0)
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "another-id"])] == ["done"]
+
+
+def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id", columns=("message_id", "body"))
+        place.send('{"id": 1}', '{"id": 2}')
+        task = place.task(GIVEN)
+        task._settle = _dies  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            list(task.tables())
+        assert sorted(place.run(GIVEN)) == ['{"id": 1}', '{"id": 2}']
+        with Ledger.connect(address) as ledger:
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "1", ORDERS + "None"])] == [
+                "done",
+                None,
+            ]
+
+
+def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        place = plain.with_options(dedup="ledger", ledger=f"sqlite:///{tmp_path}/ledger.db", key="$.id")
+        message = {"message_id": "m1", "receipt": "r", "body": "{}", "fence": 1}
+        table = pa.Table.from_pylist([message], COLUMNS)
+        place.log.seal(Place(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
+        with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
+            place.run(GIVEN)
