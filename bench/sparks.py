@@ -171,7 +171,7 @@ def written_files(site: Site, folder: Path) -> Path:
     import pyarrow.parquet as pq
 
     from semel.spark.source import columns
-    from semel.spark.source.columns import Taken
+    from semel.spark.source.columns import SourceMessage
     from semel.sqs import Received
 
     target = folder / "files"
@@ -179,7 +179,7 @@ def written_files(site: Site, folder: Path) -> Path:
     half = site.through.per_batch // 2
     for start in range(0, site.through.messages, half):
         taken = [
-            Taken(
+            SourceMessage(
                 Received(f"{n:032x}", "receipt", body(n), {"SentTimestamp": "1700000000000"}), 1.7e9, 0.0, f"{n:012d}"
             )
             for n in range(start, start + half)

@@ -271,7 +271,7 @@ def test_whatever_a_message_says_spark_can_read_it_seal_it_and_send_it_back(
     for rule in RULES:
         key = columns.key_of(message, rule)
         assert key is None or len(key.encode()) <= 900
-    table = columns.table([columns.Taken(message, 0.0, 0.0, None)], "orders", None)
+    table = columns.table([columns.SourceMessage(message, 0.0, 0.0, None)], "orders", None)
     (batch,) = table.to_batches()
     ((queue, read),) = messages.messages(batch)
     assert queue == "orders"

@@ -1,9 +1,9 @@
 """The segment log, the checkpoint and the sink under random crashes and mistakes. However it goes: each message is in
 the table once, or the pipeline refuses to run and says so, and after a reset each message is in the table once.
 
-What happens: drivers and tasks die at any call; tasks are retried within their job; zombies wake up later; twins race
-for a seal; a second driver runs on the same checkpoint; the checkpoint is lost, or an older copy of it comes back; a
-segment is lost; an executor does not see the log; machines have clocks of their own; deletes fail; and time passes.
+What happens: drivers and tasks die at any call; tasks are retried within their job; zombies wake up later; two attempts
+race for a seal; a second driver runs on the same checkpoint; the checkpoint is lost, or an older copy of it comes back;
+a segment is lost; an executor does not see the log; machines have clocks of their own; deletes fail; and time passes.
 
 The driver here is Spark's contract and nothing more: a batch is planned, logged, run, committed, and after a crash the
 logged batch is run again with the same offsets. Planner, tasks, log, batches, sink and checkpoint are the real ones.
@@ -33,7 +33,7 @@ from semel.spark.pipeline.batch_task import Outcome
 from semel.spark.pipeline.batch_task import Task as SinkTask
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
 from semel.spark.segments import codec
-from semel.spark.segments.log import BatchIsOver, LogError, OtherQuery, SegmentLog
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError, OtherQuery, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.sinks.contract import Sink
 from semel.spark.sinks.dead_letters import RejectTable
@@ -182,7 +182,7 @@ class World:
 
     def wake_zombies(self) -> None:
         for wake in self.zombies:
-            with suppress(BatchIsOver, Killed):
+            with suppress(BatchAlreadyCommitted, Killed):
                 wake()
         self.zombies = []
 
@@ -327,9 +327,9 @@ class Pipeline(World):
             self.lose_a_segment()
 
     def lose_a_segment(self) -> None:
-        marked = [path for path, _ in self.sealed() if path.with_suffix(".ack").exists()]
-        if marked:
-            path = self.random.choice(marked)
+        acked = [path for path, _ in self.sealed() if path.with_suffix(".ack").exists()]
+        if acked:
+            path = self.random.choice(acked)
             self.lost |= {body for other, body in self.sealed() if other == path}
             self.excused |= self.lost
             path.unlink()

@@ -46,7 +46,7 @@ class Intake:
 
     def task(self, assignment: Assignment) -> Task:
         now = self.now
-        if assignment.plan == BY_HAND and self.log.over().through < assignment.batch:
+        if assignment.plan == BY_HAND and self.log.committed().through < assignment.batch:
             self.log.create(self.options.queues)
             self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 1}})
         return Task(self.options, assignment, log=self.log, queue=self.queue, first_wait=0, clock=now, monotonic=now)

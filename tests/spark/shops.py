@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.broker import EmbeddedBroker
-from semel.spark.sinks.handlers.app_loader import Place
+from semel.spark.sinks.handlers.app_loader import AppReference
 from semel.spark.sinks.handlers.messages import NEEDED
 from semel.sqs import Client, Entry, Queue, Received, Sent
 
@@ -29,7 +29,7 @@ ORDERS = """
 def handle(order: dict, ctx: Context, tx: Transaction):
     if order.get("bad"):
         raise ValueError("a bad order")
-    tx.execute("INSERT INTO effects (id, fence) VALUES ({mark}, {mark})", (order["id"], ctx.fence))
+    tx.execute("INSERT INTO effects (id, fence) VALUES ({ack}, {ack})", (order["id"], ctx.fence))
 """
 
 
@@ -46,10 +46,10 @@ class Shop:
 
     def app(self, text: str = ORDERS, *, queue: str = "orders", options: str = "", ledger: str = "") -> str:
         """A module with the app; returns module:app."""
-        mark = "%s" if ledger.startswith("postgresql") else "?"
+        ack = "%s" if ledger.startswith("postgresql") else "?"
         self.name = f"shop_{uuid4().hex[:8]}"
         head = HEAD.replace("{ledger!r}", repr(ledger or f"sqlite:///{self.database}"))
-        body = text.replace("{queue!r}", repr(queue)).replace("{options}", options).replace("{mark}", mark)
+        body = text.replace("{queue!r}", repr(queue)).replace("{options}", options).replace("{ack}", ack)
         (self.folder / f"{self.name}.py").write_text(head + body)
         if not ledger:
             with sqlite3.connect(self.database) as connection:
@@ -59,8 +59,8 @@ class Shop:
             connection.close()
         return f"{self.name}:app"
 
-    def place(self, app: str, **given: Any) -> Place:
-        return Place(app, endpoint_url=self.broker.url, folder=str(self.folder), **given)
+    def place(self, app: str, **given: Any) -> AppReference:
+        return AppReference(app, endpoint_url=self.broker.url, folder=str(self.folder), **given)
 
     def queue(self, name: str = "orders", **attributes: Any) -> Queue:
         """With a dead-letter queue beside it."""

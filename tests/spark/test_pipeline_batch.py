@@ -17,10 +17,10 @@ from semel.errors import SemelError
 from semel.spark.pipeline.batch import Batches
 from semel.spark.pipeline.batch_task import Outcome, Task
 from semel.spark.pipeline.progress.metrics import Metrics
-from semel.spark.pipeline.progress.totals import Board
+from semel.spark.pipeline.progress.totals import Progress
 from semel.spark.pipeline.query import End, Running, Trigger
 from semel.spark.pipeline.stop import Stop
-from semel.spark.sinks.contract import MicroBatch, Misfit, Sink, Written
+from semel.spark.sinks.contract import InvalidRow, MicroBatch, Sink, Written
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
 
@@ -53,7 +53,7 @@ class Setup:
         self.spark, self.folder = spark, folder
         self.sink: Sink = ParquetSink(str(folder / "rows"))
         self.rejects: Sink = RejectTable(str(folder / "rejects"))
-        self.board = Board("orders", ID, self.sink.name, None)
+        self.board = Progress("orders", ID, self.sink.name, None)
         self.done: list[tuple[int, list[Outcome]]] = []
         self.stop = Stop()
         self._files = 0
@@ -369,10 +369,10 @@ class Keeping:
         self.batches: list[pa.RecordBatch] = []
         self._most = most
 
-    def misfits(self, rows: pa.RecordBatch) -> list[Misfit]:
+    def invalid_rows(self, rows: pa.RecordBatch) -> list[InvalidRow]:
         if "n" not in rows.schema.names:
             return []
-        return [Misfit(place, "n", "too large") for place, n in enumerate(rows.column("n").to_pylist()) if n > 9]
+        return [InvalidRow(place, "n", "too large") for place, n in enumerate(rows.column("n").to_pylist()) if n > 9]
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
         for one in batches:

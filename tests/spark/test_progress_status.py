@@ -20,7 +20,7 @@ from semel.spark.pipeline.errors import PipelineFailed, explained, in_one_line
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.metrics import Metrics, health, serve
 from semel.spark.pipeline.progress.snapshot import MAX_REASONS, OTHER, Snapshot, State, Totals, added
-from semel.spark.pipeline.progress.totals import Board, Rates, source_totals
+from semel.spark.pipeline.progress.totals import Progress, Rates, source_totals
 from semel.spark.pipeline.stop import Stop
 from semel.spark.segments import log as segment_log
 from semel.spark.segments.storage import LocalStore, open_store
@@ -36,8 +36,8 @@ class Clock:
         return self.now
 
 
-def board(clock: Clock | None = None, former: Snapshot | None = None, id_: str = ID) -> Board:
-    return Board("orders", id_, "Parquet table /data/orders", former, clock or Clock())
+def board(clock: Clock | None = None, former: Snapshot | None = None, id_: str = ID) -> Progress:
+    return Progress("orders", id_, "Parquet table /data/orders", former, clock or Clock())
 
 
 # Counting.
@@ -82,7 +82,8 @@ def test_what_the_source_counts_is_a_total_and_not_added() -> None:
     one.committed(0, 999.0, rows=80, size=0, rejects={"not JSON": 5})
     for _ in range(2):
         one.received(
-            segment_log.Totals(received=120, rows=100, suspects=8, twins=2, known=10, unconfirmed=3), by_key=True
+            segment_log.Totals(received=120, rows=100, redelivered=8, duplicates=2, in_ledger=10, unconfirmed=3),
+            by_key=True,
         )
     found = one.snapshot().totals
     assert (found.received, found.redelivered, found.in_ledger, found.unconfirmed) == (120, 10, 10, 3)
@@ -116,14 +117,18 @@ def test_source_totals_are_of_batches_that_are_over_and_of_those_that_are_not(tm
     store = LocalStore(str(tmp_path))
     log = segment_log.SegmentLog(store)
     for batch, task in ((3, 0), (4, 0), (4, 1)):
-        place = segment_log.Place(batch, task, 0)
-        store.put(place.segment, b"")
-        log.mark(place, segment_log.Mark("orders", rows=10, received=12, suspects=2, unconfirmed={"x": 1}))
-    over = segment_log.Over(3, segment_log.Totals(batches=3, received=36, rows=30, suspects=6))
-    store.put(segment_log.OVER, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "suspects": 6}}))
+        place = segment_log.SegmentId(batch, task, 0)
+        store.put(place.name, b"")
+        log.write_ack(
+            place, segment_log.SegmentAck("orders", rows=10, received=12, redelivered=2, unconfirmed={"x": 1})
+        )
+    committed = segment_log.Committed(3, segment_log.Totals(batches=3, received=36, rows=30, redelivered=6))
+    store.put(
+        segment_log.COMMITTED, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "redelivered": 6}})
+    )
     found = source_totals(store)
-    assert (found.received, found.rows, found.suspects, found.unconfirmed) == (60, 50, 10, 2)
-    log.finish(over, None, range(4))
+    assert (found.received, found.rows, found.redelivered, found.unconfirmed) == (60, 50, 10, 2)
+    log.finish(committed, None, range(4))
     assert source_totals(store).received == 60
 
 
@@ -179,7 +184,7 @@ def shown(folder: Path, *, json: bool = False) -> tuple[int, str]:
 
 
 def left(folder: Path, state: State, *, pid: int | None = None, error: SemelError | None = None) -> None:
-    one = Board("orders", ID, "Parquet table /data/orders", None)
+    one = Progress("orders", ID, "Parquet table /data/orders", None)
     one.moved(state, error)
     found = one.snapshot()
     LocalStore(str(folder)).put(status.STATUS, replace(found, pid=pid or found.pid).encode())
@@ -327,7 +332,7 @@ def test_the_first_wish_is_to_finish_and_the_second_to_stop_at_once() -> None:
 def metrics() -> Metrics:
     one = board()
     one.committed(7, 999.0, rows=10, size=100, rejects={'say "no"': 2})
-    one.received(segment_log.Totals(received=15, rows=13, suspects=2), by_key=True)
+    one.received(segment_log.Totals(received=15, rows=13, redelivered=2), by_key=True)
     one.waiting({"orders": 5})
     one.moved(State.RUNNING)
     found = Metrics(one.snapshot, ("orders",))

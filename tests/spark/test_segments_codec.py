@@ -7,16 +7,16 @@ import pytest
 from semel.spark.segments import codec
 from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
 from semel.spark.source import columns
-from semel.spark.source.columns import Taken
+from semel.spark.source.columns import SourceMessage
 from semel.sqs import Received
 
 META = Meta("orders", "attempt", True, 1_700_000_000.5)
 
 
-def message(number: int, **system: str) -> Taken:
+def message(number: int, **system: str) -> SourceMessage:
     known = {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "2", **system}
     attributes: dict[str, str | bytes | int] = {"n": number, "bin": b"\x00\xff"} if number % 2 else {}
-    return Taken(
+    return SourceMessage(
         Received(f"id-{number}", f"receipt-{number}", "é" * number, known, attributes), 1.5, 2.0, f"k{number}", 7
     )
 
@@ -71,5 +71,5 @@ def test_a_flipped_bit_anywhere_is_an_error() -> None:
 
 
 def test_a_body_that_is_no_text_does_not_stop_the_others() -> None:
-    taken = Taken(Received("id", "receipt", "half \ud800 a pair"), 0.0, 1.0, None)
+    taken = SourceMessage(Received("id", "receipt", "half \ud800 a pair"), 0.0, 1.0, None)
     assert columns.table([taken, message(1)], "orders", None).column("body").to_pylist() == ["half ? a pair", "é"]

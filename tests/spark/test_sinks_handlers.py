@@ -82,7 +82,7 @@ def test_each_effect_is_once_whatever_is_doubled_or_replayed(shop: Shop) -> None
 def test_a_message_that_comes_twice_to_one_task_is_one(shop: Shop) -> None:
     shop.queue()
     counts = run(shop, shop.app(), made([{"id": 1, "message": "m"}, {"id": 1, "message": "m"}]))
-    assert (counts["completed"], counts["twins"]) == (1, 1)
+    assert (counts["completed"], counts["duplicate_rows"]) == (1, 1)
 
 
 def test_what_was_done_on_threads_is_done_for_spark(shop: Shop) -> None:

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from semel.spark.sinks.contract import Misfit, Sink, SinkError, misfits
+from semel.spark.sinks.contract import InvalidRow, Sink, SinkError, invalid_rows
 from semel.spark.sinks.parquet import ParquetSink
 from semel.spark.sinks.postgres.sink import PostgresSink
 from spark.sinks_support import ORDERS, UTC_TIME, batch, orders, put, run
@@ -76,7 +76,7 @@ def test_a_row_is_a_misfit_if_and_only_if_postgres_refuses_it(
     values = pa.concat_arrays([pa.array(good, kind), pa.array(bad, kind), pa.array(good, kind)])
     rows = pa.RecordBatch.from_arrays([values], schema=schema)
     writer = sink.writer(batch(0))
-    found = misfits(writer, rows)
+    found = invalid_rows(writer, rows)
     assert [one.row for one in found] == list(range(len(good), len(good) + len(bad)))
     assert all(one.field == "v" and reason in one.reason for one in found)
     wrong = {one.row for one in found}
@@ -96,7 +96,7 @@ def test_a_row_without_the_key_of_an_upsert_is_a_misfit(
     closing.append(sink)
     sink.open(schema)
     rows = pa.RecordBatch.from_pylist([{"id": "a"}, {"id": None}], schema=schema)
-    assert misfits(sink.writer(batch(0)), rows) == [Misfit(1, "id", "no value for the key of the upsert")]
+    assert invalid_rows(sink.writer(batch(0)), rows) == [InvalidRow(1, "id", "no value for the key of the upsert")]
 
 
 def test_a_row_with_several_things_wrong_is_one_misfit(postgres_server: Server, name: str, closing: list[Sink]) -> None:
@@ -107,10 +107,10 @@ def test_a_row_with_several_things_wrong_is_one_misfit(postgres_server: Server, 
     rows = pa.RecordBatch.from_pylist(
         [{"a": "x", "b": "\0"}, {"a": "\0", "b": "\0"}, {"at": datetime(2024, 1, 1)}], schema=schema
     )
-    assert [(one.row, one.field) for one in misfits(sink.writer(batch(0)), rows)] == [(0, "b"), (1, "a")]
+    assert [(one.row, one.field) for one in invalid_rows(sink.writer(batch(0)), rows)] == [(0, "b"), (1, "a")]
 
 
 def test_a_sink_that_takes_everything_has_no_misfits(tmp_path: Any) -> None:
     sink = ParquetSink(str(tmp_path))
     sink.open(ORDERS)
-    assert misfits(sink.writer(batch(0)), orders("\0")) == []
+    assert invalid_rows(sink.writer(batch(0)), orders("\0")) == []

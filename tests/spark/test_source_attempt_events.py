@@ -8,14 +8,14 @@ import orjson
 
 from semel.spark.source import columns
 from semel.spark.source.attempt_events import Tracer
-from semel.spark.source.columns import Taken
+from semel.spark.source.columns import SourceMessage
 from semel.sqs.client import Received
 
 
-def taken(number: int) -> Taken:
+def taken(number: int) -> SourceMessage:
     system = {"ApproximateReceiveCount": str(number), "MessageGroupId": "eu", "SentTimestamp": "5000"}
     message = Received(f"id-{number}", f"receipt-{number}", "body", system=system)
-    return Taken(message, 10.0, 40.0, f"key-{number}")
+    return SourceMessage(message, 10.0, 40.0, f"key-{number}")
 
 
 def events(folder: Path) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ import pytest
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.spark import crash_points
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import Place, Sealed, SegmentLog
+from semel.spark.segments.log import Sealed, SegmentId, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import claims
 from semel.spark.source.reader import Assignment
@@ -109,9 +109,9 @@ def test_another_task_of_the_replayed_batch_may_take_it_over_too(one: Intake) ->
 
 def test_a_twin_that_loses_the_race_with_a_newer_claim_in_hand_gives_the_message_back(one: Intake) -> None:
     """A zombie seals what it had claimed long ago, just before its successor does."""
-    late: list[tuple[Place, pa.Table, Meta]] = []
+    late: list[tuple[SegmentId, pa.Table, Meta]] = []
 
-    def keep(self: SegmentLog, place: Place, table: pa.Table, meta: Meta) -> Sealed:
+    def keep(self: SegmentLog, place: SegmentId, table: pa.Table, meta: Meta) -> Sealed:
         late.append((place, table, meta))
         raise Died
 

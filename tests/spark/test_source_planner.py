@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.spark.segments.log import LogError, OtherQuery, Place, counts
+from semel.spark.segments.log import LogError, OtherQuery, SegmentId, counts
 from semel.spark.source.planner import Planner, assignments
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, intake
@@ -92,8 +92,8 @@ def test_an_unconfirmed_delete_is_recognised_when_it_comes_back_also_after_a_res
     assert rows == ["b"]
     assert place.waiting() == (0, 0)
     restarted.latest(after, 100)
-    assert place.log.suspects() == {}
-    assert counts(place.store.url).suspects == 1
+    assert place.log.unconfirmed_deletes() == {}
+    assert counts(place.store.url).redelivered == 1
 
 
 def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake) -> None:
@@ -150,13 +150,13 @@ def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> 
     late.send("a")
     planner = late.planner()
     end, _ = late.batch(planner, planner.initial())
-    assert planner._heart is not None
+    assert planner._heartbeat is not None
     for _ in range(5):
         late.clock.advance(late.options.visibility - 5)
-        assert planner._heart.beat(end["batch"]) == 1
+        assert planner._heartbeat.beat(end["batch"]) == 1
     assert late.waiting() == (0, 1)
     planner.latest(end, 100)
-    assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+    assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
     planner.stop()
 
 
@@ -172,8 +172,8 @@ def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: 
         replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
     late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
     late.clock.advance(late.options.visibility - 5)
-    assert planner._heart is not None
-    assert planner._heart.beat(end["batch"]) == 1
+    assert planner._heartbeat is not None
+    assert planner._heartbeat.beat(end["batch"]) == 1
     del late.queue.change_visibility
     planner.stop()
 
@@ -183,12 +183,12 @@ def test_committed_keeps_nothing_hidden_that_is_settled(place: Intake) -> None:
     late.send("a")
     planner = late.planner()
     end, _ = late.batch(planner, planner.initial())
-    assert planner._heart is not None
-    assert planner._heart.beat(end["batch"]) == 1
+    assert planner._heartbeat is not None
+    assert planner._heartbeat.beat(end["batch"]) == 1
     planner.latest(end, 100)
     calls: list[object] = []
     late.queue.change_visibility = calls.append  # type: ignore[method-assign,assignment]
-    planner._heart.beat(end["batch"])
+    planner._heartbeat.beat(end["batch"])
     del late.queue.change_visibility
     planner.stop()
     assert calls == []
@@ -214,7 +214,7 @@ def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_i
         late.log.give_back(1, {})
         planner.latest(after, 100)
         planner.stop()
-        assert (late.waiting(), late.log.suspects()) == ((0, 0), {})
+        assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
 
 
 def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committed(place: Intake) -> None:
@@ -267,7 +267,7 @@ def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_mor
     planner.latest(end, 100)
     planner.stop()
     assert given.waiting() == (0, 0)
-    assert len(given.log.suspects()["orders"]) == 1
+    assert len(given.log.unconfirmed_deletes()["orders"]) == 1
 
 
 def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
@@ -330,7 +330,7 @@ def test_a_checkpoint_that_was_lost_during_the_first_batch_is_refused_and_what_i
     again = place.planner()
     with pytest.raises(OtherQuery, match="planned by another query"):
         again.latest(again.initial(), 100)
-    assert place.log.read(Place(1, 0, 0)) is not None
+    assert place.log.read(SegmentId(1, 0, 0)) is not None
     assert place.waiting() == (1, 0)
 
 
@@ -369,7 +369,7 @@ def test_a_segment_of_a_task_that_the_plan_does_not_have_is_neither_deleted_nor_
     assert place.run(stray) == ["b"]
     with pytest.raises(LogError, match=r"t0001-p00000\.seg is of a task that the plan"):
         place.planner().latest(end, 100)
-    assert place.log.read(Place(1, 1, 0)) is not None
+    assert place.log.read(SegmentId(1, 1, 0)) is not None
 
 
 def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> None:
@@ -405,7 +405,7 @@ def test_what_a_dead_driver_left_of_finished_batches_is_dropped(place: Intake) -
     place.send("a")
     end, _ = place.batch(planner, offset)
     planner.latest(end, 100)
-    place.store.put(Place(1, 0, 0).segment, b"left")
+    place.store.put(SegmentId(1, 0, 0).name, b"left")
     place.planner().latest(end, 100)
     assert place.store.names("b0000000001") == []
 

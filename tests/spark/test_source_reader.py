@@ -12,7 +12,7 @@ import pytest
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
-from semel.spark.segments.log import BatchIsOver, LogError, Over, Place
+from semel.spark.segments.log import BatchAlreadyCommitted, Committed, LogError, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.reader import Assignment
 from semel.sqs.errors import SqsError
@@ -32,9 +32,9 @@ def test_what_a_task_received_is_sealed_deleted_and_given_out(place: Intake) -> 
     place.send(*map(str, range(25)))
     assert sorted(place.run(GIVEN), key=int) == [str(n) for n in range(25)]
     assert place.waiting() == (0, 0)
-    mark = place.log.marked(Place(1, 0, 0))
-    assert mark is not None
-    assert (mark.rows, mark.received, dict(mark.unconfirmed)) == (25, 25, {})
+    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    assert ack is not None
+    assert (ack.rows, ack.received, dict(ack.unconfirmed)) == (25, 25, {})
 
 
 def test_a_task_that_runs_again_gives_out_the_same_and_receives_nothing(place: Intake) -> None:
@@ -82,17 +82,17 @@ def test_a_twin_gives_out_the_winners_rows_and_gives_its_own_back(place: Intake)
 
 def test_a_zombie_of_a_finished_batch_gives_its_messages_back(place: Intake) -> None:
     place.send("a")
-    place.log.finish(Over(1), None, range(1, 2))
-    with pytest.raises(BatchIsOver, match="batch 1"):
+    place.log.finish(Committed(1), None, range(1, 2))
+    with pytest.raises(BatchAlreadyCommitted, match="batch 1"):
         place.run(GIVEN)
     assert place.waiting() == (1, 0)
-    assert place.log.read(Place(1, 0, 0)) is None
+    assert place.log.read(SegmentId(1, 0, 0)) is None
 
 
 def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> None:
     place.send("a", "b")
     place.run(GIVEN)
-    file = tmp_path / "log" / Place(1, 0, 0).segment
+    file = tmp_path / "log" / SegmentId(1, 0, 0).name
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
         place.run(GIVEN)
@@ -103,7 +103,7 @@ def test_an_ack_without_its_segment_is_damage_and_no_other_messages_are_received
 ) -> None:
     place.send("a")
     assert place.run(GIVEN) == ["a"]
-    (tmp_path / "log" / Place(1, 0, 0).segment).unlink()
+    (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
     place.send("b")
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
         place.run(GIVEN)
@@ -115,7 +115,7 @@ def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_i
         given = replace(GIVEN, queue="orders.fifo")
         place.send(*map(str, range(25)), group="g")
         place.run(given)
-        place.store.delete([Place(1, 0, 0).segment, Place(1, 0, 0).mark])
+        place.store.delete([SegmentId(1, 0, 0).name, SegmentId(1, 0, 0).ack_name])
         with pytest.raises(SegmentDamaged, match="t0000-p00000"):
             place.run(given)
 
@@ -183,20 +183,20 @@ def test_a_message_is_not_sealed_if_its_claim_in_the_ledger_took_too_long(tmp_pa
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
         place.send('{"id": 1}')
         task = place.task(GIVEN)
-        claim = task._guard.claim
+        claim = task._claims.claim
 
         def slow(*arguments: object) -> object:
             found = claim(*arguments)  # type: ignore[arg-type]
             place.clock.advance(place.options.visibility - place.options.margin + 1)
             return found
 
-        task._guard.claim = slow  # type: ignore[method-assign,assignment]
+        task._claims.claim = slow  # type: ignore[method-assign,assignment]
         assert [body for table in task.tables() for body in bodies(table)] == []
         assert place.waiting() == (1, 0)  # it is another's at once, and so is its key
         assert place.run(replace(GIVEN, batch=2)) == ['{"id": 1}']
 
 
-def test_a_segment_whose_deletes_failed_leaves_suspects(place: Intake) -> None:
+def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake) -> None:
     place.send("a")
     task = place.task(GIVEN)
 
@@ -206,9 +206,9 @@ def test_a_segment_whose_deletes_failed_leaves_suspects(place: Intake) -> None:
     task.queue.delete = fails  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
     del task.queue.delete
-    mark = place.log.marked(Place(1, 0, 0))
-    assert mark is not None
-    assert len(mark.unconfirmed) == 1
+    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    assert ack is not None
+    assert len(ack.unconfirmed) == 1
 
 
 def test_a_delete_after_the_visibility_ended_is_not_believed(place: Intake) -> None:
@@ -223,9 +223,9 @@ def test_a_delete_after_the_visibility_ended_is_not_believed(place: Intake) -> N
     task.queue.delete = late  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
     del task.queue.delete
-    mark = place.log.marked(Place(1, 0, 0))
-    assert mark is not None
-    assert len(mark.unconfirmed) == 1
+    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    assert ack is not None
+    assert len(ack.unconfirmed) == 1
 
 
 def test_messages_received_before_a_call_failed_are_not_lost(place: Intake) -> None:
@@ -252,9 +252,9 @@ def test_one_message_delivered_twice_to_a_task_is_one_row(place: Intake) -> None
     found = place.task(replace(GIVEN, rows=40))
     rows = [body for table in found.tables() for body in bodies(table)]
     assert sorted(rows) == ["a", "b"]
-    mark = place.log.marked(Place(1, 0, 0))
-    assert mark is not None
-    assert mark.twins > 0
+    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    assert ack is not None
+    assert ack.duplicates > 0
 
 
 def test_fifo_a_group_goes_on_within_the_batch_and_in_order(tmp_path: Path) -> None:
@@ -327,6 +327,6 @@ def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> 
         place = plain.with_options(dedup="ledger", ledger=f"sqlite:///{tmp_path}/ledger.db", key="$.id")
         message = {"message_id": "m1", "receipt": "r", "body": "{}", "fence": 1}
         table = pa.Table.from_pylist([message], COLUMNS)
-        place.log.seal(Place(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
+        place.log.seal(SegmentId(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
         with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
             place.run(GIVEN)

@@ -436,7 +436,7 @@ def test_rows_that_the_queue_would_refuse_are_told_beforehand(client: Client, tm
         ],
         ORDERS,
     )
-    odd = out.writer(MicroBatch("p" * 32, 1)).misfits(rows)
+    odd = out.writer(MicroBatch("p" * 32, 1)).invalid_rows(rows)
     assert [(one.row, one.field, one.reason.split(";")[0]) for one in odd] == [
         (1, "_message_id", "its group is null"),
         (2, "_message_id", f"it has {1_024 + 53} bytes with its attributes"),

@@ -2,7 +2,7 @@
 
     pipeline.json   says which query the checkpoint is of, and from which number on its batches count
     query/          Spark's progress: its own id, and the batches that are planned and done
-    segments/       whose log it is, which batches are over, and what is sealed of the next one
+    segments/       whose log it is, which batches are committed, and what is sealed of the next one
     the sinks       the last batch that is in, by number and by content: which batch of which log, and its segments
 
 The rule: nothing is started unless all four tell one story. SQS cannot be read twice: a batch that a sink takes for
@@ -23,7 +23,7 @@ from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Disagreeme
 from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import Content, Mark, Over, Place, Sealed, SegmentLog, place_of
+from semel.spark.segments.log import Committed, Content, Sealed, SegmentAck, SegmentId, SegmentLog, segment_id_of
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
 from semel.spark.source.committer import sent_at
@@ -92,7 +92,7 @@ def _check_log(log: SegmentLog, last: Commit, sink: Sink) -> None:
     """That the log knows the batch that a sink has, as what it is."""
     content, identity = Content.parse(last.content), log.identity()
     if content is not None and identity is not None and content.log == identity["id"]:
-        if content.batch <= log.over().through:
+        if content.batch <= log.committed().through:
             return
         if content.batch == log.last_planned() and content == log.content(content.batch):
             return
@@ -134,17 +134,17 @@ def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: S
 
 def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     lasts = [sink.last(record.id) for sink in sinks]
-    identity, over, pending = log.identity(), log.over().through, log.last_planned()
+    identity, committed, pending = log.identity(), log.committed().through, log.last_planned()
     own = None if identity is None else identity["id"]
     rows, *others = (None if last is None else Content.parse(last.content) for last in lasts)
     before = rows if rows is not None and rows.log == own else None  # the last batch of this very log that is in
     begun = lasts[0] is not None and lasts[0].number >= record.base
     history = begun or checkpoint.newest("offsets") >= 0
     base = 1 + max([record.base + checkpoint.newest("commits"), *(last.number for last in lasts if last is not None)])
-    if pending == over or (before is not None and before.batch >= pending):
-        sealed, gone = _sealed(log, pending) if pending > over else (0, ())
+    if pending == committed or (before is not None and before.batch >= pending):
+        sealed, gone = _sealed(log, pending) if pending > committed else (0, ())
         older = before is not None and before.batch > pending
-        unknown = tuple(name for name in gone if (mark := log.marked(place_of(name))) is None or not mark.deleted)
+        unknown = tuple(name for name in gone if (ack := log.read_ack(segment_id_of(name))) is None or not ack.deleted)
         return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older)
     if log.plan(pending) is None:
         raise Disagreement(
@@ -164,10 +164,10 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
     if log.identity() is not None:
         pending, last = log.last_planned(), sinks[0].last(record.id)
         content = None if last is None else Content.parse(last.content)
-        if plan.batch is None and pending > log.over().through:
+        if plan.batch is None and pending > log.committed().through:
             _drop(log, pending)
         if plan.older_log and content is not None:
-            log.finish(Over(content.batch, log.over().totals), None, range(0))
+            log.finish(Committed(content.batch, log.committed().totals), None, range(0))
         for name in plan.lost:
             _give_up(log, name)
         log.hand_over(plan.query)
@@ -179,18 +179,18 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
     """How many messages are sealed of a batch, and which of its segments cannot be read."""
-    sealed, marked = log.places(batch)
+    sealed, acked = log.places(batch)
     count, lost = 0, []
-    for place in sorted({*sealed, *marked}):
+    for place in sorted({*sealed, *acked}):
         segment = _read(log, place)
         if segment is None:
-            lost.append(place.segment)
+            lost.append(place.name)
         else:
             count += len(segment.table)
     return count, tuple(lost)
 
 
-def _read(log: SegmentLog, place: Place) -> Sealed | None:
+def _read(log: SegmentLog, place: SegmentId) -> Sealed | None:
     try:
         return log.read(place)
     except SegmentDamaged:
@@ -200,30 +200,30 @@ def _read(log: SegmentLog, place: Place) -> Sealed | None:
 def _drop(log: SegmentLog, batch: int) -> None:
     """A batch is in the table: it ends, and those of its messages of which it is not sure that they are deleted are
     remembered, so that they are recognised when they come back."""
-    unconfirmed, totals = log.suspects(), log.over().totals
+    unconfirmed, totals = log.unconfirmed_deletes(), log.committed().totals
     totals.batches += 1
-    sealed, marked = log.places(batch)
-    for place in sorted({*sealed, *marked}):
-        mark, segment = log.marked(place), _read(log, place)
-        if segment is not None and (mark is None or not mark.deleted):
-            refused = () if mark is None else mark.refused
+    sealed, acked = log.places(batch)
+    for place in sorted({*sealed, *acked}):
+        ack, segment = log.read_ack(place), _read(log, place)
+        if segment is not None and (ack is None or not ack.deleted):
+            refused = () if ack is None else ack.refused
             rows = segment.without(refused)
             count = len(rows.table)
-            mark = mark or Mark(segment.meta.queue, count, segment.table.nbytes, count)
-            mark = replace(mark, unconfirmed={**mark.unconfirmed, **sent_at(rows)})
-        if mark is not None:
-            totals.add(mark)
-            unconfirmed.setdefault(mark.queue, {}).update(mark.unconfirmed)
-    log.finish(Over(batch, totals), unconfirmed, range(batch, batch + 1))
+            ack = ack or SegmentAck(segment.meta.queue, count, segment.table.nbytes, count)
+            ack = replace(ack, unconfirmed={**ack.unconfirmed, **sent_at(rows)})
+        if ack is not None:
+            totals.add(ack)
+            unconfirmed.setdefault(ack.queue, {}).update(ack.unconfirmed)
+    log.finish(Committed(batch, totals), unconfirmed, range(batch, batch + 1))
 
 
 def _give_up(log: SegmentLog, name: str) -> None:
     """An empty segment takes the place of one that cannot be read, so that nothing else is received into it."""
-    place = place_of(name)
-    sealed, marked = log.places(place.batch)
-    former = log.marked(place)
-    further = any(other.task == place.task and other.part > place.part for other in (*sealed, *marked))
+    place = segment_id_of(name)
+    sealed, acked = log.places(place.batch)
+    former = log.read_ack(place)
+    further = any(other.task == place.task and other.part > place.part for other in (*sealed, *acked))
     queue, attempt = "" if former is None else former.queue, uuid4().hex
-    log.store.put(place.segment, codec.encode(codec.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
+    log.store.put(place.name, codec.encode(codec.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
     unconfirmed = {} if former is None else former.unconfirmed
-    log.mark(place, Mark(queue, attempt=attempt, unconfirmed=unconfirmed))
+    log.write_ack(place, SegmentAck(queue, attempt=attempt, unconfirmed=unconfirmed))

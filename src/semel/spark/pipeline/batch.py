@@ -15,8 +15,8 @@ state store goes back to where it was before the batch. What happens if the driv
 A sink has a batch if its last commit has the batch's number *and* content: which segments of which log it was made of.
 Another content under that number means that the checkpoint does not belong to the table: nothing is read or deleted.
 
-Each commit is idempotent and safe against another driver that does the same (see sinks/contract.py), so a zombie that wakes
-up at any of these points commits what is committed, or nothing.
+Each commit is idempotent and safe against another driver that does the same (see sinks/contract.py), so a zombie that
+wakes up at any of these points commits what is committed, or nothing.
 
 Not covered: if a driver dies at 2 and the file's constraints are changed before the next start, a message of that batch
 that was put aside under the old ones may become a row under the new ones.

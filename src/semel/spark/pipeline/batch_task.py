@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.spark.sinks.contract import Misfit, Writer, Written, misfits
+from semel.spark.sinks.contract import InvalidRow, Writer, Written, invalid_rows
 
 RESULT: Final = "task INT, result BINARY, events BINARY"
 _RESULT: Final = pa.schema([("task", pa.int32()), ("result", pa.binary()), ("events", pa.binary())])
@@ -115,7 +115,7 @@ class Sorted:
     def _fitting(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """The rows that the sink's table will take, with and without what came along with them."""
         rows = flat(batch.column("row"))
-        odd = misfits(self.writer, rows) if len(rows) else []
+        odd = invalid_rows(self.writer, rows) if len(rows) else []
         if not odd:
             return batch, rows
         self._put_aside(_with_reasons(batch.take([one.row for one in odd]), odd))
@@ -162,7 +162,7 @@ def flat(rows: pa.StructArray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type)))
 
 
-def _with_reasons(batch: pa.RecordBatch, odd: list[Misfit]) -> pa.RecordBatch:
+def _with_reasons(batch: pa.RecordBatch, odd: list[InvalidRow]) -> pa.RecordBatch:
     for name, values in (("reason", [one.reason for one in odd]), ("field", [one.field for one in odd])):
         place = batch.schema.get_field_index(name)
         batch = batch.set_column(place, batch.schema.field(name), pa.array(values, batch.schema.field(name).type))

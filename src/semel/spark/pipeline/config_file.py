@@ -303,11 +303,11 @@ def _spark(section: Section) -> Iterator[tuple[str, str]]:
 
 def _together(pipeline: Pipeline) -> Iterator[str]:
     """What each section allows, and all of them together do not."""
-    from semel.spark.pipeline.config_sinks import misfits
+    from semel.spark.pipeline.config_sinks import invalid_rows
     from semel.spark.source.options import OptionError, read_options
 
     try:
         read_options(pipeline.source.options(pipeline.checkpoint), column_names=())
     except OptionError as error:
         yield f"[source] {error}"
-    yield from misfits(pipeline)
+    yield from invalid_rows(pipeline)

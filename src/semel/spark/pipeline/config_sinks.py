@@ -99,7 +99,7 @@ def _handler(section: Section) -> HandlerSpec:
 # What must fit the rest of the file.
 
 
-def misfits(pipeline: Pipeline) -> Iterator[str]:
+def invalid_rows(pipeline: Pipeline) -> Iterator[str]:
     match pipeline.sink:
         case PostgresSpec(key=key):
             yield from _unknown_columns(pipeline, "key", key)

@@ -27,7 +27,7 @@ from semel.spark.pipeline.app_query import HandlerQuery, Source, cores
 from semel.spark.pipeline.errors import explained
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
 from semel.spark.sinks.contract import Written
-from semel.spark.sinks.handlers.app_loader import Place
+from semel.spark.sinks.handlers.app_loader import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import Patience
 from semel.spark.spark_session import end_java, session
@@ -93,7 +93,7 @@ def run(
         queues=None if queues is None else tuple(queues),
         attempt_log=attempt_log,
     )
-    place = Place.here(
+    place = AppReference.here(
         app,
         endpoint_url=endpoint_url,
         region=region,
@@ -138,7 +138,7 @@ class _Engine:
     def __init__(
         self,
         setups: Sequence[QueueSetup],
-        place: Place,
+        place: AppReference,
         source: Source,
         patience: Patience | None,
         drain: float,

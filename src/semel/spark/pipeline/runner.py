@@ -27,7 +27,7 @@ from semel.spark.pipeline.progress.attempt_events import Events
 from semel.spark.pipeline.progress.display import Show, display_for, logging_above, repeatedly
 from semel.spark.pipeline.progress.metrics import Metrics, health, serve
 from semel.spark.pipeline.progress.snapshot import Snapshot, State
-from semel.spark.pipeline.progress.totals import Board, source_totals
+from semel.spark.pipeline.progress.totals import Progress, source_totals
 from semel.spark.pipeline.query import End, Running, Trigger
 from semel.spark.pipeline.sink_factory import rejects_of, sink_of, traces
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
@@ -128,7 +128,7 @@ class _Run:
         self.sink, self.rejects = sink_of(pipeline), rejects_of(pipeline)
         self.log = agreement.log_of(checkpoint)
         former = status.read(checkpoint.store)
-        self.board = Board(pipeline.name, record.id, self.sink.name, former)
+        self.board = Progress(pipeline.name, record.id, self.sink.name, former)
         self.status = status.StatusFile(checkpoint.store, self.board)
         self.metrics = Metrics(self.board.snapshot, pipeline.source.queues)
         folder = traces(pipeline)

@@ -37,11 +37,11 @@ def sink_of(pipeline: Pipeline) -> Sink:
 
             return QueueSink(spec, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
         case HandlerSpec() as spec:
-            from semel.spark.sinks.handlers.app_loader import Place
+            from semel.spark.sinks.handlers.app_loader import AppReference
             from semel.spark.sinks.handlers.sink import HandlerSink
 
             source = pipeline.source
-            place = Place.here(
+            place = AppReference.here(
                 spec.app,
                 endpoint_url=source.endpoint_url,
                 region=source.region,
@@ -53,8 +53,8 @@ def sink_of(pipeline: Pipeline) -> Sink:
             assert_never(other)
 
 
-def is_choosy(pipeline: Pipeline) -> bool:
-    """Whether its sink may refuse single rows that parsed well (`base.Choosy`): these need their message at hand."""
+def needs_validation(pipeline: Pipeline) -> bool:
+    """Whether its sink may refuse single rows that parsed well (`RowValidator`): these need their message at hand."""
     return isinstance(pipeline.sink, PostgresSpec | SqsSpec)
 
 

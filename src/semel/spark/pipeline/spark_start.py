@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.spark.pipeline import queues
 from semel.spark.pipeline.config import Dedup, HandlerSpec, Pipeline
-from semel.spark.pipeline.sink_factory import is_choosy, traces
+from semel.spark.pipeline.sink_factory import needs_validation, traces
 from semel.spark.pipeline.stop import interruptible
 from semel.spark.sinks.contract import Sink
 
@@ -58,7 +58,7 @@ def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: 
         rows = handler_retries.arranged(deduplication.once(rows, within) if by_key else rows, sink, pipeline)
         by_key = False
     found = body_sql.parsed(
-        rows, pipeline, with_message=is_choosy(pipeline), traced=folder is not None, identified=by_key
+        rows, pipeline, with_message=needs_validation(pipeline), traced=folder is not None, identified=by_key
     )
     return deduplication.once_by(found, body_sql.IDENTITY, within) if by_key else found
 

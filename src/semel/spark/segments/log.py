@@ -4,13 +4,14 @@
     b0000000007/plan.json         the end of batch 7 as its query planned it: which tasks it has
     b0000000007/t0001-p00000.seg  the first part of what task 1 of batch 7 received
     b0000000007/t0001-p00000.ack  what became of its messages in the queue
-    suspects.json                 messages of batches that are over, of which it is not known that they were deleted
-    over.json                     batches up to this one are committed and dropped, with what they came to
+    unconfirmed.json              messages of committed batches whose delete was not confirmed
+    committed.json                batches up to this one are committed and dropped, with what they came to
     returned/0000000006.json      ack=committed: messages that the sink's batch 6 has not finished and gives back
 
 The rules:
 1. The parts of a task are a log of their own: to seal part p, one has won or read part p - 1, and it was not the last.
-2. A batch is dropped in this order: suspects, over, its files. Whoever seals looks at `over` afterwards; if the batch
+2. A batch is dropped in this order: unconfirmed.json, committed.json, its files. Whoever seals looks at the
+   second afterwards: if the batch
    is over by then, its name was free only because it had been dropped, and the seal is taken back.
 3. A batch has one plan, sealed before its first task is started, with an id that no other plan has. Whoever finds
    another plan than its own is another query, or has another checkpoint, and stops. A task that does not find the plan
@@ -36,11 +37,11 @@ from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.storage import Store, open_store
 
-FORMAT: Final = 2  # 1 had no plans
+FORMAT: Final = 3  # 1 had no plans, 2 other names
 IDENTITY: Final = "log.json"
 PLAN: Final = "plan.json"
-SUSPECTS: Final = "suspects.json"
-OVER: Final = "over.json"
+UNCONFIRMED: Final = "unconfirmed.json"
+COMMITTED: Final = "committed.json"
 RETURNED: Final = "returned"
 _BATCH: Final = re.compile(r"b(?P<batch>\d{10})/")
 _PART: Final = re.compile(r"b(?P<batch>\d{10})/t(?P<task>\d{4})-p(?P<part>\d{5})\.(?P<kind>seg|ack)")
@@ -70,12 +71,12 @@ class OtherQuery(LogError):
     """The log, or a batch of it, is another query's; nothing was received or deleted for this one."""
 
 
-class BatchIsOver(LogError):
+class BatchAlreadyCommitted(LogError):
     """Somebody else has finished this batch: what was received for it goes back to the queue."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SegmentId:
     """One part of what one task of a batch received."""
 
     batch: int
@@ -83,17 +84,17 @@ class Place:
     part: int
 
     @property
-    def segment(self) -> str:
+    def name(self) -> str:
         return f"{folder(self.batch)}/t{self.task:04d}-p{self.part:05d}.seg"
 
     @property
-    def mark(self) -> str:
-        return self.segment.removesuffix("seg") + "ack"
+    def ack_name(self) -> str:
+        return self.name.removesuffix("seg") + "ack"
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    place: Place
+    place: SegmentId
     meta: Meta
     table: pa.Table
 
@@ -105,27 +106,28 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SegmentAck:
     """What became of a segment's messages in the queue.
 
-    `received`: deliveries; `rows`: of them, what was sealed. `suspects`: recognised as sealed before; `known`: done
-    according to the ledger; `twins`: delivered twice to one task. `unconfirmed`: ids that may come back, with the time
-    they were sent; `healed`: suspects that came back and are deleted now. `refused`: sealed, but another has their keys
-    in the ledger by now; they are neither given out nor deleted. `deleted` is false while that is to be done.
-    `backlog`: rows that were waiting when an AvailableNow query began. `attempt`: who sealed the segment.
+    `received`: deliveries; `rows`: of them, what was sealed. `redelivered`: recognised as sealed before; `in_ledger`:
+    done according to the ledger; `duplicates`: delivered twice to one task. `unconfirmed`: ids whose delete was not
+    confirmed, with the time they were sent; `confirmed`: ids of earlier segments that came back and are deleted now.
+    `refused`: sealed, but another has their keys in the ledger by now; they are neither given out nor deleted.
+    `deleted` is false while that is to be done. `backlog`: rows that were waiting when an AvailableNow query began.
+    `attempt`: who sealed the segment.
     """
 
     queue: str
     rows: int = 0
     bytes: int = 0
     received: int = 0
-    suspects: int = 0
-    known: int = 0
-    twins: int = 0
+    redelivered: int = 0
+    in_ledger: int = 0
+    duplicates: int = 0
     backlog: int = 0
     deleted: bool = True
     unconfirmed: Mapping[str, int] = field(default_factory=dict)
-    healed: tuple[str, ...] = ()
+    confirmed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     attempt: str = ""
 
@@ -156,21 +158,21 @@ class Totals:
     received: int = 0
     rows: int = 0
     bytes: int = 0
-    suspects: int = 0
-    known: int = 0
-    twins: int = 0
+    redelivered: int = 0
+    in_ledger: int = 0
+    duplicates: int = 0
     unconfirmed: int = 0
-    healed: int = 0
+    confirmed: int = 0
 
-    def add(self, mark: Mark) -> None:
-        for name in ("received", "rows", "bytes", "suspects", "known", "twins"):
-            setattr(self, name, getattr(self, name) + getattr(mark, name))
-        self.unconfirmed += len(mark.unconfirmed)
-        self.healed += len(mark.healed)
+    def add(self, ack: SegmentAck) -> None:
+        for name in ("received", "rows", "bytes", "redelivered", "in_ledger", "duplicates"):
+            setattr(self, name, getattr(self, name) + getattr(ack, name))
+        self.unconfirmed += len(ack.unconfirmed)
+        self.confirmed += len(ack.confirmed)
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Committed:
     through: int = 0
     totals: Totals = field(default_factory=Totals)
 
@@ -179,16 +181,16 @@ def folder(batch: int) -> str:
     return f"b{batch:010d}"
 
 
-def place_of(name: str) -> Place:
+def segment_id_of(name: str) -> SegmentId:
     """The place that the name of a segment or of its ack is of."""
     match = _PART.fullmatch(name)
     assert match is not None, name
-    return Place(int(match["batch"]), int(match["task"]), int(match["part"]))
+    return SegmentId(int(match["batch"]), int(match["task"]), int(match["part"]))
 
 
 def counts(url: str) -> Totals:
     """What the batches of a log came to, up to the last that is known to be committed."""
-    return SegmentLog(open_store(url)).over().totals
+    return SegmentLog(open_store(url)).committed().totals
 
 
 class SegmentLog:
@@ -265,7 +267,7 @@ class SegmentLog:
         batch = end["batch"]
         name = f"{folder(batch)}/{PLAN}"
         won = self.store.put_if_absent(name, orjson.dumps(end))
-        if self.over().through >= batch:
+        if self.committed().through >= batch:
             if won:
                 self.store.delete([name])
             raise OtherQuery(
@@ -291,75 +293,75 @@ class SegmentLog:
     def last_planned(self) -> int:
         """The newest batch that has a plan, or else the last one that is over."""
         found = [int(match["batch"]) for name in self.store.names() if (match := _BATCH.match(name))]
-        return max([self.over().through, *found])
+        return max([self.committed().through, *found])
 
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks are through."""
         identity = self.identity()
-        sealed, marked = self.places(batch)
+        sealed, acked = self.places(batch)
         digest = blake2b(digest_size=7)  # 56 bits: some sinks can keep no more than a whole number
-        for place in sorted({*sealed, *marked}):
+        for place in sorted({*sealed, *acked}):
             digest.update(f"{place.task}/{place.part}/{self._attempt(place)}\n".encode())
         return Content("" if identity is None else identity["id"], batch, digest.hexdigest())
 
-    def _attempt(self, place: Place) -> str:
-        mark = self.marked(place)
-        if mark is not None and mark.attempt:
-            return mark.attempt
+    def _attempt(self, place: SegmentId) -> str:
+        ack = self.read_ack(place)
+        if ack is not None and ack.attempt:
+            return ack.attempt
         sealed = self.read(place)
         if sealed is None:
             raise self.lost(place)
         return sealed.meta.attempt
 
-    def lost(self, place: Place) -> SegmentDamaged:
-        return SegmentDamaged(f"{self.store.url}/{place.segment}", "it is not there any more, but its .ack is")
+    def lost(self, place: SegmentId) -> SegmentDamaged:
+        return SegmentDamaged(f"{self.store.url}/{place.name}", "it is not there any more, but its .ack is")
 
     # Segments.
 
-    def read(self, place: Place) -> Sealed | None:
-        data = self.store.read(place.segment)
+    def read(self, place: SegmentId) -> Sealed | None:
+        data = self.store.read(place.name)
         if data is None:
             return None
-        meta, table = codec.decode(data, f"{self.store.url}/{place.segment}")
+        meta, table = codec.decode(data, f"{self.store.url}/{place.name}")
         return Sealed(place, meta, table)
 
-    def seal(self, place: Place, table: pa.Table, meta: Meta) -> Sealed:
+    def seal(self, place: SegmentId, table: pa.Table, meta: Meta) -> Sealed:
         """What is sealed at a place from now on: this, or what another attempt has sealed before."""
-        won = self.store.put_if_absent(place.segment, codec.encode(table, meta))
-        if self.over().through >= place.batch:
+        won = self.store.put_if_absent(place.name, codec.encode(table, meta))
+        if self.committed().through >= place.batch:
             if won:
-                self.store.delete([place.segment])
-            raise BatchIsOver(f"batch {place.batch} of {self.store.url} was finished by another attempt")
+                self.store.delete([place.name])
+            raise BatchAlreadyCommitted(f"batch {place.batch} of {self.store.url} was finished by another attempt")
         if won:
             return Sealed(place, meta, table)
         winner = self.read(place)
         if winner is None:  # sealed, finished and dropped between the two
-            raise BatchIsOver(f"batch {place.batch} of {self.store.url} was finished by another attempt")
+            raise BatchAlreadyCommitted(f"batch {place.batch} of {self.store.url} was finished by another attempt")
         return winner
 
-    def places(self, batch: int) -> tuple[list[Place], set[Place]]:
-        """The sealed parts of a batch, and those of them that are marked."""
-        sealed, marked = [], set()
+    def places(self, batch: int) -> tuple[list[SegmentId], set[SegmentId]]:
+        """The sealed parts of a batch, and those of them that are acked."""
+        sealed, acked = [], set()
         for name in self.store.names(folder(batch)):
             match = _PART.fullmatch(name)
             if match is not None:
-                place = Place(batch, int(match["task"]), int(match["part"]))
+                place = SegmentId(batch, int(match["task"]), int(match["part"]))
                 if match["kind"] == "seg":
                     sealed.append(place)
                 else:
-                    marked.add(place)
-        return sealed, marked
+                    acked.add(place)
+        return sealed, acked
 
-    def mark(self, place: Place, mark: Mark) -> None:
-        self.store.put(place.mark, orjson.dumps(asdict(mark)))
+    def write_ack(self, place: SegmentId, ack: SegmentAck) -> None:
+        self.store.put(place.ack_name, orjson.dumps(asdict(ack)))
 
-    def marked(self, place: Place) -> Mark | None:
-        data = self.store.read(place.mark)
+    def read_ack(self, place: SegmentId) -> SegmentAck | None:
+        data = self.store.read(place.ack_name)
         if data is None:
             return None
         found = orjson.loads(data)
-        lists = {name: tuple(found.get(name, ())) for name in ("healed", "refused")}
-        return Mark(**{**found, **lists})
+        lists = {name: tuple(found.get(name, ())) for name in ("confirmed", "refused")}
+        return SegmentAck(**{**found, **lists})
 
     # What goes back to its queue.
 
@@ -379,23 +381,24 @@ class SegmentLog:
 
     # The end of a batch.
 
-    def over(self) -> Over:
-        data = self.store.read(OVER)
+    def committed(self) -> Committed:
+        data = self.store.read(COMMITTED)
         if data is None:
-            return Over()
+            return Committed()
         found = orjson.loads(data)
         known = {name.name for name in fields(Totals)}
-        return Over(found["through"], Totals(**{n: v for n, v in found["totals"].items() if n in known}))
+        return Committed(found["through"], Totals(**{n: v for n, v in found["totals"].items() if n in known}))
 
-    def suspects(self) -> dict[str, dict[str, int]]:
+    def unconfirmed_deletes(self) -> dict[str, dict[str, int]]:
         """By queue: the ids that may come back although they were given out, with the time they were sent (ms)."""
-        data = self.store.read(SUSPECTS)
+        data = self.store.read(UNCONFIRMED)
         return {} if data is None else orjson.loads(data)
 
-    def finish(self, over: Over, suspects: Mapping[str, Mapping[str, int]] | None, batches: range) -> None:
-        """Batches are committed: keep what must be remembered of them, then drop them. None: suspects are as before."""
-        if suspects is not None:
-            self.store.put(SUSPECTS, orjson.dumps(suspects))
-        self.store.put(OVER, orjson.dumps({"through": over.through, "totals": asdict(over.totals)}))
+    def finish(self, committed: Committed, unconfirmed: Mapping[str, Mapping[str, int]] | None, batches: range) -> None:
+        """Batches are committed: keep what must be remembered of them, then drop them. `unconfirmed`: None
+        if it is as before."""
+        if unconfirmed is not None:
+            self.store.put(UNCONFIRMED, orjson.dumps(unconfirmed))
+        self.store.put(COMMITTED, orjson.dumps({"through": committed.through, "totals": asdict(committed.totals)}))
         for batch in batches:
             self.store.delete(self.store.names(folder(batch)))

@@ -94,7 +94,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class InvalidRow:
     """A row that the table would refuse, and its whole batch with it."""
 
     row: int
@@ -103,10 +103,10 @@ class Misfit:
 
 
 @runtime_checkable
-class Choosy(Protocol):
+class RowValidator(Protocol):
     """A writer that can tell beforehand which rows its table would refuse."""
 
-    def misfits(self, batch: pa.RecordBatch) -> list[Misfit]: ...
+    def invalid_rows(self, batch: pa.RecordBatch) -> list[InvalidRow]: ...
 
 
 @runtime_checkable
@@ -145,9 +145,9 @@ def is_in(table: str, last: Commit | None, batch: MicroBatch) -> bool:
     return True
 
 
-def misfits(writer: object, batch: pa.RecordBatch) -> list[Misfit]:
+def invalid_rows(writer: object, batch: pa.RecordBatch) -> list[InvalidRow]:
     """The rows of `batch` that must not be given to `writer`: at most one entry a row, in the rows' order."""
-    return writer.misfits(batch) if isinstance(writer, Choosy) else []
+    return writer.invalid_rows(batch) if isinstance(writer, RowValidator) else []
 
 
 def short(pipeline: str) -> str:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from semel.spark import crash_points
 from semel.spark.pipeline.config import SqsSpec
 from semel.spark.segments.storage import Store, open_store
-from semel.spark.sinks.contract import Commit, MicroBatch, Misfit, SinkError, Written, checked, is_in
+from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, SinkError, Written, checked, is_in
 from semel.spark.writer.encoder import Columns, Outgoing, Rows
 from semel.spark.writer.sender import Sender, client_for
 from semel.sqs import limits
@@ -100,11 +100,11 @@ class QueueWriter:
             progress.note()
         return Written(task, attempt, progress.rows + left_out, progress.bytes, {"left_out": left_out})
 
-    def misfits(self, batch: pa.RecordBatch) -> list[Misfit]:
+    def invalid_rows(self, batch: pa.RecordBatch) -> list[InvalidRow]:
         """Rows that cannot be messages of this queue: too large, without a group, with a character SQS refuses."""
         rows = Rows(self.columns, "", self.fifo, self.largest)
         field = self.columns.body or ""
-        return [Misfit(m.number, field, m.problem) for m in rows.messages(batch) if m.problem]
+        return [InvalidRow(m.number, field, m.problem) for m in rows.messages(batch) if m.problem]
 
     def _refused(self, message: Outgoing, reason: str) -> NoReturn:
         raise SinkError(f"SQS queue {self.queue} does not take the message with key {message.key}: {reason}")

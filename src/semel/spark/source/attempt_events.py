@@ -7,7 +7,7 @@ from time import time
 
 import pyarrow as pa
 
-from semel.spark.source.columns import Taken
+from semel.spark.source.columns import SourceMessage
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 
@@ -20,10 +20,10 @@ class Tracer:
         self._visibility = visibility
         self._known: dict[str, Attempt] = {}  # by id: the delivery that a delete will be about
 
-    def received(self, taken: Sequence[Taken]) -> None:
+    def received(self, messages: Sequence[SourceMessage]) -> None:
         if self._log is None:
             return
-        for t in taken:
+        for t in messages:
             message = t.message
             event = Attempt(
                 t.at,

@@ -19,11 +19,11 @@ from semel.messages.keys import key_rule
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
-from semel.spark.source.columns import Taken
+from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Planner, assignments
 from semel.spark.source.reader import Assignment, Task, client_for, rows
-from semel.spark.source.receiver import Gathering
+from semel.spark.source.receiver import Receiver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ class SqsBatchReader(DataSourceReader):
 
     def _look(self, given: Assignment) -> pa.Table:
         queue = client_for(self._options.address).queue(given.queue)
-        gathering = Gathering(
+        receiver = Receiver(
             queue,
             rows=given.rows,
             size=given.bytes,
@@ -74,11 +74,11 @@ class SqsBatchReader(DataSourceReader):
             threads=self._options.threads,
         )
         rule = key_rule(self._options.key)
-        taken = [
-            Taken(message, arrival.at, arrival.hidden_until, columns.key_of(message, rule))
-            for arrival in gathering.run()
+        messages = [
+            SourceMessage(message, arrival.at, arrival.hidden_until, columns.key_of(message, rule))
+            for arrival in receiver.run()
             for message in arrival.messages
         ]
-        queue.change_visibility([(t.message.receipt, 0) for t in taken])
-        distinct = {t.message.message_id: t for t in taken}
+        queue.change_visibility([(t.message.receipt, 0) for t in messages])
+        distinct = {t.message.message_id: t for t in messages}
         return columns.table(list(distinct.values()), queue.name, self._options.columns)

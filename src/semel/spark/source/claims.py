@@ -17,57 +17,58 @@ import pyarrow as pa
 from semel.ledger.contract import Claim, ClaimRequest, Completion, Ledger, LedgerError, Status, Won
 from semel.ledger.contract import Done as KnownDone
 from semel.messages.keys import scoped
-from semel.spark.source.columns import Taken
+from semel.spark.source.columns import SourceMessage
 from semel.sqs import Queue
 
 AT_ONCE: Final = 1_000
 
+Hide = Callable[[Sequence[tuple[SourceMessage, int]]], None]
 _ledgers: dict[str, Ledger] = {}
 
 
-class Guard(Protocol):
+class KeyClaims(Protocol):
     knows: bool  # whether it tells what was given out before by its key
-    done: list[Taken]  # what the ledger knows as done: to be deleted, not to be given out
+    done: list[SourceMessage]  # what the ledger knows as done: to be deleted, not to be given out
 
-    def claim(self, taken: list[Taken], hide: Callable[[Sequence[tuple[Taken, int]]], None]) -> list[Taken]: ...
+    def claim(self, messages: list[SourceMessage], hide: Hide) -> list[SourceMessage]: ...
 
-    def record(self, taken: Sequence[Taken]) -> frozenset[str]:
+    def record(self, messages: Sequence[SourceMessage]) -> frozenset[str]:
         """The ids of the messages that are no longer ours: another has taken their keys over. The same at each call."""
 
     def record_again(self, table: pa.Table) -> frozenset[str]: ...
 
-    def release(self, taken: Sequence[Taken]) -> None: ...
+    def release(self, messages: Sequence[SourceMessage]) -> None: ...
 
 
-def guard_for(ledger: str | None, queue: Queue, lease: float) -> Guard:
+def claims_for(ledger: str | None, queue: Queue, lease: float) -> KeyClaims:
     """`lease`: seconds from the claim to the record, best as long as the message is hidden. What a task that died has
     claimed waits for its end; after a longer pause, another may take it over."""
     if ledger is None:
-        return _NoGuard()
+        return _NoClaims()
     if ledger not in _ledgers:
         _ledgers[ledger] = Ledger.connect(ledger)
-    return LedgerGuard(_ledgers[ledger], queue, lease)
+    return LedgerClaims(_ledgers[ledger], queue, lease)
 
 
-class _NoGuard:
+class _NoClaims:
     knows = False
 
     def __init__(self) -> None:
-        self.done: list[Taken] = []
+        self.done: list[SourceMessage] = []
 
-    def claim(self, taken: list[Taken], hide: Callable[[Sequence[tuple[Taken, int]]], None]) -> list[Taken]:  # noqa: ARG002
-        return taken
+    def claim(self, messages: list[SourceMessage], hide: Hide) -> list[SourceMessage]:  # noqa: ARG002
+        return messages
 
-    def record(self, taken: Sequence[Taken]) -> frozenset[str]:  # noqa: ARG002
+    def record(self, messages: Sequence[SourceMessage]) -> frozenset[str]:  # noqa: ARG002
         return frozenset()
 
     def record_again(self, table: pa.Table) -> frozenset[str]:  # noqa: ARG002
         return frozenset()
 
-    def release(self, taken: Sequence[Taken]) -> None: ...
+    def release(self, messages: Sequence[SourceMessage]) -> None: ...
 
 
-class LedgerGuard:
+class LedgerClaims:
     knows = True
 
     def __init__(self, ledger: Ledger, queue: Queue, lease: float) -> None:
@@ -75,14 +76,14 @@ class LedgerGuard:
         self._queue = queue.name
         self._scope = queue.scope
         self._lease = lease
-        self.done: list[Taken] = []
+        self.done: list[SourceMessage] = []
 
-    def claim(self, taken: list[Taken], hide: Callable[[Sequence[tuple[Taken, int]]], None]) -> list[Taken]:
+    def claim(self, messages: list[SourceMessage], hide: Hide) -> list[SourceMessage]:
         """What we may give out. What has no key is not guarded. What another holds goes back until its lease ends."""
         self.done = []
-        won = [t for t in taken if t.key is None]
-        keyed = [t for t in taken if t.key is not None]
-        held: list[tuple[Taken, int]] = []
+        won = [t for t in messages if t.key is None]
+        keyed = [t for t in messages if t.key is not None]
+        held: list[tuple[SourceMessage, int]] = []
         ours: set[str | None] = set()
         for start in range(0, len(keyed), AT_ONCE):
             page = keyed[start : start + AT_ONCE]
@@ -102,9 +103,9 @@ class LedgerGuard:
             hide(held)
         return won
 
-    def record(self, taken: Sequence[Taken]) -> frozenset[str]:
+    def record(self, messages: Sequence[SourceMessage]) -> frozenset[str]:
         return self._record(
-            [(t.message.message_id, Claim(self._scoped(t), t.fence)) for t in taken if t.fence is not None]
+            [(t.message.message_id, Claim(self._scoped(t), t.fence)) for t in messages if t.fence is not None]
         )
 
     def record_again(self, table: pa.Table) -> frozenset[str]:
@@ -128,11 +129,11 @@ class LedgerGuard:
             refused.update(id_ for (id_, _), ours in zip(page, made, strict=True) if not ours)
         return frozenset(refused)
 
-    def release(self, taken: Sequence[Taken]) -> None:
-        claims = [Claim(self._scoped(t), t.fence) for t in taken if t.fence is not None]
+    def release(self, messages: Sequence[SourceMessage]) -> None:
+        claims = [Claim(self._scoped(t), t.fence) for t in messages if t.fence is not None]
         for start in range(0, len(claims), AT_ONCE):
             self._ledger.release(claims[start : start + AT_ONCE], tried=False)
 
-    def _scoped(self, taken: Taken) -> str:
-        assert taken.key is not None
-        return scoped(self._scope, taken.key)
+    def _scoped(self, messages: SourceMessage) -> str:
+        assert messages.key is not None
+        return scoped(self._scope, messages.key)

@@ -17,7 +17,7 @@ _NONE: Final[dict[str, str]] = {}
 _NEEDED: Final = frozenset({"message_id", "receipt", "sent_at"})
 
 
-class Taken(NamedTuple):
+class SourceMessage(NamedTuple):
     """A message in hand. `at` in seconds since 1970, `hidden_until` by the monotonic clock."""
 
     message: Received
@@ -35,18 +35,18 @@ def key_of(message: Received, rule: KeyRule) -> str | None:
         return None
 
 
-def table(taken: Sequence[Taken], queue: str, columns: Sequence[str] | None) -> pa.Table:
+def table(messages: Sequence[SourceMessage], queue: str, columns: Sequence[str] | None) -> pa.Table:
     """A table with all the columns of a segment; those that nobody asked for are null. A claim is its key and its
     fence: where one is sealed, so is the other."""
     wanted = None if columns is None else _NEEDED | set(columns)
-    if wanted is not None and any(t.fence is not None for t in taken):
+    if wanted is not None and any(t.fence is not None for t in messages):
         wanted |= {"key"}
     arrays = []
     for field in COLUMNS:
         if wanted is None or field.name in wanted or field.name == "fence":
-            arrays.append(_BUILD[field.name](taken, queue))
+            arrays.append(_BUILD[field.name](messages, queue))
         else:
-            arrays.append(pa.nulls(len(taken), field.type))
+            arrays.append(pa.nulls(len(messages), field.type))
     return pa.Table.from_arrays(arrays, schema=COLUMNS)
 
 
@@ -58,15 +58,15 @@ def _texts(values: list[Any]) -> pa.Array:
 
 
 def _system(name: str) -> Any:
-    def build(taken: Sequence[Taken], _queue: str) -> pa.Array:
-        return _texts([t.message.system.get(name) for t in taken])
+    def build(messages: Sequence[SourceMessage], _queue: str) -> pa.Array:
+        return _texts([t.message.system.get(name) for t in messages])
 
     return build
 
 
 def _milliseconds(name: str) -> Any:
-    def build(taken: Sequence[Taken], _queue: str) -> pa.Array:
-        found = [t.message.system.get(name) for t in taken]
+    def build(messages: Sequence[SourceMessage], _queue: str) -> pa.Array:
+        found = [t.message.system.get(name) for t in messages]
         return _times([None if text is None else int(text) * 1_000 for text in found])
 
     return build
@@ -76,12 +76,12 @@ def _times(microseconds: list[int | None]) -> pa.Array:
     return pa.array(microseconds, pa.int64()).view(COLUMNS.field("sent_at").type)
 
 
-def _attributes(taken: Sequence[Taken], _queue: str) -> pa.Array:
+def _attributes(messages: Sequence[SourceMessage], _queue: str) -> pa.Array:
     kind = COLUMNS.field("attributes").type
-    pairs = [_pairs(t.message) for t in taken]
+    pairs = [_pairs(t.message) for t in messages]
     if not any(pairs):
         nothing = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array([0] * (len(taken) + 1), pa.int32()), nothing, nothing)
+        return pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), nothing, nothing)
     return pa.array(pairs, kind)
 
 
@@ -95,18 +95,18 @@ def _pairs(message: Received) -> list[tuple[str, str]]:
 
 
 _BUILD: Final[dict[str, Any]] = {
-    "message_id": lambda taken, _: pa.array([t.message.message_id for t in taken], pa.string()),
-    "body": lambda taken, _: _texts([t.message.body for t in taken]),
-    "key": lambda taken, _: _texts([t.key for t in taken]),
+    "message_id": lambda messages, _: pa.array([t.message.message_id for t in messages], pa.string()),
+    "body": lambda messages, _: _texts([t.message.body for t in messages]),
+    "key": lambda messages, _: _texts([t.key for t in messages]),
     "group_id": _system("MessageGroupId"),
     "dedup_id": _system("MessageDeduplicationId"),
     "sequence_number": _system("SequenceNumber"),
     "sent_at": _milliseconds("SentTimestamp"),
     "first_received_at": _milliseconds("ApproximateFirstReceiveTimestamp"),
-    "received_at": lambda taken, _: _times([int(t.at * 1_000_000) for t in taken]),
-    "receive_count": lambda taken, _: pa.array([t.message.receive_count for t in taken], pa.int32()),
+    "received_at": lambda messages, _: _times([int(t.at * 1_000_000) for t in messages]),
+    "receive_count": lambda messages, _: pa.array([t.message.receive_count for t in messages], pa.int32()),
     "attributes": _attributes,
-    "queue": lambda taken, queue: pa.array([queue], pa.string()).take(pa.array([0] * len(taken), pa.int32())),
-    "receipt": lambda taken, _: pa.array([t.message.receipt for t in taken], pa.string()),
-    "fence": lambda taken, _: pa.array([t.fence for t in taken], pa.int64()),
+    "queue": lambda messages, queue: pa.array([queue], pa.string()).take(pa.array([0] * len(messages), pa.int32())),
+    "receipt": lambda messages, _: pa.array([t.message.receipt for t in messages], pa.string()),
+    "fence": lambda messages, _: pa.array([t.fence for t in messages], pa.int64()),
 }

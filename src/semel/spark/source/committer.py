@@ -18,11 +18,11 @@ from semel.messages.visibility import visibility_for
 from semel.spark.segments.log import (
     HORIZON,
     NOTHING_DONE,
+    Committed,
     LogError,
-    Mark,
-    Over,
-    Place,
     Sealed,
+    SegmentAck,
+    SegmentId,
     SegmentLog,
     Totals,
     folder,
@@ -37,13 +37,13 @@ _log: Final = logging.getLogger("semel.spark")
 PAGE: Final = 100
 
 
-class Settler:
+class BatchCommitter:
     def __init__(
         self,
         log: SegmentLog,
         queues: Mapping[str, Queue],
         options: ReadOptions,
-        kept_until: Callable[[Place], float] = lambda _: 0.0,
+        kept_until: Callable[[SegmentId], float] = lambda _: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
@@ -51,46 +51,46 @@ class Settler:
         self._options = options
         self._kept_until = kept_until
         self._clock = clock
-        self._over = log.over()
-        self._suspects = log.suspects()
+        self._committed = log.committed()
+        self._unconfirmed = log.unconfirmed_deletes()
         self._lock = threading.Lock()
         self._drop_leftovers()
 
     @property
     def totals(self) -> Totals:
-        return self._over.totals
+        return self._committed.totals
 
     @property
-    def any_suspects(self) -> bool:
-        return any(self._suspects.values())
+    def any_unconfirmed(self) -> bool:
+        return any(self._unconfirmed.values())
 
     def _drop_leftovers(self) -> None:
         """Files of batches that are over: a driver died while it dropped them."""
-        over = folder(self._over.through)
+        committed = folder(self._committed.through)
         self._log.store.delete(
-            [name for name in self._log.store.names() if name.startswith("b") and name.partition("/")[0] <= over]
+            [name for name in self._log.store.names() if name.startswith("b") and name.partition("/")[0] <= committed]
         )
 
-    def settle(self, through: int, plan: str | None) -> list[Mark]:
+    def settle(self, through: int, plan: str | None) -> list[SegmentAck]:
         """Batches up to this one, run by the plan with this id, are committed. Returns what they came to, if that was
         not known before."""
         with self._lock:
-            if through <= self._over.through:
+            if through <= self._committed.through:
                 return []
-            batches = range(self._over.through + 1, through + 1)
+            batches = range(self._committed.through + 1, through + 1)
             for batch in batches:
                 self._check(batch, plan if batch == through else None)
-            marks = [mark for batch in batches for mark in self._settled(batch)]
-            totals = Totals(**{name: getattr(self._over.totals, name) for name in Totals.__slots__})
+            acks = [ack for batch in batches for ack in self._settled(batch)]
+            totals = Totals(**{name: getattr(self._committed.totals, name) for name in Totals.__slots__})
             totals.batches += len(batches)
-            for mark in marks:
-                totals.add(mark)
-            suspects = self._changed(marks)
-            over = Over(through, totals)
-            self._log.finish(over, suspects, batches)
-            self._over = over
-            self._suspects = self._suspects if suspects is None else suspects
-            return marks
+            for ack in acks:
+                totals.add(ack)
+            unconfirmed = self._changed(acks)
+            committed = Committed(through, totals)
+            self._log.finish(committed, unconfirmed, batches)
+            self._committed = committed
+            self._unconfirmed = self._unconfirmed if unconfirmed is None else unconfirmed
+            return acks
 
     def _check(self, batch: int, plan: str | None) -> None:
         """That what is sealed of a batch is what was committed. Before anything of it is deleted or dropped."""
@@ -106,26 +106,26 @@ class Settler:
         strange = [place for place in self._log.places(batch)[0] if place.task >= tasks]
         if strange:
             raise LogError(
-                f"{url}/{strange[0].segment} is of a task that the plan of batch {batch} does not have: it was not "
+                f"{url}/{strange[0].name} is of a task that the plan of batch {batch} does not have: it was not "
                 f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"
             )
 
-    def _settled(self, batch: int) -> list[Mark]:
-        sealed, marked = self._log.places(batch)
+    def _settled(self, batch: int) -> list[SegmentAck]:
+        sealed, acked = self._log.places(batch)
         returned = self._log.returned() if self._options.ack == "committed" else {}
-        marks = []
-        for place in sorted({*sealed, *marked}):
-            mark = self._log.marked(place) if place in marked else None
-            if mark is None or not mark.deleted:
-                mark = self._delete(place, mark, returned)
-            marks.append(mark)
-        return marks
+        acks = []
+        for place in sorted({*sealed, *acked}):
+            ack = self._log.read_ack(place) if place in acked else None
+            if ack is None or not ack.deleted:
+                ack = self._delete(place, ack, returned)
+            acks.append(ack)
+        return acks
 
-    def _delete(self, place: Place, mark: Mark | None, returned: Mapping[str, float]) -> Mark:
+    def _delete(self, place: SegmentId, ack: SegmentAck | None, returned: Mapping[str, float]) -> SegmentAck:
         segment = self._log.read(place)
         if segment is None:
             raise self._log.lost(place)
-        segment = segment.without(mark.refused if mark is not None else ())
+        segment = segment.without(ack.refused if ack is not None else ())
         if returned:
             self._give_back(segment, returned)
             segment = segment.without(returned)
@@ -134,7 +134,7 @@ class Settler:
         if self._clock() >= hidden_until:  # then even a delete that succeeded may have had no effect
             unsure = sent_at(segment)
         rows = len(segment.table)
-        known = mark or Mark(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)
+        known = ack or SegmentAck(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)
         return replace(known, deleted=True, unconfirmed={**known.unconfirmed, **unsure})
 
     def _give_back(self, segment: Sealed, until: Mapping[str, float]) -> None:
@@ -151,21 +151,21 @@ class Settler:
         except SqsError as error:
             _log.warning("queue %s: %d messages could not be given back: %s", queue.name, len(pairs), error)
 
-    def _changed(self, marks: Sequence[Mark]) -> dict[str, dict[str, int]] | None:
-        """The suspects from now on, or None if they are as before."""
-        found = {queue: dict(ids) for queue, ids in self._suspects.items()}
-        for mark in marks:
-            ids = found.setdefault(mark.queue, {})
-            ids.update(mark.unconfirmed)
-            for healed in mark.healed:
-                ids.pop(healed, None)
+    def _changed(self, acks: Sequence[SegmentAck]) -> dict[str, dict[str, int]] | None:
+        """The redelivered from now on, or None if they are as before."""
+        found = {queue: dict(ids) for queue, ids in self._unconfirmed.items()}
+        for ack in acks:
+            ids = found.setdefault(ack.queue, {})
+            ids.update(ack.unconfirmed)
+            for confirmed in ack.confirmed:
+                ids.pop(confirmed, None)
         too_old = (self._clock() - HORIZON) * 1_000
         found = {
             queue: {id_: sent for id_, sent in ids.items() if sent > too_old or not sent}
             for queue, ids in found.items()
         }
         found = {queue: ids for queue, ids in found.items() if ids}
-        return None if found == self._suspects else found
+        return None if found == self._unconfirmed else found
 
 
 def sent_at(segment: Sealed) -> dict[str, int]:
@@ -198,7 +198,7 @@ def _each_page(
         return [outcome for page in pool.map(call, pages) for outcome in page]
 
 
-class Heart:
+class VisibilityHeartbeat:
     """`ack=committed`: keeps what the batch in hand has sealed hidden until it is settled. One thread makes the rounds,
     several call. A call that fails costs its own messages a round, not those of others."""
 
@@ -214,8 +214,8 @@ class Heart:
         self._options = options
         self._clock = clock
         self._batch: int | None = None
-        self._receipts: dict[Place, tuple[str, list[str]]] = {}
-        self._until: dict[Place, float] = {}
+        self._receipts: dict[SegmentId, tuple[str, list[str]]] = {}
+        self._until: dict[SegmentId, float] = {}
         self._round = threading.Lock()
         self._wake = threading.Condition()
         self._stopped = False
@@ -234,7 +234,7 @@ class Heart:
         if self._batch is not None and self._batch <= through:
             self._forget(None)
 
-    def kept_until(self, place: Place) -> float:
+    def kept_until(self, place: SegmentId) -> float:
         """Seconds since 1970; 0 if it is not known to have been kept."""
         return self._until.get(place, 0.0)
 

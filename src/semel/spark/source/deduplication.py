@@ -32,10 +32,10 @@ def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
         raise OptionError(f"once() needs the source's columns {', '.join(_NEEDED)}; there is no {', '.join(missing)}")
     if within < 60:
         raise OptionError(f"once(within={within}): the retention in seconds, at least 60")
-    marked = df.withColumn(
+    acked = df.withColumn(
         _KEY, f.concat_ws("/", f.col("queue"), f.coalesce(f.col("key"), f.concat(f.lit("\x00"), f.col("message_id"))))
     )
-    return once_by(marked, _KEY, within)
+    return once_by(acked, _KEY, within)
 
 
 def once_by(df: DataFrame, column: str, within: int) -> DataFrame:

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import uuid4
 
-from semel.spark.segments.log import NOTHING_DONE, LogError, Mark, OtherQuery, SegmentLog, way_out
-from semel.spark.source.committer import Heart, Settler
+from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentAck, SegmentLog, way_out
+from semel.spark.source.committer import BatchCommitter, VisibilityHeartbeat
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.reader import Assignment
 from semel.sqs.client import Queue
@@ -46,7 +46,7 @@ class Planner:
         self.queues = dict(queues)
         self._sleep = sleep
         self._clock = clock
-        self._heart = Heart(log, self.queues, options, clock) if options.ack == "committed" else None
+        self._heartbeat = VisibilityHeartbeat(log, self.queues, options, clock) if options.ack == "committed" else None
         self._idle = IDLE[0]
         self._checked = self._begun = False
         self._left: int | None = None  # with AvailableNow: how many messages of the backlog are to come
@@ -62,13 +62,13 @@ class Planner:
         """Where a query begins that has no offset yet. A named query (a pipeline's) has proved who it is, and may go on
         in its log after a reset; for any other, a log with a history is somebody else's."""
         identity = self.log.create(self.options.queues, self.options.owner)
-        over = self.log.over().through
-        if over and self.options.owner is None:
+        committed = self.log.committed().through
+        if committed and self.options.owner is None:
             raise OtherQuery(
-                f"{self.log.store.url} is the segment log of a query that has got to batch {over}, but this checkpoint "
-                f"is new. {NOTHING_DONE}. {way_out(None)}"
+                f"{self.log.store.url} is the segment log of a query that has got to batch {committed}, but this "
+                f"checkpoint is new. {NOTHING_DONE}. {way_out(None)}"
             )
-        return {"log": identity["id"], "batch": over}
+        return {"log": identity["id"], "batch": committed}
 
     def latest(self, start: Offset, rows: int | None) -> Offset:
         """The end of the next batch, or `start` if nothing is waiting. `rows`: no more than these, if given."""
@@ -113,9 +113,9 @@ class Planner:
         self._check(end)
         self.log.seal_plan(end, self.options.owner)
         sealed, _ = self.log.places(end["batch"])
-        if self._heart is not None:
-            self._heart.watch(end["batch"])
-        return assignments(end, replay=bool(sealed), suspects=self._settler.any_suspects)
+        if self._heartbeat is not None:
+            self._heartbeat.watch(end["batch"])
+        return assignments(end, replay=bool(sealed), unconfirmed=self._committer.any_unconfirmed)
 
     def committed(self, end: Offset) -> None:
         self._account(self._settled(end))
@@ -132,8 +132,8 @@ class Planner:
         return {"waiting": dict(self._backlog)}
 
     def stop(self) -> None:
-        if self._heart is not None:
-            self._heart.stop()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
 
     # How it is found out.
 
@@ -148,11 +148,11 @@ class Planner:
             raise self.log.planned_by_another(batch, None)
         return found
 
-    def _settled(self, offset: Offset) -> list[Mark]:
+    def _settled(self, offset: Offset) -> list[SegmentAck]:
         self._check(offset)
-        if self._heart is not None:
-            self._heart.committed(offset["batch"])
-        return self._settler.settle(offset["batch"], offset.get("id"))
+        if self._heartbeat is not None:
+            self._heartbeat.committed(offset["batch"])
+        return self._committer.settle(offset["batch"], offset.get("id"))
 
     def _check(self, offset: Offset) -> None:
         if not self._checked:
@@ -160,9 +160,9 @@ class Planner:
             self._checked = True
 
     @cached_property
-    def _settler(self) -> Settler:
-        kept_until = self._heart.kept_until if self._heart else (lambda _: 0.0)
-        return Settler(self.log, self.queues, self.options, kept_until, self._clock)
+    def _committer(self) -> BatchCommitter:
+        kept_until = self._heartbeat.kept_until if self._heartbeat else (lambda _: 0.0)
+        return BatchCommitter(self.log, self.queues, self.options, kept_until, self._clock)
 
     @property
     def _backlog_is_done(self) -> bool:
@@ -172,13 +172,13 @@ class Planner:
             return False
         return (self._left <= 0 and not self._old) or self._empty >= EMPTY_BATCHES
 
-    def _account(self, marks: list[Mark]) -> None:
-        if not marks:
+    def _account(self, acks: list[SegmentAck]) -> None:
+        if not acks:
             return
-        received = sum(mark.received for mark in marks)
+        received = sum(ack.received for ack in acks)
         self._empty = 0 if received else self._empty + 1
         if self._left is not None:
-            self._old = sum(mark.backlog for mark in marks)
+            self._old = sum(ack.backlog for ack in acks)
             self._left -= self._old
         if not received:  # nothing came although something was counted: others are faster, or groups are blocked
             self._pause()
@@ -209,7 +209,7 @@ class Planner:
         return max(1, min(self.options.receivers_of(name), -(-waiting // WORTH_A_TASK)))
 
 
-def assignments(end: Offset, *, replay: bool = False, suspects: bool = False) -> list[Assignment]:
+def assignments(end: Offset, *, replay: bool = False, unconfirmed: bool = False) -> list[Assignment]:
     """What the tasks of the batch that ends here are to do; the same each time it is run."""
     names = [name for name, count in end["plan"].items() for _ in range(count)]
     return [
@@ -221,7 +221,7 @@ def assignments(end: Offset, *, replay: bool = False, suspects: bool = False) ->
             end["bytes"],
             before=end.get("before"),
             replay=replay,
-            suspects=suspects,
+            unconfirmed=unconfirmed,
             plan=end["id"],
             planned_at=end["planned_at"],
         )

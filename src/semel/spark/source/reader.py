@@ -6,7 +6,7 @@ The rules:
 2. A message is deleted only after the segment that holds it is sealed.
 3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
 4. Whoever loses the race for a seal gives its messages back, and gives out the winner's.
-5. Of which it is not known that they are deleted is written down beside the segment, as suspects.
+5. Messages whose delete was not confirmed are recorded next to the segment.
 6. A task that does not see the log of its driver receives nothing. One whose segment is gone receives no other
    messages in its place.
 7. What other tasks of the batch have sealed is not sealed again, whenever they did.
@@ -29,14 +29,14 @@ import pyarrow as pa
 from semel.messages.keys import key_rule
 from semel.spark import crash_points
 from semel.spark.segments.codec import COLUMNS, Meta
-from semel.spark.segments.log import BatchIsOver, LogError, Mark, Place, Sealed, SegmentLog
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError, Sealed, SegmentAck, SegmentId, SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
 from semel.spark.source.attempt_events import Tracer
-from semel.spark.source.claims import Guard, guard_for
-from semel.spark.source.columns import Taken
+from semel.spark.source.claims import KeyClaims, claims_for
+from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
-from semel.spark.source.receiver import FIRST_WAIT, Arrival, Gathering
+from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
 from semel.sqs.client import Client, Failure, Queue
 from semel.sqs.errors import SqsError
 
@@ -47,7 +47,7 @@ PAGE: Final = 100  # receipts that one thread settles at a time
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
-    before. `suspects`: there are some to look out for. `plan`: the id of the batch's plan, as sealed in the log.
+    before. `unconfirmed`: there are unconfirmed deletes to look out for. `plan`: the id of the batch's sealed plan.
     `planned_at`: when the batch was planned, in milliseconds."""
 
     batch: int
@@ -57,7 +57,7 @@ class Assignment:
     bytes: int
     before: int | None = None
     replay: bool = False
-    suspects: bool = False
+    unconfirmed: bool = False
     plan: str = ""
     planned_at: int = 0
 
@@ -65,10 +65,9 @@ class Assignment:
 @dataclass(slots=True)
 class _Counts:
     received: int = 0
-    suspects: int = 0
-    known: int = 0
-    twins: int = 0
-    healing: list[Taken] = field(default_factory=list)
+    in_ledger: int = 0
+    duplicates: int = 0
+    redelivered: list[SourceMessage] = field(default_factory=list)
 
 
 _clients: dict[tuple[str | None, ...], Client] = {}
@@ -105,12 +104,12 @@ class Task:
         self._clock, self._monotonic = clock, monotonic
         self._until = monotonic() + options.max_seconds
         self._rule = key_rule(options.key)
-        self._guard: Guard = guard_for(options.ledger, self.queue, options.visibility)
+        self._claims: KeyClaims = claims_for(options.ledger, self.queue, options.visibility)
         self._tracer = Tracer(options.attempt_log, self.queue.name, options.visibility)
         self._pool: ThreadPoolExecutor | None = None
         self._unfinished: list[Callable[[], None]] = []
         self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
-        self._suspects: frozenset[str] | None = None
+        self._unconfirmed: frozenset[str] | None = None
         self._part = 0
 
     def tables(self) -> Iterator[pa.Table]:
@@ -118,7 +117,7 @@ class Task:
         try:
             self._check_log()
             while True:
-                place = Place(self.given.batch, self.given.task, self._part)
+                place = SegmentId(self.given.batch, self.given.task, self._part)
                 sealed = self.log.read(place) or self._missed(place)
                 sealed = self._receive(place) if sealed is None else self._settle_again(sealed)
                 yield sealed.table
@@ -137,8 +136,10 @@ class Task:
         found = self.log.plan(self.given.batch)
         if found is not None and found["id"] == self.given.plan:
             return
-        if self.log.over().through >= self.given.batch:
-            raise BatchIsOver(f"batch {self.given.batch} of {self.log.store.url} was finished by another attempt")
+        if self.log.committed().through >= self.given.batch:
+            raise BatchAlreadyCommitted(
+                f"batch {self.given.batch} of {self.log.store.url} was finished by another attempt"
+            )
         raise LogError(
             f"this executor ({socket.gethostname()}) does not see the segment log of its driver in "
             f"{self.log.store.url}: there is {'no plan' if found is None else 'another plan'} of batch "
@@ -146,21 +147,21 @@ class Task:
             "executors see the same files: a shared file system at the same path, or s3://"
         )
 
-    def _missed(self, place: Place) -> Sealed | None:
+    def _missed(self, place: SegmentId) -> Sealed | None:
         """Nothing is sealed at our place. Unless a twin has just sealed it, nothing of ours may be behind it either:
         an ack, or a further part, tells of a segment that was there."""
-        sealed, marked = self.log.places(place.batch)
-        if not any(p.task == place.task and p.part >= place.part for p in (*sealed, *marked)):
+        sealed, acked = self.log.places(place.batch)
+        if not any(p.task == place.task and p.part >= place.part for p in (*sealed, *acked)):
             return None
         found = self.log.read(place)
-        if found is None and self.log.over().through < place.batch:
+        if found is None and self.log.committed().through < place.batch:
             raise self.log.lost(place)
         return found
 
     # Receiving and sealing.
 
-    def _receive(self, place: Place) -> Sealed:
-        gathering = Gathering(
+    def _receive(self, place: SegmentId) -> Sealed:
+        receiver = Receiver(
             self.queue,
             rows=self._rows_left,
             size=self._bytes_left,
@@ -171,126 +172,127 @@ class Task:
             clock=self._clock,
             monotonic=self._monotonic,
         )
-        arrivals = gathering.run()
+        arrivals = receiver.run()
         counts = _Counts(received=sum(len(arrival.messages) for arrival in arrivals))
-        taken = self._guard.claim(self._sift(arrivals, counts), self._hide)
-        counts.known = len(self._guard.done)
+        messages = self._claims.claim(self._sift(arrivals, counts), self._hide)
+        counts.in_ledger = len(self._claims.done)
         # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
         # If nothing is deleted before the commit, there is nothing to ask for.
-        last = not self.queue.fifo or self.options.ack == "committed" or gathering.enough or not taken
-        self._tracer.received(taken)
-        return self._seal(place, taken, counts, last=last)
+        last = not self.queue.fifo or self.options.ack == "committed" or receiver.enough or not messages
+        self._tracer.received(messages)
+        return self._seal(place, messages, counts, last=last)
 
-    def _sift(self, arrivals: Sequence[Arrival], counts: _Counts) -> list[Taken]:
+    def _sift(self, arrivals: Sequence[Arrival], counts: _Counts) -> list[SourceMessage]:
         """What is new among the arrivals and stays ours long enough."""
-        found: dict[str, Taken] = {}
-        now, suspects, rule = self._monotonic(), self._known_suspects(arrivals), self._rule
+        found: dict[str, SourceMessage] = {}
+        now, known, rule = self._monotonic(), self._known_ids(arrivals), self._rule
         for at, hidden_until, messages in arrivals:
             ours = hidden_until - now > self.options.margin
             for message in messages:
                 id_, key = message.message_id, columns.key_of(message, rule)
-                if id_ in suspects and not (self._guard.knows and key is not None):
-                    counts.suspects += 1
-                    counts.healing.append(Taken(message, at, hidden_until, None))
+                if id_ in known and not (self._claims.knows and key is not None):
+                    counts.redelivered.append(SourceMessage(message, at, hidden_until, None))
                 elif ours:
-                    counts.twins += id_ in found
+                    counts.duplicates += id_ in found
                     # The newest receipt is the one that counts.
-                    found[id_] = Taken(message, at, hidden_until, key)
+                    found[id_] = SourceMessage(message, at, hidden_until, key)
         return list(found.values())
 
-    def _known_suspects(self, arrivals: Sequence[Arrival]) -> Collection[str]:
-        if self._suspects is None:
-            self._suspects = frozenset(self.log.suspects().get(self.queue.name, {}) if self.given.suspects else ())
+    def _known_ids(self, arrivals: Sequence[Arrival]) -> Collection[str]:
+        if self._unconfirmed is None:
+            self._unconfirmed = frozenset(
+                self.log.unconfirmed_deletes().get(self.queue.name, {}) if self.given.unconfirmed else ()
+            )
         # What another task has sealed was delivered before, to that task; SQS counts deliveries.
         again = self.given.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
-        return self._suspects.union(self._sealed_by_others()) if again else self._suspects
+        return self._unconfirmed.union(self._sealed_by_others()) if again else self._unconfirmed
 
     def _sealed_by_others(self) -> Iterator[str]:
         """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
         looked up after each receive, as they may have done so in this very run."""
-        sealed, marked = self.log.places(self.given.batch)
+        sealed, acked = self.log.places(self.given.batch)
         for place in sealed:
             if place.task == self.given.task and place.part >= self._part:  # a twin's: see `_lose`
                 continue
-            mark = self.log.marked(place) if place in marked else None
-            if mark is not None and mark.deleted:
-                yield from mark.unconfirmed
+            ack = self.log.read_ack(place) if place in acked else None
+            if ack is not None and ack.deleted:
+                yield from ack.unconfirmed
             elif (found := self.log.read(place)) is not None:
                 yield from found.table.column("message_id").to_pylist()
 
-    def _seal(self, place: Place, taken: list[Taken], counts: _Counts, *, last: bool) -> Sealed:
-        taken, table = self._in_time(taken)
-        ends = min((t.hidden_until for t in taken), default=self._monotonic())
+    def _seal(self, place: SegmentId, messages: list[SourceMessage], counts: _Counts, *, last: bool) -> Sealed:
+        messages, table = self._in_time(messages)
+        ends = min((t.hidden_until for t in messages), default=self._monotonic())
         hidden = self._clock() + ends - self._monotonic()
         crash_points.reached("before-seal")
         try:
             sealed = self.log.seal(place, table, Meta(self.queue.name, self.attempt, last, hidden))
-        except BatchIsOver:
-            self._guard.release(taken)
-            self._give_back(taken)
+        except BatchAlreadyCommitted:
+            self._claims.release(messages)
+            self._give_back(messages)
             raise
         crash_points.reached("after-seal")
         if sealed.meta.attempt != self.attempt:
-            self._lose(sealed, taken)
+            self._lose(sealed, messages)
             return self._settle_again(sealed)
-        refused = self._guard.record(taken)
-        self._rows_left -= len(taken)
+        refused = self._claims.record(messages)
+        self._rows_left -= len(messages)
         self._bytes_left -= table.nbytes
-        mark = Mark(
+        ack = SegmentAck(
             self.queue.name,
-            rows=len(taken) - len(refused),
+            rows=len(messages) - len(refused),
             bytes=table.nbytes,
             received=counts.received,
-            suspects=counts.suspects,
-            known=counts.known + len(refused),
-            twins=counts.twins,
-            backlog=self._of_backlog(taken),
+            redelivered=len(counts.redelivered),
+            in_ledger=counts.in_ledger + len(refused),
+            duplicates=counts.duplicates,
+            backlog=self._of_backlog(messages),
             refused=tuple(refused),
             attempt=self.attempt,
         )
-        again = counts.healing
+        again = counts.redelivered
         if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
-            committed = self.log.suspects().get(self.queue.name, {}) if again else {}
+            committed = self.log.unconfirmed_deletes().get(self.queue.name, {}) if again else {}
             again = [t for t in again if t.message.message_id in committed]
-        healing = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
-        healing += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._guard.done]
-        ours = [t for t in taken if t.message.message_id not in refused]
+        redelivered = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
+        redelivered += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._claims.done]
+        ours = [t for t in messages if t.message.message_id not in refused]
         fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
-        self._settle(place, mark, fresh, healing, wait=self.queue.fifo and not last)
+        self._settle(place, ack, fresh, redelivered, wait=self.queue.fifo and not last)
         return sealed.without(refused)
 
-    def _in_time(self, taken: list[Taken]) -> tuple[list[Taken], pa.Table]:
+    def _in_time(self, messages: list[SourceMessage]) -> tuple[list[SourceMessage], pa.Table]:
         """The segment's rows. Claims and tables take their time: what is no longer surely ours goes back instead."""
         while True:
-            table = columns.table(taken, self.queue.name, self.options.columns)
+            table = columns.table(messages, self.queue.name, self.options.columns)
             until = self._monotonic() + self.options.margin
-            late = [t for t in taken if t.hidden_until <= until]
+            late = [t for t in messages if t.hidden_until <= until]
             if not late:
-                return taken, table
+                return messages, table
             _log.warning(
                 "queue %s: %d messages go back, as there was no time left to seal them", self.queue.name, len(late)
             )
-            self._guard.release(late)
+            self._claims.release(late)
             self._give_back(late)
-            taken = [t for t in taken if t.hidden_until > until]
+            messages = [t for t in messages if t.hidden_until > until]
 
-    def _of_backlog(self, taken: Sequence[Taken]) -> int:
+    def _of_backlog(self, messages: Sequence[SourceMessage]) -> int:
         before = self.given.before
-        return len(taken) if before is None else sum(_sent(t) <= before for t in taken)
+        return len(messages) if before is None else sum(_sent(t) <= before for t in messages)
 
-    def _lose(self, winner: Sealed, taken: list[Taken]) -> None:
+    def _lose(self, winner: Sealed, messages: list[SourceMessage]) -> None:
         """Another attempt was first: what it has too is deleted, the rest goes back to the queue. So does a key that we
-        have claimed: if the winner had it too, its claim was over, and it is refused to the winner."""
+        have claimed: if the winner had it too, its claim was committed, and it is refused to the winner."""
         sealed = set(winner.table.column("message_id").to_pylist())
-        lost = [t for t in taken if t.fence is not None or t.message.message_id not in sealed]
-        self._guard.release(lost)
-        self._delete([t.message.receipt for t in taken if t.fence is None and t.message.message_id in sealed])
+        lost = [t for t in messages if t.fence is not None or t.message.message_id not in sealed]
+        self._claims.release(lost)
+        self._delete([t.message.receipt for t in messages if t.fence is None and t.message.message_id in sealed])
         self._give_back(lost)
 
-    def _give_back(self, taken: Sequence[Taken]) -> None:
-        self._hide([(t, 0) for t in taken])
+    def _give_back(self, messages: Sequence[SourceMessage]) -> None:
+        self._hide([(t, 0) for t in messages])
 
-    def _hide(self, pairs: Sequence[tuple[Taken, int]]) -> None:
+    def _hide(self, pairs: Sequence[tuple[SourceMessage, int]]) -> None:
         now = self._monotonic()
         still = [(t.message.receipt, seconds) for t, seconds in pairs if t.hidden_until > now]
         try:
@@ -301,51 +303,51 @@ class Task:
     # Settling: what is sealed is deleted from the queue.
 
     def _settle_again(self, sealed: Sealed) -> Sealed:
-        """A segment that another or an earlier attempt has sealed: without a mark, it may not be deleted. Returns what
+        """A segment that another or an earlier attempt has sealed: without a ack, it may not be deleted. Returns what
         of it is to be given out."""
-        mark = self.log.marked(sealed.place)
-        if mark is not None:
-            return sealed.without(mark.refused)
-        received, refused = len(sealed.table), self._guard.record_again(sealed.table)
+        ack = self.log.read_ack(sealed.place)
+        if ack is not None:
+            return sealed.without(ack.refused)
+        received, refused = len(sealed.table), self._claims.record_again(sealed.table)
         sealed = sealed.without(refused)
         good_for = sealed.meta.surely_hidden_until - self._clock()
         ends = self._monotonic() + good_for
         self._tracer.received_before(sealed.table)
         columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
         fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
-        mark = Mark(
+        ack = SegmentAck(
             self.queue.name,
             rows=len(fresh),
             bytes=sealed.table.nbytes,
             received=received,
-            known=len(refused),
+            in_ledger=len(refused),
             backlog=len(fresh),
             refused=tuple(refused),
             attempt=sealed.meta.attempt,
         )
-        self._settle(sealed.place, mark, fresh, [])
+        self._settle(sealed.place, ack, fresh, [])
         return sealed
 
     def _settle(
         self,
-        place: Place,
-        mark: Mark,
+        place: SegmentId,
+        ack: SegmentAck,
         fresh: list[tuple[str, str, int, float]],
-        healing: list[tuple[str, str, int, float]],
+        redelivered: list[tuple[str, str, int, float]],
         *,
         wait: bool = False,
     ) -> None:
         """Delete in the background, while the rows are given out; `wait`: before anything else is received."""
         later = self.options.ack == "committed"
-        jobs = self._deletions(healing if later else fresh + healing)
+        jobs = self._deletions(redelivered if later else fresh + redelivered)
 
         def finish() -> None:
             unsure = self._outcome(jobs)
-            healed = [id_ for id_, *_ in healing if id_ not in unsure]
+            confirmed = [id_ for id_, *_ in redelivered if id_ not in unsure]
             if not later:
                 crash_points.reached("after-delete")
                 self._tracer.deleted([id_ for id_, *_ in fresh], unsure)
-            self.log.mark(place, replace(mark, deleted=not later, unconfirmed=unsure, healed=tuple(healed)))
+            self.log.write_ack(place, replace(ack, deleted=not later, unconfirmed=unsure, confirmed=tuple(confirmed)))
 
         if wait:
             finish()
@@ -385,8 +387,8 @@ class Task:
         return unsure
 
 
-def _sent(taken: Taken) -> int:
-    return int(taken.message.system.get("SentTimestamp", 0))
+def _sent(messages: SourceMessage) -> int:
+    return int(messages.message.system.get("SentTimestamp", 0))
 
 
 def _ms(sent: Any) -> int:

@@ -1,6 +1,6 @@
 """Receiving, with several threads at once, until there is enough, or no more, or no more time.
 
-The rule: whatever was received is handed over, also when a call has failed; nothing that arrived is dropped in silence.
+The rule: whatever was received is handed on, also when a call has failed; nothing that arrived is dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Arrival(NamedTuple):
     messages: list[Received]
 
 
-class Gathering:
+class Receiver:
     """One round of receiving from one queue."""
 
     def __init__(

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from semel.spark.pipeline.progress.metrics import Metrics
-from semel.spark.pipeline.progress.totals import Board
+from semel.spark.pipeline.progress.totals import Progress
 
 log: Final = logging.getLogger("semel.spark")
 
@@ -25,7 +25,7 @@ class Listener(StreamingQueryListener):
     """Of one query; others of the same session are not its business. `run_id` is set once the query is started. `base`:
     the number of its batch 0 for the board."""
 
-    def __init__(self, board: Board, metrics: Metrics, base: int = 0) -> None:
+    def __init__(self, board: Progress, metrics: Metrics, base: int = 0) -> None:
         self._board, self._metrics, self._base = board, metrics, base
         self._changed = threading.Condition()
         self._batch = -1

@@ -25,7 +25,7 @@ from semel.spark.pipeline.progress.snapshot import Snapshot, State
 from semel.spark.segments.storage import Store, open_store
 
 if TYPE_CHECKING:
-    from semel.spark.pipeline.progress.totals import Board  # which needs pyarrow; whoever only looks does not
+    from semel.spark.pipeline.progress.totals import Progress  # which needs pyarrow; whoever only looks does not
 
 log: Final = logging.getLogger("semel.spark")
 
@@ -39,7 +39,7 @@ RUNNING, FAILED, NEVER_RAN = 0, 1, 3  # exit codes; 0 also for a pipeline that e
 class StatusFile:
     """Written by the driver. A status that cannot be written is a warning, never the end of a pipeline."""
 
-    def __init__(self, store: Store, board: Board) -> None:
+    def __init__(self, store: Store, board: Progress) -> None:
         self._store, self._board = store, board
         self._written = 0.0
         self._lock = threading.Lock()  # else a snapshot of before a batch could replace the one of after it

@@ -59,7 +59,7 @@ class Rates:
         return rows / max(now - since, 1.0)
 
 
-class Board:
+class Progress:
     """Thread-safe. `former` is the snapshot that an earlier run of the same checkpoint has left."""
 
     def __init__(
@@ -155,8 +155,8 @@ class Board:
                 totals=replace(
                     totals,
                     received=source.received,
-                    redelivered=source.suspects + source.twins,
-                    in_ledger=source.known,
+                    redelivered=source.redelivered + source.duplicates,
+                    in_ledger=source.in_ledger,
                     unconfirmed=source.unconfirmed,
                     same_key=max(0, source.rows - through) if by_key else totals.same_key,
                 ),
@@ -164,25 +164,25 @@ class Board:
 
 
 def source_totals(store: Store) -> segment_log.Totals:
-    """What all batches of a segment log came to: those that are over, and those that are not yet.
+    """What all batches of a segment log came to: those that are committed, and those that are not yet.
 
-    `over` is read last: a batch that is dropped meanwhile is counted there, and its marks are left out here.
+    `over` is read last: a batch that is dropped meanwhile is counted there, and its acks are left out here.
     """
     log = segment_log.SegmentLog(store)
-    places = [place for name in store.names() if (place := place_of(name)) is not None]
-    marks = [(place, log.marked(place)) for place in places]
-    over = log.over()
-    totals = over.totals
-    for place, mark in marks:
-        if mark is not None and place.batch > over.through:
-            totals.add(mark)
+    places = [place for name in store.names() if (place := segment_id_of(name)) is not None]
+    acks = [(place, log.read_ack(place)) for place in places]
+    committed = log.committed()
+    totals = committed.totals
+    for place, ack in acks:
+        if ack is not None and place.batch > committed.through:
+            totals.add(ack)
     return totals
 
 
-def place_of(name: str) -> segment_log.Place | None:
-    """The place that a file of a segment log marks."""
+def segment_id_of(name: str) -> segment_log.SegmentId | None:
+    """The place that a file of a segment log acks."""
     if not name.endswith(".ack"):
         return None
     batch, _, rest = name.partition("/")
     task, _, part = rest.removesuffix(".ack").partition("-")
-    return segment_log.Place(int(batch[1:]), int(task[1:]), int(part[1:]))
+    return segment_log.SegmentId(int(batch[1:]), int(task[1:]), int(part[1:]))

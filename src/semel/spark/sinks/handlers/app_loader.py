@@ -31,7 +31,7 @@ _VARIABLES: Final = "SEMEL_"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AppReference:
     """Where and how an app is run; a value that travels to the executors."""
 
     app: str
@@ -47,7 +47,7 @@ class Place:
     log_level: str = "info"
 
     @classmethod
-    def here(cls, app: str, **given: Any) -> Place:
+    def here(cls, app: str, **given: Any) -> AppReference:
         """As in this process."""
         variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)))
         return cls(app, folder=os.getcwd(), variables=variables, **given)
@@ -77,7 +77,7 @@ class Parts:
 class LoadedApp:
     """Of one worker process. Spark gives a worker one task at a time."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AppReference) -> None:
         self.place = place
         self.app = self._imported()
         self.client: Client = self.app.client()
@@ -133,18 +133,18 @@ class LoadedApp:
                 _log.warning("cleaning up the ledger failed: %s", error)
 
 
-_loaded: dict[Place, LoadedApp] = {}
+_loaded: dict[AppReference, LoadedApp] = {}
 _loading = threading.Lock()
 
 
-def loaded(place: Place) -> LoadedApp:
+def loaded(place: AppReference) -> LoadedApp:
     with _loading:
         if place not in _loaded:
             _loaded[place] = LoadedApp(place)
         return _loaded[place]
 
 
-def configure_logs(place: Place) -> None:
+def configure_logs(place: AppReference) -> None:
     """In a worker process of Spark's, whose standard error is the executor's: as `semel run` has it."""
     if place not in _loaded:
         logs.configure(place.log_format, place.log_level)

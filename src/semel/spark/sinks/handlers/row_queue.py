@@ -168,7 +168,7 @@ class RowQueue:
         self._unsettled = 0
         self._closed = False
         self.wake_at = 0  # the task is told when no more than these are unsettled
-        self.twins = 0
+        self.duplicates = 0
 
     # For the lane.
 
@@ -255,7 +255,7 @@ class RowQueue:
         with self._changed:
             for message, seconds in messages:
                 if message.message_id in self._known:
-                    self.twins += 1
+                    self.duplicates += 1
                     continue
                 place = len(self._known)
                 self._known.add(message.message_id)

@@ -28,7 +28,7 @@ from semel.spark import crash_points
 from semel.spark.segments import codec
 from semel.spark.segments.storage import Store, open_store
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, checked, is_in, unique
-from semel.spark.sinks.handlers.app_loader import Place, loaded
+from semel.spark.sinks.handlers.app_loader import AppReference, loaded
 from semel.spark.sinks.handlers.messages import PARKED, in_order, messages, parked, unparked
 from semel.spark.sinks.handlers.task import HandlerTask, Patience
 from semel.sqs import Received
@@ -80,7 +80,7 @@ class State:
 class HandlerWriter:
     """Takes rows with the source's own columns."""
 
-    place: Place
+    place: AppReference
     folder: str
     files: dict[str, File]
     patience: Patience
@@ -131,9 +131,9 @@ class HandlerSink:
     tried again later go back to their queue instead of waiting there; see `State.returned`."""
 
     def __init__(
-        self, app: str | Place, folder: str, *, patience: Patience | None = None, returns: bool = False
+        self, app: str | AppReference, folder: str, *, patience: Patience | None = None, returns: bool = False
     ) -> None:
-        self.place = app if isinstance(app, Place) else Place.here(app)
+        self.place = app if isinstance(app, AppReference) else AppReference.here(app)
         self._store = open_store(folder)
         self._patience = patience or Patience()
         self._returns = returns

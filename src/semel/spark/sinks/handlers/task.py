@@ -65,7 +65,7 @@ class HandlerTask:
         self._patience = Patience() if patience is None else patience
         self._left = self._patience.seconds
         self._changed = threading.Condition()
-        self._desks: dict[str, _Desk] = {}
+        self._work: dict[str, _QueueWork] = {}
         self._troubled = False  # the ledger does not answer
         self._troubled_since = time.monotonic()
 
@@ -80,15 +80,15 @@ class HandlerTask:
                     self._work_until(BACKLOG)
                 self._work_until(0)
             finally:
-                errors = [desk.close() for desk in self._desks.values()]
+                errors = [work.close() for work in self._work.values()]
                 if tools.log is not None:
                     tools.log.flush()
             for error in filter(None, errors):
                 raise error
         self._loaded.purge()
         return Outcome(
-            {name: desk.counts() for name, desk in self._desks.items()},
-            {name: desk.parked for name, desk in self._desks.items() if desk.parked},
+            {name: work.counts() for name, work in self._work.items()},
+            {name: work.parked for name, work in self._work.items() if work.parked},
         )
 
     def _feed(self, rows: Sequence[tuple[str, Received, float]], tools: Tools) -> None:
@@ -96,22 +96,22 @@ class HandlerTask:
         for name, message, due in rows:
             by_queue.setdefault(name, []).append((message, due))
         for name, messages in by_queue.items():
-            if name not in self._desks:
-                self._desks[name] = _Desk(self._loaded, name, tools, self._changed)
-            self._desks[name].put(messages)
+            if name not in self._work:
+                self._work[name] = _QueueWork(self._loaded, name, tools, self._changed)
+            self._work[name].put(messages)
 
     def _work_until(self, most: int) -> None:
         """Until no more than `most` rows are unsettled."""
-        for desk in self._desks.values():
-            desk.queue.wake_at = most
-        while sum(desk.queue.unsettled for desk in self._desks.values()) > most:
+        for work in self._work.values():
+            work.queue.wake_at = most
+        while sum(work.queue.unsettled for work in self._work.values()) > most:
             self._check()
-            soonest = min(desk.soonest() for desk in self._desks.values())
+            soonest = min(work.soonest() for work in self._work.values())
             if soonest <= 0:
                 with self._changed:
                     self._changed.wait(TICK)
-                for desk in self._desks.values():
-                    desk.queue.find_lost(desk.in_flight, LOST_AFTER)
+                for work in self._work.values():
+                    work.queue.find_lost(work.in_flight, LOST_AFTER)
             elif soonest <= self._left:
                 wait = min(soonest, TICK)
                 self._left -= wait
@@ -121,10 +121,10 @@ class HandlerTask:
 
     def _check(self) -> None:
         """Whether going on makes sense."""
-        for desk in self._desks.values():
-            if desk.runtime.stopping.is_set():
-                raise desk.close() or SemelError(f"the handler of {desk.queue.name} was stopped")
-        if self._troubled or any(desk.runtime.breaker.is_open for desk in self._desks.values()):
+        for work in self._work.values():
+            if work.runtime.stopping.is_set():
+                raise work.close() or SemelError(f"the handler of {work.queue.name} was stopped")
+        if self._troubled or any(work.runtime.breaker.is_open for work in self._work.values()):
             self._troubled = not self._ledger_answers()
         now = time.monotonic()
         if not self._troubled:
@@ -147,12 +147,12 @@ class HandlerTask:
             self._troubled = True
             time.sleep(TICK)
             return
-        for desk in self._desks.values():
-            if not (desk.park(self._patience.parked) if desk.queue.fifo else desk.send_back()):
+        for work in self._work.values():
+            if not (work.park(self._patience.parked) if work.queue.fifo else work.send_back()):
                 self._left = math.inf  # there is no other place for it: it waits here
 
 
-class _Desk:
+class _QueueWork:
     """One queue of the task, and the lane that works on its rows."""
 
     def __init__(self, loaded: LoadedApp, name: str, tools: Tools, changed: threading.Condition) -> None:
@@ -215,7 +215,7 @@ class _Desk:
 
     def counts(self) -> dict[str, int]:
         found = {name: getattr(self.setup.metrics, name).count for name in COUNTERS}
-        found |= {"sent_back": self._sent_back, "parked": len(self.parked), "twins": self.queue.twins}
+        found |= {"sent_back": self._sent_back, "parked": len(self.parked), "duplicate_rows": self.queue.duplicates}
         return {name: count for name, count in found.items() if count}
 
     def close(self) -> BaseException | None:

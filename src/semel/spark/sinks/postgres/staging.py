@@ -21,9 +21,9 @@ import pyarrow.csv
 from psycopg import sql
 from pyarrow import types
 
-from semel.spark.sinks.contract import Misfit, SinkError, Written, unique
+from semel.spark.sinks.contract import InvalidRow, SinkError, Written, unique
 from semel.spark.sinks.postgres.table import JSONS, Connection, Table
-from semel.spark.sinks.postgres.validation import misfits
+from semel.spark.sinks.postgres.validation import invalid_rows
 from semel.spark.sinks.table_schema import in_shape, shaped
 
 ATTEMPT: Final = "_semel_attempt"
@@ -43,8 +43,8 @@ class PostgresWriter:
     schema: pa.Schema
     key: tuple[str, ...]
 
-    def misfits(self, batch: pa.RecordBatch) -> list[Misfit]:
-        return misfits(in_shape(batch, _nullable(self.schema), self.sink), self.table, self.key)
+    def invalid_rows(self, batch: pa.RecordBatch) -> list[InvalidRow]:
+        return invalid_rows(in_shape(batch, _nullable(self.schema), self.sink), self.table, self.key)
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
         rows = shaped(batches, self.schema, self.sink)
@@ -63,7 +63,7 @@ class PostgresWriter:
                         copy.write(data)
                         count, size = count + batch.num_rows, size + len(data)
         except psycopg.Error as error:
-            odd = misfits(batch, self.table, self.key)  # PostgreSQL does not always know the column
+            odd = invalid_rows(batch, self.table, self.key)  # PostgreSQL does not always know the column
             what = f"task {task}" + (f" (column {odd[0].field}: {odd[0].reason})" if odd else "")
             raise refused(self.sink, what, error) from error
         return Written(task, attempt, count, size, {"attempt": name})

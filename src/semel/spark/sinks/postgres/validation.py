@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from semel.spark.sinks.contract import Misfit
+from semel.spark.sinks.contract import InvalidRow
 from semel.spark.sinks.postgres.table import JSONS, TEXTS, Column, Table
 
 _UUID: Final = r"^\{?[0-9a-fA-F]{4}(-?[0-9a-fA-F]{4}){7}\}?$"
@@ -20,13 +20,13 @@ _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 _NUL: Final = "a NUL character, which PostgreSQL cannot store"
 
 
-def misfits(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ()) -> list[Misfit]:
+def invalid_rows(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ()) -> list[InvalidRow]:
     """At most one a row, by the first column that is wrong, in the rows' order."""
-    found: dict[int, Misfit] = {}
+    found: dict[int, InvalidRow] = {}
     for values, column in zip(batch.columns, table.columns, strict=True):
         for rows, reason in _problems(values, column, key):
             for row in rows:
-                found.setdefault(row, Misfit(row, column.name, reason))
+                found.setdefault(row, InvalidRow(row, column.name, reason))
     return [found[row] for row in sorted(found)]
 
 
