@@ -7,3 +7,8 @@ class SemelError(Exception):
 
 class StartError(SemelError):
     """The broker cannot start: a bad option, data folder, port or schema."""
+
+
+class Unavailable(SemelError):
+    """Something that Semel depends on does not answer: SQS, a ledger, a store, a table. Waiting may help; what waiting
+    cannot fix, such as permissions, is another error."""

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar, dataclass_transform
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 
 Value = TypeVar("Value")
 
@@ -33,7 +33,7 @@ class LedgerError(SemelError):
     """The ledger was asked for something that it cannot do; the text says what, and the way out."""
 
 
-class LedgerUnavailable(LedgerError):
+class LedgerUnavailable(LedgerError, Unavailable):
     """The store did not answer. Nothing is known to have changed; fail closed and try again later."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 
 
 class Kind(NamedTuple):
@@ -152,19 +152,19 @@ class TooSoon(SqsError):
     """A queue was purged or deleted less than a minute ago."""
 
 
-class Throttled(SqsError):
+class Throttled(SqsError, Unavailable):
     """SQS asks to be called less often."""
 
     retryable = True
 
 
-class ServerFailed(SqsError):
+class ServerFailed(SqsError, Unavailable):
     """SQS failed, or what answered in its place did."""
 
     retryable = True
 
 
-class Unreachable(SqsError):
+class Unreachable(SqsError, Unavailable):
     """No answer: no connection to the endpoint, or it ended or stayed silent. The call may have been carried out."""
 
     retryable = True

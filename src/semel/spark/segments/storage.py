@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 
 TEMPORARY: Final = ".tmp-"
 PATIENCE: Final = 120.0
@@ -23,6 +23,10 @@ PATIENCE: Final = 120.0
 
 class StorageError(SemelError):
     """The folder of a segment log cannot be used; the text says why."""
+
+
+class StorageUnavailable(StorageError, Unavailable):
+    """The store does not answer: waiting may help."""
 
 
 class Store(Protocol):

@@ -18,7 +18,7 @@ from uuid import uuid4
 import orjson
 import pyarrow as pa
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 from semel.spark.segments.storage import Store, open_store
 
 Encoded = bytes  # JSON
@@ -27,6 +27,10 @@ _HEX_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 class SinkError(SemelError):
     """A sink cannot take rows; the text says which table, why, and the way out."""
+
+
+class SinkUnavailable(SinkError, Unavailable):
+    """The table does not answer: waiting may help."""
 
 
 @dataclass(frozen=True, slots=True)
