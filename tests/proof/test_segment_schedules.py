@@ -251,8 +251,8 @@ class Pipeline(World):
             batches_ = Batches(
                 record.id,
                 *sinks,
+                agreement.DriverLog(self.place.log),
                 lambda *_: None,
-                content=lambda: agreement.content_of(self.place.log),
                 base=record.base,
             )
             return self.spark(planner, batches_)

@@ -29,7 +29,7 @@ ORDERS = """
 def handle(order: dict, ctx: Context, tx: Transaction):
     if order.get("bad"):
         raise ValueError("a bad order")
-    tx.execute("INSERT INTO effects (id, fence) VALUES ({ack}, {ack})", (order["id"], ctx.fence))
+    tx.execute("INSERT INTO effects (id, fence) VALUES ({param}, {param})", (order["id"], ctx.fence))
 """
 
 
@@ -46,10 +46,10 @@ class Shop:
 
     def app(self, text: str = ORDERS, *, queue: str = "orders", options: str = "", ledger: str = "") -> str:
         """A module with the app; returns module:app."""
-        ack = "%s" if ledger.startswith("postgresql") else "?"
+        param = "%s" if ledger.startswith("postgresql") else "?"
         self.name = f"shop_{uuid4().hex[:8]}"
         head = HEAD.replace("{ledger!r}", repr(ledger or f"sqlite:///{self.database}"))
-        body = text.replace("{queue!r}", repr(queue)).replace("{options}", options).replace("{ack}", ack)
+        body = text.replace("{queue!r}", repr(queue)).replace("{options}", options).replace("{param}", param)
         (self.folder / f"{self.name}.py").write_text(head + body)
         if not ledger:
             with sqlite3.connect(self.database) as connection:

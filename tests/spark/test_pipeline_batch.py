@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,15 +18,19 @@ from semel.errors import SemelError
 from semel.spark.pipeline.batch import Batches
 from semel.spark.pipeline.batch_task import Outcome, Task
 from semel.spark.pipeline.progress.metrics import Metrics
+from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.progress.totals import Progress
-from semel.spark.pipeline.query import End, Running, Trigger
+from semel.spark.pipeline.runner import Runner
 from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.stream import End, Stream, Trigger
 from semel.spark.sinks.contract import InvalidRow, MicroBatch, Sink, Written
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from semel.spark.pipeline.query import PipelineQuery
 
 ID = "c" * 32
 ROWS = pa.schema([("id", pa.string()), ("n", pa.int64())])
@@ -44,6 +49,31 @@ def bad(id_: str, reason: str = "not JSON: line 1") -> dict[str, Any]:
     message = {"message_id": f"m-{id_}", "body": "{", "key": id_, "receive_count": 1, "queue": "orders"}
     own = {"message_id": f"m-{id_}", "queue": "orders", "receive_count": 1}
     return {"row": None, "key": id_, "received_at": "2026-01-01T00:00:00Z", "reason": reason, "message": message, **own}
+
+
+class NoLog:
+    """The rows of these batches are from no segment log."""
+
+    def content(self) -> str:
+        return ""
+
+    def give_back(self, number: int, until: Mapping[str, float]) -> None: ...
+
+
+@dataclass
+class Query:
+    """The part of a pipeline's query that the runner needs, on rows from anywhere."""
+
+    stream: Stream
+    rows: DataFrame
+    checkpoint: str
+    trigger: Trigger
+    name: str = "orders"
+
+    def start(self, spark: SparkSession) -> None:
+        self.stream.start(self.rows, self.name, self.checkpoint, self.trigger)
+
+    def set_state(self, state: State, error: SemelError | None = None) -> None: ...
 
 
 class Setup:
@@ -74,11 +104,15 @@ class Setup:
         self.sink.open(ROWS)
         self.rejects.open(pa.schema([]))
         listener = Listener(self.board, Metrics(self.board.snapshot, ("orders",)))
-        batches = Batches(ID, self.sink, self.rejects, self._committed, content=lambda: "", traced=True)
-        running = Running(batches, listener, self.stop, drain=drain, tick=lambda: None, stopping=lambda: None)
-        query = (self.folder / "query").as_uri()
-        frame = self.stream() if rows is None else rows
-        return running.run(frame, "orders", query, trigger or Trigger(available_now=True), lambda _: None)
+        batches = Batches(ID, self.sink, self.rejects, NoLog(), self._committed, traced=True)
+        query = Query(
+            Stream(batches, listener),
+            self.stream() if rows is None else rows,
+            (self.folder / "query").as_uri(),
+            trigger or Trigger(available_now=True),
+        )
+        (end,) = Runner([cast("PipelineQuery", query)], self.stop, drain=drain).run(self.spark)
+        return end
 
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
         self.done.append((number, list(outcomes)))
@@ -313,33 +347,6 @@ def test_spark_tells_how_long_a_batch_took(setup: Setup) -> None:
     began_to_committed = sum(one.seconds for one in setup.done[0][1])
     assert last.seconds > 0
     assert began_to_committed >= 0
-
-
-def test_what_is_done_between_two_batches_is_not_done_during_one_nor_after_the_end(tmp_path: Path) -> None:
-    did: list[str] = []
-    batches = Batches(ID, ParquetSink(str(tmp_path)), RejectTable(str(tmp_path)), lambda *_: None, content=lambda: "")
-    batches.between(lambda: did.append("between"))
-    batches.between(lambda: batches.between(lambda: did.append("during")))
-    batches.stop()
-    batches.between(lambda: did.append("afterwards"))
-    assert did == ["between"]
-
-
-def test_an_error_between_two_batches_ends_the_query(setup: Setup) -> None:
-    from semel.spark.pipeline.progress.listener import Listener
-
-    def fail() -> None:
-        raise SemelError("no way on")
-
-    setup.arrive(good("a"))
-    setup.sink.open(ROWS)
-    setup.rejects.open(pa.schema([]))
-    batches = Batches(ID, setup.sink, setup.rejects, setup._committed, content=lambda: "")
-    listener = Listener(setup.board, Metrics(setup.board.snapshot, ("orders",)))
-    running = Running(batches, listener, setup.stop, drain=5.0, tick=fail, stopping=lambda: None)
-    end = running.run(setup.stream(), "orders", (setup.folder / "query").as_uri(), Trigger(), lambda _: None)
-    assert str(end.error) == "no way on"
-    assert not setup.spark.streams.active
 
 
 # The task alone, without Spark.

@@ -330,12 +330,12 @@ RETRYING = """
 def handle(order: dict, ctx: Context, tx: Transaction):
     if ctx.attempt == 1:
         raise Retry("not yet", after=3)
-    tx.execute("INSERT INTO effects (id, fence) VALUES ({mark}, {mark})", (order["id"], ctx.fence))
+    tx.execute("INSERT INTO effects (id, fence) VALUES ({param}, {param})", (order["id"], ctx.fence))
 """
 
 
 @pytest.mark.slow
-def test_what_a_handler_wants_to_see_again_is_tried_between_batches(
+def test_what_a_handler_wants_to_see_again_is_returned_to_its_queue_and_comes_in_order(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop.folder)

@@ -30,7 +30,7 @@ from semel.spark.sinks.handlers.messages import NEEDED, messages
 from semel.spark.sinks.handlers.row_queue import RowQueue
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import BACKLOG, Patience
-from semel.sqs import Attribute, Client, Received
+from semel.sqs import Client, Received
 from spark.shops import Shop, all_of, made, rows, send
 from spark.sinks_support import committed
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from servers import postgres
 
 HASTY = Patience(seconds=0.0)
+BATCH = MicroBatch("p", 1)
 
 
 @pytest.fixture
@@ -60,8 +61,7 @@ def run(shop: Shop, app: str, found: list[Received], queue: str = "orders", **ho
     """One task with these messages; what it counted."""
     sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), **how)
     sink.open(NEEDED)
-    written = sink.writer().write(iter(rows(found, queue)), 0, "attempt")
-    sink.commit_waiting([written])
+    written = sink.writer(BATCH).write(iter(rows(found, queue)), 0, "attempt")
     counts: dict[str, int] = written.payload["counts"].get(queue, {})
     return counts
 
@@ -200,81 +200,42 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_with_its_reason(shop:
     assert (told["semel-error"], told["semel-attempts"]) == ("ValueError: a bad order", "3")
 
 
-def test_how_often_sqs_has_delivered_a_message_is_no_reason_to_give_it_up(shop: Shop) -> None:
-    shop.queue()  # three receives at most
+def test_a_message_that_sqs_would_move_at_its_next_receive_is_dead_lettered_with_its_reason(shop: Shop) -> None:
+    queue = shop.queue()
     (message,) = made([{"id": 1, "bad": True}])
-    message.system["ApproximateReceiveCount"] = "3"
-    assert run(shop, shop.app(), [message])["retried"] == 2
+    message.system["ApproximateReceiveCount"] = "3"  # the queue's maxReceiveCount
+    assert run(shop, shop.app(options="max_attempts=9"), [message])["rejected"] == 1
+    (dead,) = all_of(queue.client.queue("orders-dlq"))
+    assert dead.attributes["semel-reason"].value == "out of receives"
 
 
-def test_a_message_that_waits_for_long_goes_back_to_its_queue_as_the_same_message(shop: Shop) -> None:
-    with running(clock="manual") as broker, Client(broker.url, "us-east-1") as client:
-        shop = Shop(shop.folder, broker, client)
-        queue, dead = shop.queue(), client.queue("orders-dlq")
-        app = shop.app(options="retry=Fixed(100)")
-        (first,) = made([{"id": 7, "bad": True, "message": "first"}])
-        attributes = {f"a{place}": Attribute("String", str(place)) for place in range(10)}
-        first = Received("first", "", first.body, {"MessageGroupId": "tenant"}, attributes)
-        found = [first]
-        for _ in range(2):
-            counts = run(shop, app, found)
-            assert (counts["retried"], counts["sent_back"]) == (1, 1)
-            assert not queue.receive(10, 0)
-            broker.clock.advance(99)
-            assert not queue.receive(10, 0)
-            broker.clock.advance(2)
-            found = all_of(queue)
-            assert [message.group for message in found] == ["tenant"]
-        run(shop, app, found)
-        (letter,) = all_of(dead)
-        told = {name: value.value for name, value in letter.attributes.items()}
-        assert json.loads(str(told["semel-dead-letter"]))["attempts"] == 3
-        assert json.loads(str(told["semel-dead-letter"]))["message_id"] == "first"
-        # A second copy, as a crash after the sending back leaves one: it is known.
-        assert run(shop, app, found) == {"received": 1, "duplicates_deleted": 1, "deleted": 1}
-        assert not all_of(dead)
-
-
-@pytest.mark.slow
-def test_a_copy_that_was_sent_back_has_its_key_for_threads_too(shop: Shop) -> None:
-    queue = shop.queue()
+@pytest.mark.parametrize("queue", ["orders", "orders.fifo"])
+def test_a_message_that_waits_for_long_is_returned_to_its_queue(shop: Shop, queue: str) -> None:
+    shop.queue(queue)
     app = shop.app(
         """
-@app.handler("orders", retry=Fixed(1))
+@app.handler({queue!r}, key="$.id", retry=Fixed(100))
 def handle(order: dict, ctx: Context, tx: Transaction):
-    if ctx.attempt < 2:
+    if order["id"] == "b1":
         raise Retry("not yet")
-    tx.execute("INSERT INTO effects (id) VALUES (?)", (ctx.key,))
-"""
+    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
+""",
+        queue=queue,
     )
-    assert run(shop, app, made([{"id": 1, "message": "first"}]), patience=HASTY)["sent_back"] == 1
-    (copy,) = queue.receive(1, 5)
-    assert copy.attributes["semel-key"].value == "first"
-    queue.change_visibility([(copy.receipt, 0)])
-    assert processes.run(RunOptions(app, endpoint_url=shop.broker.url, burst=True)).completed == 1
-    assert shop.effects() == ["first"]
+    sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), patience=HASTY)
+    sink.open(NEEDED)
+    messages = made(({"id": id_, "message": id_, "group": id_[0]} for id_ in ("a1", "b1", "b2")), "group")
+    written = sink.writer(BATCH).write(iter(rows(messages, queue)), 0, "attempt")
+    sink.commit(BATCH, [written])
+    waiting = ["b1"] if queue == "orders" else ["b1", "b2"]  # the rest of its group waits for it
+    assert sorted(shop.effects()) == sorted({"a1", "b1", "b2"} - set(waiting))
+    assert list(sink.returned) == waiting
+    assert all(90 < due - time.time() <= 100 for due in sink.returned.values())
+    assert written.payload["counts"][queue]["returned"] == len(waiting)
 
 
-def test_a_message_too_large_to_be_sent_back_is_waited_for(shop: Shop) -> None:
-    queue = shop.queue()
-    app = shop.app(
-        """
-@app.handler("orders", key="$.id", retry=Fixed(1))
-def handle(order: dict, ctx: Context, tx: Transaction):
-    if ctx.attempt < 2:
-        raise Retry("not yet")
-    tx.execute("INSERT INTO effects (id) VALUES (?)", (ctx.key,))
-"""
-    )
-    large = {"id": 1, "text": "x" * ((1 << 20) - 40)}
-    counts = run(shop, app, made([large, {"id": 2}]), patience=HASTY)
-    assert (counts["completed"], counts["sent_back"]) == (1, 1)
-    assert shop.effects() == ["1"]
-    assert [json.loads(message.body)["id"] for message in queue.receive(10, 5)] == [2]
-
-
-def test_if_the_ledger_does_not_answer_the_task_fails_and_nothing_is_sent_back(shop: Shop) -> None:
-    queue = shop.queue()
+def test_if_the_ledger_does_not_answer_the_task_fails_and_nothing_is_returned(shop: Shop) -> None:
+    shop.queue()
     app = shop.app(
         """
 from semel import SqliteLedger
@@ -304,7 +265,6 @@ def handle(order: dict, tx: Transaction):
     found = made({"id": place} for place in range(5))
     with pytest.raises(LedgerUnavailable, match="the batch is run again"):
         run(shop, app, found, patience=Patience(ledger=0.1))
-    assert [queue.attributes()[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "Delayed")] == ["0", "0"]
     (shop.folder / "away").unlink()
     assert run(shop, app, found)["completed"] == 5
 
@@ -318,87 +278,17 @@ def test_a_queue_without_a_handler_is_named(shop: Shop) -> None:
 # FIFO.
 
 
-def test_a_group_waits_for_its_first_and_keeps_its_order_over_batches(shop: Shop) -> None:
+def test_a_group_keeps_its_order_whatever_the_shuffle_did_to_it(shop: Shop) -> None:
     shop.queue("orders.fifo")
-    app = shop.app(
-        """
-@app.handler("orders.fifo", key="$.id", retry=Fixed(100))
-def handle(order: dict, ctx: Context, tx: Transaction):
-    if order["id"] == "a2" and not pathlib.Path("well").exists():
-        raise Retry("not yet")
-    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
-""",
-        queue="orders.fifo",
-    )
-    sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"))
-
-    def batch(number: int, *ids: str) -> None:
-        found = made(({"id": id_, "message": id_, "group": id_[0]} for id_ in ids), "group")
-        shuffled = [rows(found[place::2], "orders.fifo")[0] for place in (1, 0) if found[place::2]]
-        written = sink.writer().write(iter(shuffled), 0, "attempt")
-        sink.commit(MicroBatch("p", number), [written])
-
-    sink.open(NEEDED)
-    batch(1, "a1", "b1", "a2", "a3", "b2")  # comes out of the shuffle in another order
-    assert sorted(shop.effects()) == ["a1", "b1", "b2"]
-    assert sink.state.waiting == 2
-    assert 90 < (sink.state.due or 0) - time.time() <= 100
-    batch(2, "a4", "b3")
-    assert shop.effects()[3:] == ["b3"]
-    assert sink.state.waiting == 3
-    # A new driver goes on with what waits; a replay of its batch brings the same messages once more.
-    (shop.folder / "well").touch()
+    app = shop.app(queue="orders.fifo")
     sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"))
     sink.open(NEEDED)
-    assert committed(sink, MicroBatch("p", 2))
-    batch(3, "a4", "a5")
-    assert (len(shop.effects()), sink.state.waiting) == (4, 4)  # not before its time
-
-
-def test_what_waits_is_tried_when_its_time_has_come_and_in_order(shop: Shop) -> None:
-    shop.queue("orders.fifo")
-    app = shop.app(
-        """
-@app.handler("orders.fifo", key="$.id", retry=Fixed(1))
-def handle(order: dict, ctx: Context, tx: Transaction):
-    if ctx.attempt < 3 and order["id"] == "a1":
-        raise Retry("not yet")
-    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
-"""
-    )
-    sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), patience=HASTY)
-    sink.open(NEEDED)
-    found = made(({"id": id_, "message": id_, "group": "a"} for id_ in ("a1", "a2", "a3")), "group")
-    written = sink.writer().write(iter(rows(found, "orders.fifo")), 0, "attempt")
-    tries = 0
-    while True:
-        tries += 1
-        sink.commit_waiting([written])
-        if sink.state.due is None:
-            break
-        assert shop.effects() == []
-        time.sleep(max(0.0, sink.state.due - time.time()))
-        written = sink.writer().write(iter([]), 0, "attempt")
-    assert tries == 3
-    assert shop.effects() == ["a1", "a2", "a3"]
-    assert not (shop.folder / "checkpoint" / "waiting").exists()
-
-
-def test_when_too_many_wait_the_task_waits_with_them(shop: Shop) -> None:
-    shop.queue("orders.fifo")
-    app = shop.app(
-        """
-@app.handler("orders.fifo", key="$.id", retry=Fixed(1))
-def handle(order: dict, ctx: Context, tx: Transaction):
-    if ctx.attempt < 2 and order["id"] == 0:
-        raise Retry("not yet")
-    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
-"""
-    )
-    found = made(({"id": place, "message": str(place), "group": "a"} for place in range(20)), "group")
-    counts = run(shop, app, found, "orders.fifo", patience=Patience(seconds=0.0, parked=10))
-    assert (counts["completed"], counts.get("parked", 0)) == (20, 0)
-    assert shop.effects() == [str(place) for place in range(20)]
+    messages = made(({"id": id_, "message": id_, "group": id_[0]} for id_ in ("a1", "b1", "a2", "a3", "b2")), "group")
+    shuffled = [rows(messages[place::2], "orders.fifo")[0] for place in (1, 0)]
+    sink.writer(BATCH).write(iter(shuffled), 0, "attempt")
+    effects = shop.effects()
+    assert [id_ for id_ in effects if id_[0] == "a"] == ["a1", "a2", "a3"]
+    assert [id_ for id_ in effects if id_[0] == "b"] == ["b1", "b2"]
 
 
 def test_a_group_that_waits_waits_as_a_whole_however_long_it_is(shop: Shop) -> None:
@@ -414,7 +304,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     )
     found = made(({"id": place, "message": str(place), "group": "a"} for place in range(BACKLOG + 500)), "group")
     counts = run(shop, app, found, "orders.fifo", patience=HASTY)
-    assert (counts["parked"], shop.effects()) == (BACKLOG + 500, [])
+    assert (counts["returned"], shop.effects()) == (BACKLOG + 500, [])
 
 
 # The queue in memory.
@@ -431,9 +321,7 @@ def taken(queue: RowQueue, most: int = 10) -> list[str]:
 def test_of_a_group_nothing_is_handed_out_while_one_of_it_is_out(broker: EmbeddedBroker) -> None:
     with Client(broker.url, "us-east-1") as client:
         queue = fifo_queue(client)
-        queue.put(
-            (message, 0.0) for message in made(({"message": f"{g}{n}", "g": g} for n in range(3) for g in "ab"), "g")
-        )
+        queue.put(made(({"message": f"{g}{n}", "g": g} for n in range(3) for g in "ab"), "g"))
         assert taken(queue, 4) == ["a0", "a1", "a2", "b0"]
         assert taken(queue) == []
         queue.hide([("1", 0.0)])  # b0
@@ -443,18 +331,18 @@ def test_of_a_group_nothing_is_handed_out_while_one_of_it_is_out(broker: Embedde
         assert taken(queue) == []
         assert queue.next_due() == 150.0
         queue.delete(["1", "3", "5"])
-        assert (queue.unsettled, queue.out) == (1, 0)
+        assert (queue.left, queue.out) == (1, 0)
         assert [(message.message_id, wait) for message, wait in queue.drain()] == [("a1", 50.0)]
-        assert queue.unsettled == 0
+        assert queue.left == 0
 
 
-def test_what_a_lane_has_let_go_of_without_a_word_is_handed_out_again(broker: EmbeddedBroker) -> None:
+def test_what_a_consumer_has_let_go_of_without_a_word_is_handed_out_again(broker: EmbeddedBroker) -> None:
     now = [0.0]
     with Client(broker.url, "us-east-1") as client:
         queue = RowQueue(client.queue("q"), {}, threading.Condition(), lambda: now[0])
-        queue.put((message, 0.0) for message in made([{"message": "kept"}, {"message": "lost"}]))
+        queue.put(made([{"message": "kept"}, {"message": "lost"}]))
         assert taken(queue) == ["kept", "lost"]
-        assert queue.find_lost({"kept": None}, 1.0) == 0  # it may be on its way into the lane's hands
+        assert queue.find_lost({"kept": None}, 1.0) == 0  # it may be on its way into the consumer's table
         now[0] = 2.0
         assert queue.find_lost({"kept": None}, 1.0) == 1
         now[0] = 3.0
@@ -470,11 +358,11 @@ def test_rows_of_the_source_become_the_messages_that_they_were() -> None:
         "sequence_number": "7",
         "sent_at": 1_700_000_000_123_000,
         "receive_count": 4,
-        "attributes": [("colour", "red"), ("semel-first-id", "first"), ("semel-key", "k")],
+        "attributes": [("colour", "red"), ("semel-key", "k")],
         "queue": "orders",
     }
     ((queue, message),) = messages(pa.RecordBatch.from_pylist([row], NEEDED))
-    assert (queue, message.message_id, message.group, message.dedup) == ("orders", "first", "g", "d")
+    assert (queue, message.message_id, message.group, message.dedup) == ("orders", "m", "g", "d")
     assert (message.sequence, message.sent_at, message.receive_count) == ("7", 1_700_000_000.123, 4)
     assert {name: value.value for name, value in message.attributes.items()} == {"colour": "red", "semel-key": "k"}
 
@@ -482,9 +370,8 @@ def test_rows_of_the_source_become_the_messages_that_they_were() -> None:
 # The sink.
 
 
-def written(task: int, file: str | None = None) -> Written:
-    waiting = {"file": {"name": file, "count": 1, "due": 1.0}} if file else {}
-    return Written(task, "a", 0, 0, {"counts": {}, **waiting})
+def written(task: int, **returned: float) -> Written:
+    return Written(task, "a", 0, 0, {"counts": {}, "returned": returned})
 
 
 def test_a_driver_that_was_overtaken_commits_nothing(shop: Shop) -> None:
@@ -501,14 +388,8 @@ def test_a_driver_that_was_overtaken_commits_nothing(shop: Shop) -> None:
     assert committed(new, MicroBatch("p", 5))
 
 
-def test_files_of_tasks_that_were_not_run_are_kept(shop: Shop) -> None:
+def test_rows_without_the_columns_of_the_source_are_refused(shop: Shop) -> None:
     sink = HandlerSink(shop.place(shop.app()), str(shop.folder / "c"))
-    sink.open(NEEDED)
-    sink.commit(MicroBatch("p", 1), [written(0, "waiting/x"), written(1, "waiting/y")])
-    sink.commit(MicroBatch("p", 2), [written(1)])
-    assert {task: file.name for task, file in sink.state.files.items()} == {"0": "waiting/x"}
-    with pytest.raises(SemelError, match="waiting/x is missing"):
-        sink.writer().write(iter([]), 0, "a")
     with pytest.raises(SemelError, match="the source's own columns; message_id"):
         sink.open(pa.schema([("id", pa.string())]))
 
@@ -592,28 +473,16 @@ def handle(order: dict, ctx: Context, tx: Transaction):
         assert [left[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible")] == ["0", "0"]
 
 
-def test_what_a_batch_gives_back_is_known_to_the_driver_that_comes_after_it(shop: Shop) -> None:
-    shop.queue("orders.fifo")
-    app = shop.app(
-        """
-@app.handler("orders.fifo", key="$.id", retry=Fixed(100))
-def handle(order: dict, ctx: Context, tx: Transaction):
-    if order["id"] == "a2":
-        raise Retry("not yet")
-    tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
-"""
-    )
-    sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), returns=True)
+def test_what_a_batch_has_returned_is_known_to_the_driver_that_comes_after_it(shop: Shop) -> None:
+    reference = shop.place(shop.app())
+    sink = HandlerSink(reference, str(shop.folder / "checkpoint"))
     sink.open(NEEDED)
-    found = made(({"id": id_, "message": id_, "group": "a"} for id_ in ("a1", "a2", "a3")), "group")
-    sink.commit(MicroBatch("p", 1), [sink.writer().write(iter(rows(found, "orders.fifo")), 0, "attempt")])
-    after = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), returns=True)
+    sink.commit(BATCH, [written(0, a2=50.0), written(1, b7=60.0)])
+    after = HandlerSink(reference, str(shop.folder / "checkpoint"))
     after.open(NEEDED)
-    after.commit_waiting([])
-    assert list(after.state.returned) == ["a2", "a3"]
-    assert 90 < after.state.returned["a2"] - time.time() <= 100
-    assert after.state.returned["a3"] == after.state.returned["a2"]  # the group is blocked until then
-    assert (shop.effects(), after.state.waiting) == (["a1"], 0)
+    assert after.returned == {"a2": 50.0, "b7": 60.0}
+    after.commit(MicroBatch("p", 2), [written(0)])
+    assert after.returned == {}
 
 
 def test_handlers_whose_query_was_removed_get_every_new_message(
@@ -626,14 +495,13 @@ def test_handlers_whose_query_was_removed_get_every_new_message(
     send(orders, [{"id": "second"}])
     assert on_spark(shop, app).error is None
     assert shop.effects() == ["first", "second"]
-    assert "its query is begun anew" in caplog.text
+    assert "a new query is started" in caplog.text
 
 
 def test_another_batch_under_the_number_of_one_that_is_done_is_an_error(shop: Shop) -> None:
     sink = HandlerSink(shop.place(shop.app()), str(shop.folder / "c"))
     sink.open(NEEDED)
     sink.commit(MicroBatch("p", 1, "log/1/a"), [written(0)])
-    sink.commit_waiting([written(0)])
     assert sink.last("p") == Commit(1, "log/1/a")
     with pytest.raises(SemelError, match="holds another batch 1"):
         sink.commit(MicroBatch("p", 1, "log/2/b"), [written(0)])

@@ -14,7 +14,7 @@ progress is begun anew. What is sealed and not in is the first batch of the new 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
@@ -39,6 +39,20 @@ def log_of(checkpoint: Checkpoint) -> SegmentLog:
 def content_of(log: SegmentLog) -> str:
     """What the batch in hand is made of, once its tasks have run."""
     return str(log.content(log.last_planned()))
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLog:
+    """The segment log, as the driver of a batch needs it."""
+
+    log: SegmentLog
+
+    def content(self) -> str:
+        """What the batch in progress is made of, once its tasks have run."""
+        return content_of(self.log)
+
+    def give_back(self, number: int, until: Mapping[str, float]) -> None:
+        self.log.give_back(number, until)
 
 
 def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> None:

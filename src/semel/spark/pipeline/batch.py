@@ -27,9 +27,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -37,7 +37,7 @@ from semel.errors import SemelError
 from semel.spark import crash_points
 from semel.spark.pipeline.batch_task import RESULT, Outcome, Task
 from semel.spark.pipeline.checkpoint import RESET, Disagreement
-from semel.spark.sinks.contract import MicroBatch, Sink
+from semel.spark.sinks.contract import MicroBatch, ReturnsMessages, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,41 +51,50 @@ class StopAsked(Exception):
     """The pipeline is to stop, and the next batch is not begun. Its offsets are written: the next run starts there."""
 
 
-class Batches:
-    """The function for `foreachBatch`. `done(number, began, outcomes)` is told of each batch that is committed;
-    `check(number)` is asked before that, when its tasks are through, and raises what speaks against the commit.
+class BatchLog(Protocol):
+    """What a batch is made of, and what of it goes back to its queue: the segment log, as the driver sees it."""
 
-    `content` tells what the batch in hand is made of. `base`: what to add to Spark's number of a batch, as a query that
-    was reset begins at 0 again."""
+    def content(self) -> str:
+        """What the batch in progress is made of, once its tasks have run."""
+
+    def give_back(self, number: int, until: Mapping[str, float]) -> None: ...
+
+
+class Batches:
+    """The function for `foreachBatch`. `done(number, began, outcomes)` is called for each batch that is committed;
+    `check(number)` before that, when its tasks have run: it raises what speaks against the commit.
+
+    `base`: what to add to Spark's number of a batch, as a query that was reset begins at 0 again. `rejects`: None for
+    a pipeline that rejects nothing."""
 
     def __init__(
         self,
         pipeline: str,
         sink: Sink,
-        rejects: Sink,
+        rejects: Sink | None,
+        log: BatchLog,
         done: Done,
         *,
-        content: ContentOf,
         base: int = 0,
         check: Callable[[int], None] = lambda _: None,
         traced: bool = False,
     ) -> None:
-        self._pipeline, self._sink, self._rejects = pipeline, sink, rejects
+        self._pipeline, self._sink, self._rejects, self._log = pipeline, sink, rejects, log
         self._done, self._check, self._traced = done, check, traced
-        self._content, self._base = content, base
-        self._turn = threading.Lock()  # held while a batch is in hand
+        self._base = base
+        self._in_progress = threading.Lock()  # held while a batch runs
         self._stopping = False
-        self.last: int | None = None  # the last batch that went well in this run
+        self.last: int | None = None  # the last batch that was committed in this run
         self.error: BaseException | None = None
 
     def __call__(self, df: DataFrame, number: int) -> None:
         try:
-            with self._turn:
+            with self._in_progress:
                 if self._stopping:
                     raise StopAsked(f"batch {number} is not begun")
                 self._run(df, number)
                 self.last = number
-        except BaseException as error:  # Spark tells of it as text only
+        except BaseException as error:  # Spark passes it on as text only
             self.error = error
             raise
 
@@ -94,42 +103,38 @@ class Batches:
         self._stopping = True
 
     def wait(self, timeout: float) -> bool:
-        """Until no batch is in hand; False if it takes longer."""
-        if self._turn.acquire(timeout=timeout):
-            self._turn.release()
+        """Until no batch is in progress; False if it takes longer."""
+        if self._in_progress.acquire(timeout=timeout):
+            self._in_progress.release()
             return True
         return False
 
     @property
     def busy(self) -> bool:
-        return self._turn.locked()
-
-    def between(self, act: Callable[[], None]) -> None:
-        """Do something while no batch is in hand and none can begin; not at all if one is."""
-        if self._turn.acquire(blocking=False):
-            try:
-                if not self._stopping:
-                    act()
-            finally:
-                self._turn.release()
+        return self._in_progress.locked()
 
     def _run(self, df: DataFrame, number: int) -> None:
         began, batch = time.time(), MicroBatch(self._pipeline, self._base + number)
-        rows_in, rejects_in = is_in(self._sink, batch, self._content), is_in(self._rejects, batch, self._content)
+        rows_in = is_in(self._sink, batch, self._log.content)
+        rejects = self._rejects
+        if rejects is not None and is_in(rejects, batch, self._log.content):
+            rejects = None
         task = Task(
             None if rows_in else self._sink.writer(batch),
-            None if rejects_in else self._rejects.writer(batch),
+            None if rejects is None else rejects.writer(batch),
             self._traced,
         )
         outcomes = outcomes_of(df, task)
         if not rows_in:
             self._check(number)
-        batch = replace(batch, content=self._content())
+        batch = replace(batch, content=self._log.content())
         crash_points.reached("before-commit")
-        if not rejects_in:
-            self._rejects.commit(batch, [one.rejected for one in outcomes if one.rejected is not None])
+        if rejects is not None:
+            rejects.commit(batch, [outcome.rejected for outcome in outcomes if outcome.rejected is not None])
         if not rows_in:
-            self._sink.commit(batch, [one.written for one in outcomes if one.written is not None])
+            self._sink.commit(batch, [outcome.written for outcome in outcomes if outcome.written is not None])
+        if isinstance(self._sink, ReturnsMessages):  # before Spark writes down that the batch is done
+            self._log.give_back(batch.number, self._sink.returned)
         crash_points.reached("after-commit")
         self._done(batch.number, began, outcomes)
 
@@ -156,9 +161,11 @@ def outcomes_of(df: DataFrame, task: Work) -> list[Outcome]:
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         mapped = df.mapInArrow(task, RESULT)
     rows: list[Any] = mapped.collect()
-    outcomes = sorted((Outcome.decode(row.task, row.result, row.events) for row in rows), key=lambda one: one.task)
-    if [one.task for one in outcomes] != list(range(len(outcomes))):
+    outcomes = sorted(
+        (Outcome.decode(row.task, row.result, row.events) for row in rows), key=lambda outcome: outcome.task
+    )
+    if [outcome.task for outcome in outcomes] != list(range(len(outcomes))):
         raise SemelError(
-            f"results of tasks {[one.task for one in outcomes]}: one of each was expected; nothing is committed"
+            f"results of tasks {[outcome.task for outcome in outcomes]}: one of each was expected; nothing is committed"
         )
     return outcomes

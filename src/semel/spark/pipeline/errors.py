@@ -8,7 +8,7 @@ is kept as `trace`, for the status file and never for the terminal.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 from semel.errors import SemelError
 from semel.telemetry.logs import safe_text
@@ -96,3 +96,17 @@ def _from_java(text: str) -> str:
     if causes:
         return f"{causes[-1][1]}: {_until_end(text[causes[-1].end() :])}"
     return _SQLSTATE.sub("", text.strip().partition("\n")[0])
+
+
+def kind_of(error: BaseException) -> Literal["outage", "permission", "other"]:
+    from semel.errors import Unavailable
+    from semel.sqs.errors import AccessDenied, NoCredentials
+
+    text = getattr(error, "trace", "")
+    if isinstance(error, Unavailable) or re.search(
+        r"semel[.\w]*\.(\w*Unavailable|Unreachable|Throttled|ServerFailed): ", text
+    ):
+        return "outage"
+    if isinstance(error, AccessDenied | NoCredentials):
+        return "permission"
+    return "other"

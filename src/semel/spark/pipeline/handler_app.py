@@ -1,20 +1,16 @@
-"""`semel run APP --on spark`: the handlers of an app, run by Spark: one streaming query for each queue.
-
-The rule: the queries end in order. A batch in hand is finished, up to the drain limit; what is not is run again by the
-next start, and the ledger knows how far each message was.
-"""
+"""`semel run APP --on spark`: the handlers of an app, run by Spark: one pipeline with a handler sink for each queue."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from semel.consumer import preflight
 from semel.consumer.app_loader import RunOptions, load_app
@@ -23,31 +19,33 @@ from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.spark.interpreter import running_spark
-from semel.spark.pipeline.app_query import HandlerQuery, Source, cores
-from semel.spark.pipeline.errors import explained
+from semel.spark.pipeline import spark_start
+from semel.spark.pipeline.batch_task import Outcome
+from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.config import Ack, HandlerSpec, Pipeline, SchemaSpec, SourceSpec
+from semel.spark.pipeline.progress.snapshot import State
+from semel.spark.pipeline.query import Options, PipelineQuery
+from semel.spark.pipeline.runner import Runner
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
-from semel.spark.sinks.contract import Written
+from semel.spark.pipeline.stream import End, Trigger
 from semel.spark.sinks.handlers.app_loader import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import Patience
-from semel.spark.spark_session import end_java, session
+from semel.spark.spark_session import end_java
 from semel.telemetry.health_server import Health, HealthServer
 from semel.telemetry.metrics import COUNTERS, Metrics
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log: Final = logging.getLogger("semel.spark")
 
 DEFAULT_CHECKPOINT: Final = "semel-checkpoint"
 MAX_MESSAGES: Final = 2_000  # of a batch: what a stop has to wait for, and what a crash has to go through again
-TICK: Final = 0.25
+MAX_RECEIVERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. By queue: `unfinished`, whether a batch was left in the middle; `waiting`: messages that wait
-    for another attempt."""
+    """What a run came to. `unfinished`: the queues whose batch was left in the middle; `waiting`, by queue: messages
+    that wait for another attempt."""
 
     completed: int = 0
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -84,7 +82,7 @@ def run(
 
     `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
     """
-    wanted = RunOptions(
+    run_options = RunOptions(
         app,
         endpoint_url=endpoint_url,
         region=region,
@@ -93,7 +91,7 @@ def run(
         queues=None if queues is None else tuple(queues),
         attempt_log=attempt_log,
     )
-    place = AppReference.here(
+    reference = AppReference.here(
         app,
         endpoint_url=endpoint_url,
         region=region,
@@ -108,129 +106,139 @@ def run(
     owns_spark = running_spark() is None
     with ExitStack() as stack, interruptible():
         try:
-            found = load_app(wanted)
-            opened = found.ledger(stack)
-            setups = found.queue_setups(
-                found.client(), opened, Tools(), create_dlq=create_dlq, only=wanted.queues, **options
+            loaded = load_app(run_options)
+            opened, client = loaded.ledger(stack), loaded.client()
+            setups = loaded.queue_setups(
+                client, opened, Tools(), create_dlq=create_dlq, only=run_options.queues, **options
             )
-            found.announce(setups, opened, found.client(), f"{app} on Spark")
+            loaded.announce(setups, opened, client, f"{app} on Spark")
             folder = _folder(checkpoint, app)
             _check_ledger(opened, folder, master)
-            source = Source(found, folder, available_now, receivers, max_messages)
-            spark = _started(app, master, [source.receivers(setup) for setup in setups])
+            source = SourceSpec(
+                queues=(),
+                ack=Ack.COMMITTED,
+                receivers=receivers or min(MAX_RECEIVERS, spark_start.usable_cores()),
+                max_messages_per_batch=max_messages,
+                endpoint_url=client.endpoint,
+                region=client.region,
+                profile=loaded.profile,
+            )
+            handlers = _Handlers(reference, folder, source, patience, available_now)
+            for setup in setups:
+                handlers.add(setup, stack)
+            # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting.
+            tasks = max(spark_start.usable_cores(), handlers.receivers) if master is None else None
+            spark = spark_start.started(handlers.queries[0].pipeline, master, tasks, name=f"semel {app}")
             if owns_spark:
-                stack.callback(partial(_quietly, spark.stop))
+                stack.callback(spark_start.stop_quietly, spark)
             if master is None:  # as spark-submit has it
                 _check_ledger(opened, folder, spark.sparkContext.master)
-            limit = seconds(found.drain_limit if drain is None else drain)
-            engine = _Engine(setups, place, source, patience, limit, owns_spark)
+            runner = Runner(
+                handlers.queries,
+                stop,
+                drain=seconds(loaded.drain_limit if drain is None else drain),
+                end_spark=end_java if owns_spark else None,
+                available_now=available_now,
+            )
+            handlers.serve(health, stack)
             with on_signals(stop):
-                return engine.run(spark, stop, health)
+                return handlers.report(runner.run(spark))
         except KeyboardInterrupt:  # before the first query: nothing is under way
             if owns_spark:
                 end_java()
             return Report()
 
 
-class _Engine:
-    """All queries of a run. `owns_spark`: Spark was started for them alone."""
+class _Handlers:
+    """The pipelines of an app, their counts and their health."""
 
     def __init__(
         self,
-        setups: Sequence[QueueSetup],
-        place: AppReference,
-        source: Source,
+        reference: AppReference,
+        folder: str,
+        source: SourceSpec,
         patience: Patience | None,
-        drain: float,
-        owns_spark: bool,
+        available_now: bool,
     ) -> None:
+        self._reference, self._folder, self._source, self._patience = reference, folder, source, patience
+        self._options = Options(Trigger(available_now=available_now))
         self._metrics = Metrics()
-        self._drain = drain
-        self._owns_spark = owns_spark
-        self._started = False
-        self._queries = [
-            HandlerQuery(
-                setup,
-                source,
-                HandlerSink(place, f"{source.folder_of(setup)}/handler", patience=patience, returns=True),
-                self._count,
-            )
-            for setup in setups
-        ]
+        self._returned: dict[str, float] = {}  # by queue and message: when it is due
+        self.queries: list[PipelineQuery] = []
 
-    def run(self, spark: SparkSession, stop: Stop, health: str | None) -> Report:
-        with ExitStack() as stack:
-            if health is not None:
-                self._serve(stack, health)
-            error: SemelError | None = None
-            try:
-                for query in self._queries:
-                    query.start(spark)
-                self._started = True
-                self._watch(stop)
-            except Exception as failed:  # noqa: BLE001 - whatever PySpark and Py4J raise, the user gets one line
-                error = explained(failed)
-            unfinished = self._unfinished(stop)
-            if not unfinished or not self._owns_spark:
-                for query in self._queries:
-                    query.stop()
-            error = error or self._error()
-            if unfinished and self._owns_spark:
-                end_java()  # within a batch, Spark would take its time, and print the tracebacks of its workers
-            return self._report(error, unfinished)
+    @property
+    def receivers(self) -> int:
+        return sum(query.pipeline.source.receivers or 1 for query in self.queries)
 
-    def _serve(self, stack: ExitStack, address: str) -> None:
+    def add(self, setup: QueueSetup, stack: ExitStack) -> None:
+        # One receiver for FIFO, as then a batch has each group in the order that SQS gave it out in.
+        receivers = 1 if setup.fifo else self._source.receivers
+        pipeline = Pipeline(
+            name=setup.name,
+            checkpoint=f"{self._folder}/{setup.name}",
+            source=replace(self._source, queues=(setup.handler.queue,), receivers=receivers),
+            schema=SchemaSpec(fields=(), raw=True),
+            sink=HandlerSpec(self._reference.app),
+        )
+        checkpoint = Checkpoint(pipeline.checkpoint)
+        stack.enter_context(checkpoint.held())
+        record = checkpoint.record() or checkpoint.fresh({})
+        sink = HandlerSink(self._reference, f"{pipeline.checkpoint}/handler", patience=self._patience)
+        query = PipelineQuery(pipeline, sink, None, record, self._options, partial(self._count, setup.name, sink))
+        stack.callback(query.close)
+        query.open()
+        self.queries.append(query)
+
+    def serve(self, address: str | None, stack: ExitStack) -> None:
+        if address is None:
+            return
         host, _, port = address.rpartition(":")
         if not port.isdigit() or int(port) > 65_535:
-            raise SemelError(f"health={address!r} is no address: write it as 8080 or 0.0.0.0:8080")
+            raise SemelError(f"health={address!r} is not an address: write it as 8080 or 0.0.0.0:8080")
         server = HealthServer(host or "127.0.0.1", int(port), health=self._health, metrics=self._metrics.text)
         stack.callback(server.close)
         log.info("health and metrics on %s", server.url)
 
-    def _watch(self, stop: Stop) -> None:
-        """Until all have ended, one has failed, or it is asked to stop."""
-        while not stop.asked and self._error() is None:
-            active = [query for query in self._queries if query.active]
-            for query in self._queries:
-                query.try_waiting()
-            if not active:
-                return
-            stop.wait(TICK)
-
-    def _error(self) -> SemelError | None:
-        return next((error for query in self._queries if (error := query.error()) is not None), None)
-
-    def _unfinished(self, stop: Stop) -> tuple[str, ...]:
-        """Wait for the batches in hand; the queues whose batch took too long."""
-        until = time.monotonic() + stop.drain(self._drain)
-        for query in self._queries:
-            query.begin_no_other()
-        return tuple(query.name for query in self._queries if not query.finished(until, stop))
-
-    def _report(self, error: SemelError | None, unfinished: tuple[str, ...]) -> Report:
+    def report(self, ends: Sequence[End]) -> Report:
         counts: dict[str, dict[str, int]] = {}
-        for query in self._queries:
-            counts |= {name: dict(found) for name, found in query.sink.counts.items()}
-        waiting = {query.name: query.waiting for query in self._queries if query.waiting}
+        unfinished = tuple(query.name for query, end in zip(self.queries, ends, strict=True) if end.unfinished)
+        for query in self.queries:
+            assert isinstance(query.sink, HandlerSink)
+            counts |= {name: dict(counted) for name, counted in query.sink.counts.items()}
+        waiting = {query.name: count for query in self.queries if (count := self._waiting(query.name))}
         for name in unfinished:
             log.error("a batch of %s was left unfinished; the next start runs it again", name)
         for name, count in waiting.items():
-            log.warning("%d messages of %s wait for another attempt, which the next start makes", count, name)
-        completed = sum(found.get("completed", 0) for found in counts.values())
+            log.warning("%d messages of %s wait in their queue for another attempt", count, name)
+        completed = sum(counted.get("completed", 0) for counted in counts.values())
+        error = next((end.error for end in ends if end.error is not None), None)
         return Report(completed, counts, unfinished, waiting, error)
 
-    def _count(self, written: Sequence[Written]) -> None:
-        for one in written:
-            for queue, counts in one.payload["counts"].items():
-                metrics = self._metrics.queue(queue)
-                for name, count in counts.items():
-                    if name in COUNTERS:
-                        getattr(metrics, name).add(count)
+    def _count(self, queue: str, sink: HandlerSink, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.written is not None:
+                for name, counts in outcome.written.payload["counts"].items():
+                    metrics = self._metrics.queue(name)
+                    for counter, count in counts.items():
+                        if counter in COUNTERS:
+                            getattr(metrics, counter).add(count)
+        now = time.time()
+        self._returned = {id_: due for id_, due in self._returned.items() if due > now}
+        self._returned |= {f"{queue}/{id_}": due for id_, due in sink.returned.items()}
+
+    def _waiting(self, queue: str) -> int:
+        """Messages that are hidden in their queue until another attempt."""
+        now = time.time()
+        return sum(due > now and key.startswith(f"{queue}/") for key, due in list(self._returned.items()))
 
     def _health(self) -> Health:
-        details = {query.name: {"active": query.active, "waiting": query.waiting} for query in self._queries}
-        live = self._error() is None
-        ready = live and self._started and all(query.active for query in self._queries)
+        snapshots = [query.snapshot for query in self.queries]
+        details = {
+            snapshot.pipeline: {"state": snapshot.state, "waiting": self._waiting(snapshot.pipeline)}
+            for snapshot in snapshots
+        }
+        live = not any(snapshot.state is State.FAILED for snapshot in snapshots)
+        ready = live and all(snapshot.state is State.RUNNING for snapshot in snapshots)
         return Health(live=live, ready=ready, details={"queries": details})
 
 
@@ -259,20 +267,3 @@ def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
         )
     if cluster and "://" not in checkpoint:
         log.warning("the checkpoint %s must be on a file system that all executors of %s share", checkpoint, master)
-
-
-def _started(app: str, master: str | None, receivers: Sequence[int]) -> SparkSession:
-    """A session of its own. Ctrl-C while Spark starts is a KeyboardInterrupt."""
-    # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting for a core.
-    tasks = max(cores(), sum(receivers)) if master is None else None
-    with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
-        spark = session(f"semel {app}", master=master, cores=tasks).newSession()
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
-    spark.conf.set("spark.sql.adaptive.enabled", "false")
-    return spark
-
-
-def _quietly(act: Callable[[], Any]) -> None:
-    with suppress(Exception):  # its Java has ended already
-        act()

@@ -1,143 +1,240 @@
-"""A query from its start to its end: it is watched, asked to stop, and its end is told in words.
+"""One pipeline on a running Spark: its sinks, its checkpoint, and its query, started again after an outage.
 
-The rule: it ends in order. A batch in hand is finished and Spark has written that down before the query is stopped,
-unless that takes too long or somebody insists; then the next start runs the batch again.
+The order keeps two promises: whatever can be refused is refused before anything is received; and the record in the
+checkpoint is written when the sinks are open and before the first batch, so that it is never ahead of what the table
+can take, nor behind what a batch has done.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
-from semel.spark.pipeline.batch import Batches, StopAsked
-from semel.spark.pipeline.errors import SparkGone, explained
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline import agreement, body_sql, queues
+from semel.spark.pipeline.batch import Batches
+from semel.spark.pipeline.batch_task import Outcome
+from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
+from semel.spark.pipeline.config import Dedup, Pipeline
+from semel.spark.pipeline.progress import status
+from semel.spark.pipeline.progress.attempt_events import Events
+from semel.spark.pipeline.progress.metrics import Metrics
+from semel.spark.pipeline.progress.snapshot import Snapshot, State
+from semel.spark.pipeline.progress.totals import Progress, source_totals
+from semel.spark.pipeline.sink_factory import needs_validation, traces
+from semel.spark.pipeline.stream import Stream, Trigger
+from semel.spark.sinks.contract import Checkable, ReturnsMessages, Sink
+from semel.spark.sinks.dead_letters import TABLE as REJECTED
+from semel.spark.source.deduplication import late_rows
+from semel.version import __version__
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from semel.spark.pipeline.progress.listener import Listener
+    from pyspark.sql import DataFrame, SparkSession
 
 log: Final = logging.getLogger("semel.spark")
-TICK: Final = 0.25
-_SHUT_DOWN: Final = "SparkContext was shut down"
-WRITTEN_DOWN: Final = 5.0  # seconds for Spark to write down that a batch is done
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
-    """`every` in seconds; without it a batch follows the other. `available_now`: what is waiting at the start."""
+class Options:
+    """How a pipeline is run. `adopt`: write to a table that another pipeline has written to."""
 
-    every: float | None = None
-    available_now: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        if self.available_now:
-            return {"availableNow": True}
-        return {} if self.every is None else {"processingTime": f"{int(self.every * 1_000)} milliseconds"}
+    trigger: Trigger
+    create_dlq: bool = False
+    adopt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """`unfinished`: it was stopped in the middle of a batch, which the next start runs again."""
-
-    error: SemelError | None = None
-    stopped: bool = False
-    unfinished: bool = False
-
-
-class Running:
-    """One run of a query. `tick` is called a few times a second; `stopping` once, when it is asked to stop. `end_spark`
-    ends a Spark that was started for this query; None: others use it, too."""
+class PipelineQuery:
+    """`rejects`: None if nothing can be rejected. `on_commit` is called with the outcomes of each committed batch."""
 
     def __init__(
         self,
-        batches: Batches,
-        listener: Listener,
-        stop: Stop,
-        *,
-        drain: float,
-        tick: Callable[[], None],
-        stopping: Callable[[], None],
-        end_spark: Callable[[], None] | None = None,
+        pipeline: Pipeline,
+        sink: Sink,
+        rejects: Sink | None,
+        record: Record,
+        options: Options,
+        on_commit: Callable[[Sequence[Outcome]], None] = lambda _: None,
     ) -> None:
-        self._batches, self._listener, self._stop = batches, listener, stop
-        self._drain, self._tick, self._stopping = drain, tick, stopping
-        self._end_spark = end_spark
+        self.pipeline, self.sink, self.rejects = pipeline, sink, rejects
+        self.record = record
+        self.checkpoint = Checkpoint(pipeline.checkpoint)
+        self.log = agreement.log_of(self.checkpoint)
+        self._options, self._on_commit = options, on_commit
+        former = status.read(self.checkpoint.store)
+        self.progress = Progress(pipeline.name, record.id, sink.name, former)
+        self.status = status.StatusFile(self.checkpoint.store, self.progress)
+        self.metrics = Metrics(self.progress.snapshot, pipeline.source.queues)
+        folder = traces(pipeline)
+        self._events = None if folder is None else Events(folder)
+        if self._events is not None:
+            self.metrics.attempts_dropped = self._events.dropped
+        self.stream: Stream | None = None
+        self._silence: Callable[[], float] = lambda: 0.0
 
-    def run(self, df: DataFrame, name: str, checkpoint: str, trigger: Trigger, started: Callable[[str], None]) -> End:
-        streams = df.sparkSession.streams
+    @property
+    def name(self) -> str:
+        return self.pipeline.name
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the query was last heard of. A batch may take its time."""
+        stream = self.stream
+        return 0.0 if stream is None or stream.batches.busy else self._silence()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.progress.snapshot()
+
+    def open(self) -> None:
+        """Sinks before the record: if a sink refuses, the record is still what the last run went by. May be called
+        again, after an outage."""
+        queues.look_up(self.pipeline.source)
+        if self._options.create_dlq:
+            queues.create_dead_letter_queues(self.pipeline)
+        for sink, schema in ((self.sink, body_sql.row_schema(self.pipeline)), (self.rejects, REJECTED)):
+            if sink is None:
+                continue
+            sink.close()
+            if isinstance(sink, Checkable) and not self._options.adopt:
+                sink.check_owner(self.record.id)
+            sink.open(schema)
+        if self.checkpoint.record() is not None:
+            self._agree()
+        self.checkpoint.keep(self.record)
+
+    def start(self, spark: SparkSession) -> None:
+        """Raises whatever PySpark raises."""
+        from semel.spark.pipeline.progress.listener import Listener
+
+        listener = Listener(self.progress, self.metrics, self.record.base)
+        batches = Batches(
+            self.record.id,
+            self.sink,
+            self.rejects,
+            agreement.DriverLog(self.log),
+            self._committed,
+            check=partial(self._check_late, spark),
+            base=self.record.base,
+            traced=self._events is not None,
+        )
+        self.stream, self._silence = Stream(batches, listener), lambda: listener.silence
+        rows = source_rows(spark, self.pipeline, self.checkpoint.url, self.sink, self.record.query)
+        query = self.stream.start(rows, self.name, self.checkpoint.query, self._options.trigger)
+        self.progress.told(query=query)
+        self.set_state(State.RUNNING)
+
+    def set_state(self, state: State, error: SemelError | None = None) -> None:
+        self.progress.moved(state, error)
+        self.status.write()
+
+    def wait_for(self, outage: SemelError, pause: float) -> None:
+        """It is started again after so many seconds."""
+        self.progress.wait_for(str(outage), time.time() + pause)
+        self.status.write()
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for sink in (self.sink, self.rejects):
+                if sink is not None:
+                    stack.callback(sink.close)
+            if self._events is not None:
+                stack.callback(self._events.close)
+
+    def _agree(self) -> None:
+        """Log, progress and sinks belong together, or nothing starts. A handler's messages are still in their queue,
+        and its ledger knows what is done: there, a new query loses and repeats nothing."""
+        sinks = [sink for sink in (self.sink, self.rejects) if sink is not None]
         try:
-            streams.addListener(self._listener)
-            writer = df.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(self._batches)
-            query = (writer.trigger(**trigger.options) if trigger.options else writer).start()
-        except Exception as error:  # noqa: BLE001  whatever PySpark and Py4J raise, the user gets one line
-            return self._ended(error)
+            agreement.check(self.checkpoint, self.record, self.log, sinks)
+        except Disagreement as error:
+            if not isinstance(self.sink, ReturnsMessages):
+                raise
+            plan = agreement.plan_reset(self.checkpoint, self.record, self.log, sinks)
+            if plan.loses:
+                raise SemelError(
+                    f"queue {self.name}: messages that were sealed under {self.checkpoint.url} are gone, and may be in "
+                    f"no queue any more: {', '.join(plan.lost) or self.log.store.url}. Restore these files from a "
+                    "copy; or remove that folder, to begin anew without them. Nothing was started"
+                ) from error
+            log.warning(
+                "%s: %s; a new query is started, and the %d messages that are sealed come first",
+                self.name,
+                error,
+                plan.replayed,
+            )
+            self.record = agreement.reset(self.checkpoint, self.record, self.log, sinks, plan)
+
+    def _check_late(self, spark: SparkSession, number: int) -> None:
+        """A row that Spark's state store takes for late is not a duplicate: it would be lost."""
+        late = late_rows(spark) if self.pipeline.source.dedup is Dedup.KEY else 0
+        if late:
+            raise SemelError(
+                f"Spark would drop {late} rows of batch {number} as late: its watermark, in {self.checkpoint.query}, "
+                "is ahead of the time at which the batch was planned. Nothing of the batch is committed, and its "
+                f"messages are sealed in {self.log.store.url}. `semel pipeline reset FILE` begins a new query with "
+                "them; the keys that this one knows are forgotten then"
+            )
+
+    def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
+        """Attempt log, totals and status, in this order: see progress/attempt_events.py."""
+        if self._events is not None and number > self.snapshot.counted:
+            self._events.committed(number, outcomes)
+        rejects: dict[str, int] = {}
+        for outcome in outcomes:
+            for reason, count in outcome.rejects.items():
+                rejects[reason] = rejects.get(reason, 0) + count
+        written = [outcome.written for outcome in outcomes if outcome.written is not None]
+        rows = sum(part.rows for part in (written or outcomes))
+        size = sum(part.bytes for part in written)
+        self.progress.committed(number, began, rows=rows, size=size, rejects=rejects)
         try:
-            self._listener.run_id = str(query.runId)
-            started(str(query.id))
-            return self._watched(query)
-        except Exception as error:  # noqa: BLE001
-            self._quietly(query.stop)
-            return self._ended(error)
-        finally:
-            self._quietly(lambda: streams.removeListener(self._listener))
+            totals = source_totals(self.log.store)
+            self.progress.received(totals, by_key=self.pipeline.source.dedup is Dedup.KEY)
+        except (SemelError, OSError) as error:  # figures are missing then; the batch is committed
+            log.warning("what was received cannot be counted: %s", error)
+        self.status.write()
+        self._on_commit(outcomes)
 
-    def _watched(self, query: StreamingQuery) -> End:
-        while query.isActive:
-            self._tick()
-            if self._stop.wait(TICK):
-                return self._stopped(query)
-        end = self._ended(query.exception())
-        self._written_down()  # the last figures arrive a moment later
-        return end
 
-    def _ended(self, error: BaseException | None) -> End:
-        """What a query's own end means. The error of a batch is known better from the batch than from Spark's text."""
-        inner = self._batches.error
-        if error is None:
-            return End(stopped=self._stop.asked)
-        if isinstance(inner, StopAsked):
-            return End(stopped=True)
-        found = explained(error if inner is None else inner)
-        if self._stop.asked and (isinstance(found, SparkGone) or _SHUT_DOWN in str(error)):
-            return End(stopped=True, unfinished=True)  # the same signal has ended Java, too
-        return End(error=found)
+def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:
+    """The record that this run goes by. A change of the file that would break exactly once is refused here."""
+    from semel.spark.pipeline import compatibility
 
-    def _stopped(self, query: StreamingQuery) -> End:
-        self._stopping()
-        self._batches.stop()
-        until = time.monotonic() + self._stop.drain(self._drain)
-        while self._batches.busy and time.monotonic() < until and not self._stop.at_once and query.isActive:
-            self._tick()
-            self._batches.wait(TICK)
-        unfinished = self._batches.busy
-        if not unfinished:
-            self._written_down()
-        if not query.isActive:  # it ended by itself meanwhile, with StopAsked or an error of its own
-            return self._ended(query.exception())
-        # Within a batch, Spark would take its time, and print the tracebacks of its workers.
-        self._quietly(self._end_spark if unfinished and self._end_spark is not None else query.stop)
-        failed = self._batches.error
-        if not unfinished and failed is not None and not isinstance(failed, StopAsked):
-            return End(error=explained(failed))
-        return End(stopped=True, unfinished=unfinished)
+    former = checkpoint.record()
+    spec = compatibility.recorded(pipeline)
+    if former is None:
+        return checkpoint.fresh(spec)
+    for change in compatibility.check(former.spec, spec):
+        log.info("%s: %s", pipeline.name, change.text)
+    return replace(former, spec=spec, version=__version__)
 
-    def _written_down(self) -> None:
-        last, until = self._batches.last, time.monotonic() + WRITTEN_DOWN
-        while last is not None and time.monotonic() < until and not self._stop.at_once:
-            if self._listener.wait_for(last, TICK):
-                return
 
-    @staticmethod
-    def _quietly(act: Callable[[], Any]) -> None:
-        try:
-            act()
-        except Exception:  # it is over anyway; the next start goes on from what is on disk
-            log.debug("while the query was stopped", exc_info=True)
+def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: Sink, query: str | None) -> DataFrame:
+    """The source, parsed, and each key once if that is wanted."""
+    from semel.spark.source import datasource, deduplication
+
+    datasource.register(spark)
+    options = pipeline.source.options(checkpoint)
+    if query is not None:
+        options["owner"] = query
+    folder = traces(pipeline)
+    if folder is not None:
+        options["attemptLog"] = folder
+    if isinstance(sink, ReturnsMessages):
+        options["ack"] = "committed"
+    rows = spark.readStream.format("sqs").options(**options).load()
+    if isinstance(sink, ReturnsMessages) and any(name.rstrip("/").endswith(".fifo") for name in pipeline.source.queues):
+        rows = sink.arrange(rows)
+    by_key = pipeline.source.dedup is Dedup.KEY
+    parsed = body_sql.parsed(
+        rows, pipeline, with_message=needs_validation(pipeline), traced=folder is not None, identified=by_key
+    )
+    if not by_key:
+        return parsed
+    within = int(pipeline.source.remember or queues.retention(pipeline.source))
+    return deduplication.once_by(parsed, body_sql.IDENTITY, within)

@@ -1,53 +1,171 @@
-"""Runs a pipeline: checks what its checkpoint remembers, opens the sinks, starts Spark, and stays until the end.
+"""Runs pipelines on one Spark until they end or are asked to stop, and waits out what is away for a while.
 
-The order keeps two promises: whatever can be refused is refused before Spark is started and anything is received; and
-the record in the checkpoint is written when the sinks are open and before the first batch, so that it is never ahead of
-what the table can take, nor behind what a batch has done.
+The rule: an outage (SQS, the sink, the ledger or the store does not answer) ends no pipeline that has run. Its query is
+started again, with growing pauses, until it goes on. What waiting cannot fix ends all of them.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
 from semel.spark.interpreter import running_spark
-from semel.spark.pipeline import agreement, queues, spark_start
-from semel.spark.pipeline.batch import Batches
-from semel.spark.pipeline.batch_task import Outcome
-from semel.spark.pipeline.checkpoint import Checkpoint, Record
-from semel.spark.pipeline.config import Dedup, HandlerSpec, Pipeline
-from semel.spark.pipeline.errors import explained
-from semel.spark.pipeline.progress import status
-from semel.spark.pipeline.progress.attempt_events import Events
+from semel.spark.pipeline import queues, spark_start
+from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.config import Pipeline
+from semel.spark.pipeline.errors import explained, kind_of
 from semel.spark.pipeline.progress.display import Show, display_for, logging_above, repeatedly
-from semel.spark.pipeline.progress.metrics import Metrics, health, serve
+from semel.spark.pipeline.progress.metrics import health, serve
 from semel.spark.pipeline.progress.snapshot import Snapshot, State
-from semel.spark.pipeline.progress.totals import Progress, source_totals
-from semel.spark.pipeline.query import End, Running, Trigger
-from semel.spark.pipeline.sink_factory import rejects_of, sink_of, traces
+from semel.spark.pipeline.query import Options, PipelineQuery, recorded
+from semel.spark.pipeline.sink_factory import rejects_of, sink_of
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
-from semel.spark.sinks.contract import Checkable
-from semel.spark.sinks.dead_letters import TABLE as REJECTED
-from semel.spark.source.deduplication import late_rows
+from semel.spark.pipeline.stream import TICK, End, Stream, Trigger, quietly
 from semel.spark.spark_session import end_java
-from semel.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log: Final = logging.getLogger("semel.spark")
-DRAIN: Final = 60.0  # seconds for the batch in hand after SIGTERM
+DRAIN: Final = 60.0  # seconds for the batch in progress after SIGTERM
+PAUSE: Final = (1.0, 30.0)  # seconds before a query is started again after an outage: from, doubling up to
+GIVE_UP: Final = 900.0  # seconds of an outage after which a run that is to end (`available_now`) fails
+PERMISSION: Final = 5  # exit code
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A query, and its outage if there is one: since when, how long it pauses, and when it is started again."""
+
+    query: PipelineQuery
+    end: End | None = None
+    since: float | None = None
+    pause: float = PAUSE[0]
+    retry_at: float | None = None
+
+    @property
+    def stream(self) -> Stream:
+        assert self.query.stream is not None
+        return self.query.stream
+
+
+class Runner:
+    """`tick` is called a few times a second. `end_spark` ends a Spark that was started for these pipelines alone."""
+
+    def __init__(
+        self,
+        pipelines: Sequence[PipelineQuery],
+        stop: Stop,
+        *,
+        drain: float = DRAIN,
+        tick: Callable[[], None] = lambda: None,
+        end_spark: Callable[[], None] | None = None,
+        available_now: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._all = [_Watched(query) for query in pipelines]
+        self._stop, self._drain, self._tick, self._end_spark = stop, drain, tick, end_spark
+        self._available_now = available_now
+        self._monotonic = monotonic
+
+    def run(self, spark: SparkSession) -> list[End]:
+        """Of pipelines that are open. How each has ended, in their order."""
+        try:
+            for watched in self._all:
+                self._start(watched, spark)
+            while not self._stop.asked and not self._has_ended:
+                for watched in self._all:
+                    self._look_after(watched, spark)
+                self._tick()
+                self._stop.wait(TICK)
+        finally:
+            self._stop_all()
+            for watched in self._all:
+                if watched.query.stream is not None:
+                    watched.stream.close()
+        return [watched.end or End(stopped=True) for watched in self._all]
+
+    @property
+    def _has_ended(self) -> bool:
+        """All of them, or one with an error that waiting cannot fix."""
+        ends = [watched.end for watched in self._all]
+        return all(end is not None for end in ends) or any(end is not None and end.error for end in ends)
+
+    def _look_after(self, watched: _Watched, spark: SparkSession) -> None:
+        stream = watched.query.stream
+        if watched.end is not None or stream is None:
+            return
+        if watched.retry_at is not None:
+            if self._monotonic() >= watched.retry_at:
+                self._start_again(watched, spark)
+        elif not stream.active:
+            self._ended(watched, stream.end(self._stop))
+        elif stream.batches.last is not None and watched.since is not None:  # a batch was committed: it is over
+            log.warning("%s: goes on after %.0f s", watched.query.name, self._monotonic() - watched.since)
+            watched.since, watched.pause = None, PAUSE[0]
+
+    def _start(self, watched: _Watched, spark: SparkSession) -> None:
+        try:
+            watched.query.start(spark)
+        except Exception as error:  # noqa: BLE001  whatever PySpark and Py4J raise, the user gets one line
+            stream = watched.query.stream
+            self._ended(watched, End(error=explained(error)) if stream is None else stream.failed(error, self._stop))
+
+    def _start_again(self, watched: _Watched, spark: SparkSession) -> None:
+        watched.retry_at = None
+        if watched.query.stream is not None:
+            watched.stream.close()
+        try:
+            watched.query.open()
+        except Exception as error:  # noqa: BLE001
+            self._ended(watched, End(error=explained(error)))
+        else:
+            self._start(watched, spark)
+
+    def _ended(self, watched: _Watched, end: End) -> None:
+        """It is over, or it is started again after a pause."""
+        now = self._monotonic()
+        since = now if watched.since is None else watched.since
+        given_up = self._available_now and now - since > GIVE_UP
+        if end.error is None or self._stop.asked or given_up or kind_of(end.error) != "outage":
+            watched.end = end
+            return
+        watched.since, watched.retry_at = since, now + watched.pause
+        log.warning("%s: %s; next try in %.0f s", watched.query.name, end.error, watched.pause)
+        watched.query.wait_for(end.error, watched.pause)
+        watched.pause = min(PAUSE[1], watched.pause * 2)
+
+    def _stop_all(self) -> None:
+        """Batches in progress are finished, up to the drain limit; then the queries are stopped."""
+        open_ = [watched for watched in self._all if watched.end is None and watched.query.stream is not None]
+        for watched in open_:
+            watched.query.set_state(State.STOPPING)
+            watched.stream.batches.stop()
+        until = time.monotonic() + self._stop.drain(self._drain)
+        for watched in open_:
+            if watched.retry_at is None:
+                watched.stream.wait_for_batch(until, self._stop, self._tick)
+        if any(watched.stream.batches.busy for watched in open_) and self._end_spark is not None:
+            # Within a batch, Spark would take its time, and print the tracebacks of its workers.
+            for watched in open_:
+                watched.end = End(stopped=True, unfinished=watched.stream.batches.busy)
+            quietly(self._end_spark)
+            return
+        for watched in open_:
+            waiting = watched.retry_at is not None
+            watched.end = End(stopped=True) if waiting else watched.stream.halt(self._stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a run ended. `code` is for the command line: 0 done or stopped, 1 failed, 3 stopped within a batch, 4 every
-    message was rejected."""
+    message was rejected, 5 permission denied."""
 
     snapshot: Snapshot
     error: SemelError | None = None
@@ -56,7 +174,7 @@ class Report:
     @property
     def code(self) -> int:
         if self.error is not None:
-            return 1
+            return PERMISSION if kind_of(self.error) == "permission" else 1
         return 3 if self.unfinished else 4 if self.all_rejected else 0
 
     @property
@@ -89,205 +207,75 @@ def run(
     """
     stop = Stop() if stop is None else stop
     checkpoint = Checkpoint(pipeline.checkpoint)
-    with interruptible(), checkpoint.held():
-        record = recorded(pipeline, checkpoint)
-        wanted = _Wanted(available_now, master, cores, show, drain, create_dlq, adopt)
-        return _Run(pipeline, checkpoint, record, wanted, stop).run()
+    with interruptible(), checkpoint.held(), ExitStack() as stack:
+        options = Options(Trigger(pipeline.trigger.every, available_now), create_dlq, adopt)
+        query = PipelineQuery(
+            pipeline, sink_of(pipeline), rejects_of(pipeline), recorded(pipeline, checkpoint), options
+        )
+        backlog = queues.Backlog(pipeline.source, query.progress.waiting)
+        display = display_for(show)
+        stack.callback(query.close)
+        stack.enter_context(logging_above(display))
+        stack.enter_context(backlog.watched())
+        query.status.write()
+
+        def tick() -> None:
+            display.draw(query.snapshot)
+            query.status.beat()
+
+        with repeatedly(tick):
+            end = _run_one(
+                query, stop, stack, partial(spark_start.started, pipeline, master, cores), drain, available_now
+            )
+        if end.error is None:
+            backlog.look()
+        _set_last_state(query, end, available_now)
+        display.close(query.snapshot)
+        return Report(query.snapshot, end.error, end.unfinished)
 
 
-def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:
-    """The record that this run goes by. A change of the file that would break exactly once is refused here."""
-    from semel.spark.pipeline import compatibility
-
-    former = checkpoint.record()
-    spec = compatibility.recorded(pipeline)
-    if former is None:
-        return checkpoint.fresh(spec)
-    for change in compatibility.check(former.spec, spec):
-        log.info("%s: %s", pipeline.name, change.text)
-    return replace(former, spec=spec, version=__version__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    available_now: bool
-    master: str | None
-    cores: int | None
-    show: Show
-    drain: float
-    create_dlq: bool
-    adopt: bool
-
-
-class _Run:
-    """One run, from the sinks' opening to the last line of the display."""
-
-    def __init__(self, pipeline: Pipeline, checkpoint: Checkpoint, record: Record, wanted: _Wanted, stop: Stop) -> None:
-        self.pipeline, self.checkpoint, self.record = pipeline, checkpoint, record
-        self.wanted, self.stop = wanted, stop
-        self.sink, self.rejects = sink_of(pipeline), rejects_of(pipeline)
-        self.log = agreement.log_of(checkpoint)
-        former = status.read(checkpoint.store)
-        self.board = Progress(pipeline.name, record.id, self.sink.name, former)
-        self.status = status.StatusFile(checkpoint.store, self.board)
-        self.metrics = Metrics(self.board.snapshot, pipeline.source.queues)
-        folder = traces(pipeline)
-        self.events = None if folder is None else Events(folder)
-        if self.events is not None:
-            self.metrics.attempts_dropped = self.events.dropped
-        self.backlog = queues.Backlog(pipeline.source, self.board.waiting)
-        self.display = display_for(wanted.show)
-
-    def run(self) -> Report:
-        with ExitStack() as stack:
-            stack.enter_context(logging_above(self.display))
-            stack.enter_context(self.backlog.watched())
-            if self.events is not None:
-                stack.callback(self.events.close)
-            self.status.write()
-            with repeatedly(self._tick):
-                end = self._ended(stack)
-            return self._told(end)
-
-    def _ended(self, stack: ExitStack) -> End:
-        owns_spark = running_spark() is None
-        try:
-            return self._carried_out(stack, owns_spark)
-        except SemelError as error:
-            return End(error=error)
-        except KeyboardInterrupt:
-            if owns_spark:
-                end_java()
+def _run_one(
+    query: PipelineQuery,
+    stop: Stop,
+    stack: ExitStack,
+    start_spark: Callable[[], SparkSession],
+    drain: float,
+    available_now: bool,
+) -> End:
+    owns_spark = running_spark() is None
+    try:
+        query.open()
+        if stop.asked:
             return End(stopped=True)
-        except Exception as error:  # a mistake of ours or of a library: one line, and the rest in status.json
-            log.debug("the pipeline ended with an error", exc_info=True)
-            return End(error=explained(error))
-
-    def _carried_out(self, stack: ExitStack, owns_spark: bool) -> End:
-        self._open(stack)
-        if self.stop.asked:
-            return End(stopped=True)
-        spark = spark_start.started(self.pipeline, self.wanted.master, self.wanted.cores)
+        spark = start_spark()
         if owns_spark:
             stack.callback(spark_start.stop_quietly, spark)
-        from semel.spark.pipeline.progress.listener import Listener
-
-        rows = spark_start.source_rows(spark, self.pipeline, self.checkpoint.url, self.sink, self.record.query)
-        listener = Listener(self.board, self.metrics, self.record.base)
-        batches = Batches(
-            self.record.id,
-            self.sink,
-            self.rejects,
-            self._committed,
-            check=partial(self._check_late, spark),
-            content=partial(agreement.content_of, self.log),
-            base=self.record.base,
-            traced=self.events is not None,
-        )
-        self._serve(stack, lambda: 0.0 if batches.busy else listener.silence)
-        between = self._trying_again(spark, batches)
-        running = Running(
-            batches,
-            listener,
-            self.stop,
-            drain=self.wanted.drain,
-            tick=between,
-            stopping=self._stopping,
-            end_spark=end_java if owns_spark else None,
-        )
-        trigger = Trigger(self.pipeline.trigger.every, self.wanted.available_now)
-        with on_signals(self.stop):
-            return running.run(rows, self.pipeline.name, self.checkpoint.query, trigger, self._running)
-
-    def _open(self, stack: ExitStack) -> None:
-        """Sinks before the record: if a sink refuses, the record is still what the last run went by."""
-        from semel.spark.pipeline import body_sql
-
-        queues.look_up(self.pipeline.source)
-        if self.wanted.create_dlq:
-            queues.create_dead_letter_queues(self.pipeline)
-        for sink, schema in ((self.sink, body_sql.row_schema(self.pipeline)), (self.rejects, REJECTED)):
-            stack.callback(sink.close)
-            if isinstance(sink, Checkable) and not self.wanted.adopt:
-                sink.check_owner(self.record.id)
-            sink.open(schema)
-        if self.checkpoint.record() is not None:
-            agreement.check(self.checkpoint, self.record, self.log, (self.sink, self.rejects))
-        self.checkpoint.keep(self.record)
-
-    def _serve(self, stack: ExitStack, silence: Callable[[], float]) -> None:
-        """`silence`: seconds since the query was heard of. A batch may take its time."""
-        address = self.pipeline.metrics.health
+        address = query.pipeline.metrics.health
         if address is not None:
-            server = serve(address, lambda: health(self.board.snapshot(), silence()), self.metrics)
+            server = serve(address, lambda: health(query.snapshot, query.silence), query.metrics)
             stack.callback(server.close)
-            self.board.told(health=server.url)
+            query.progress.told(health=server.url)
+        runner = Runner(
+            [query], stop, drain=drain, end_spark=end_java if owns_spark else None, available_now=available_now
+        )
+        with on_signals(stop):
+            return runner.run(spark)[0]
+    except SemelError as error:
+        return End(error=error)
+    except KeyboardInterrupt:
+        if owns_spark:
+            end_java()
+        return End(stopped=True)
+    except Exception as error:  # a mistake of ours or of a library: one line, and the rest in status.json
+        log.debug("the pipeline ended with an error", exc_info=True)
+        return End(error=explained(error))
 
-    # What the query tells on its way.
 
-    def _running(self, query: str) -> None:
-        self.board.told(query=query)
-        self.board.moved(State.RUNNING)
-        self.status.write()
-
-    def _stopping(self) -> None:
-        self.board.moved(State.STOPPING)
-        self.status.write()
-
-    def _tick(self) -> None:
-        self.display.draw(self.board.snapshot())
-        self.status.beat()
-
-    def _trying_again(self, spark: SparkSession, batches: Batches) -> Callable[[], None]:
-        if not isinstance(self.pipeline.sink, HandlerSpec):
-            return lambda: None
-        from semel.spark.pipeline import handler_retries
-
-        return partial(handler_retries.try_again, spark, self.sink, batches)
-
-    def _check_late(self, spark: SparkSession, number: int) -> None:
-        """A row that Spark's state store takes for late is not a duplicate: it would be lost."""
-        late = late_rows(spark) if self.pipeline.source.dedup is Dedup.KEY else 0
-        if late:
-            raise SemelError(
-                f"Spark would drop {late} rows of batch {number} as late: its watermark, in {self.checkpoint.query}, "
-                "is ahead of the time at which the batch was planned. Nothing of the batch is committed, and its "
-                f"messages are sealed in {self.log.store.url}. `semel pipeline reset FILE` begins a new query with "
-                "them; the keys that this one knows are forgotten then"
-            )
-
-    def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
-        """A batch is in: tell it, count it, write the count down. In this order: see progress/attempt_events.py."""
-        before = self.board.snapshot().counted
-        if self.events is not None and number > before:
-            self.events.committed(number, outcomes)
-        rejects: dict[str, int] = {}
-        for one in outcomes:
-            for reason, count in one.rejects.items():
-                rejects[reason] = rejects.get(reason, 0) + count
-        written = [one.written for one in outcomes if one.written is not None]
-        rows = sum(one.rows for one in (written or outcomes))
-        size = sum(one.bytes for one in written)
-        self.board.committed(number, began, rows=rows, size=size, rejects=rejects)
-        try:
-            self.board.received(source_totals(self.log.store), by_key=self.pipeline.source.dedup is Dedup.KEY)
-        except (SemelError, OSError) as error:  # figures are missing then; the batch is in
-            log.warning("what was received cannot be counted: %s", error)
-        self.status.write()
-
-    def _told(self, end: End) -> Report:
-        if end.error is None:
-            self.backlog.look()
-        if end.error is not None:
-            self.board.moved(State.FAILED, end.error)
-        elif end.unfinished:
-            note = SemelError(
-                "a batch was left unfinished; the next start runs it again, and nothing is lost or doubled"
-            )
-            self.board.moved(State.STOPPED, note)
-        else:
-            self.board.moved(State.STOPPED if end.stopped or not self.wanted.available_now else State.DONE)
-        self.status.write()
-        snapshot = self.board.snapshot()
-        self.display.close(snapshot)
-        return Report(snapshot, end.error, end.unfinished)
+def _set_last_state(query: PipelineQuery, end: End, available_now: bool) -> None:
+    if end.error is not None:
+        query.set_state(State.FAILED, end.error)
+    elif end.unfinished:
+        text = "a batch was left unfinished; the next start runs it again, and nothing is lost or doubled"
+        query.set_state(State.STOPPED, SemelError(text))
+    else:
+        query.set_state(State.STOPPED if end.stopped or not available_now else State.DONE)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from uuid import uuid4
 
 import orjson
@@ -20,6 +20,9 @@ import pyarrow as pa
 
 from semel.errors import SemelError, Unavailable
 from semel.spark.segments.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Encoded = bytes  # JSON
 _HEX_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
@@ -123,6 +126,20 @@ class Checkable(Protocol):
     def check_owner(self, pipeline: str | None) -> None:
         """Raises ForeignTable if the table is another's: it has rows, and none of them are of the pipeline with this
         id (None: it has not run yet)."""
+
+
+@runtime_checkable
+class ReturnsMessages(Protocol):
+    """A sink that may leave messages of a batch in their queue, to be processed later. Its source deletes a message
+    only after the commit."""
+
+    @property
+    def returned(self) -> Mapping[str, float]:
+        """By message id, of the batch that was committed last: until when the message stays hidden, in seconds since
+        1970. Known once the sink is open."""
+
+    def arrange(self, rows: DataFrame) -> DataFrame:
+        """Rows of FIFO queues: each group in one task."""
 
 
 class ForeignTable(SinkError):

@@ -105,6 +105,10 @@ class Progress:
                 self._rates = Rates(self._clock())  # the time that Spark takes to start is not the rows' fault
             self._now = replace(self._now, state=state, error=safe_text(str(error or ""), MAX_LINE), trace=trace)
 
+    def wait_for(self, reason: str, retry_at: float) -> None:  # noqa: ARG002
+        with self._lock:
+            self._now = replace(self._now, error=safe_text(reason, MAX_LINE))
+
     def told(self, *, query: str | None = None, health: str | None = None) -> None:
         with self._lock:
             self._now = replace(

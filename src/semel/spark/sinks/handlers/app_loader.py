@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from semel.consumer.app import App
@@ -77,8 +77,8 @@ class Parts:
 class LoadedApp:
     """Of one worker process. Spark gives a worker one task at a time."""
 
-    def __init__(self, place: AppReference) -> None:
-        self.place = place
+    def __init__(self, reference: AppReference) -> None:
+        self.reference = reference
         self.app = self._imported()
         self.client: Client = self.app.client()
         self.ledger: Ledger = self.app.ledger(ExitStack())  # closed with the process
@@ -86,14 +86,14 @@ class LoadedApp:
         self._purged = time.monotonic()
 
     def _imported(self) -> App:
-        place = self.place
-        os.environ.update(place.variables)
-        if os.path.isdir(place.folder):  # on this machine: what the app names by a relative path is meant from there
-            os.chdir(place.folder)
-            if place.folder not in sys.path:
-                sys.path.insert(0, place.folder)
+        reference = self.reference
+        os.environ.update(reference.variables)
+        if os.path.isdir(reference.folder):  # on this machine: relative paths of the app start there
+            os.chdir(reference.folder)
+            if reference.folder not in sys.path:
+                sys.path.insert(0, reference.folder)
         try:
-            return load_app(place.run_options())
+            return load_app(reference.run_options())
         except SemelError as error:
             raise SemelError(
                 f"{error}; on the executors ({os.getcwd()}). The app's modules must be importable there: install them, "
@@ -110,13 +110,11 @@ class LoadedApp:
         for reference in self.app.handlers:
             if self.client.queue(reference).name == name:
                 (setup,) = self.app.queue_setups(
-                    self.client, self.ledger, Tools(), only={reference}, **dict(self.place.options)
+                    self.client, self.ledger, Tools(), only={reference}, **dict(self.reference.options)
                 )
-                # The message has left its queue: how often SQS would still deliver it says nothing any more.
-                settings = replace(setup.settings, max_receives=None)
-                return Parts(setup.handler, settings, setup.queue, setup.dead_letters, setup.queue.attributes())
+                return Parts(setup.handler, setup.settings, setup.queue, setup.dead_letters, setup.queue.attributes())
         handled = ", ".join(sorted(self.app.handlers))
-        raise SemelError(f"{self.place.app} has no handler for the queue {name!r}; it has {handled}")
+        raise SemelError(f"{self.reference.app} has no handler for the queue {name!r}; it has {handled}")
 
     def setup(self, parts: Parts, queue: object, tools: Tools) -> QueueSetup:
         """Deletes of rows in memory need not wait for others to fill a call."""
@@ -137,14 +135,14 @@ _loaded: dict[AppReference, LoadedApp] = {}
 _loading = threading.Lock()
 
 
-def loaded(place: AppReference) -> LoadedApp:
+def loaded(reference: AppReference) -> LoadedApp:
     with _loading:
-        if place not in _loaded:
-            _loaded[place] = LoadedApp(place)
-        return _loaded[place]
+        if reference not in _loaded:
+            _loaded[reference] = LoadedApp(reference)
+        return _loaded[reference]
 
 
-def configure_logs(place: AppReference) -> None:
+def configure_logs(reference: AppReference) -> None:
     """In a worker process of Spark's, whose standard error is the executor's: as `semel run` has it."""
-    if place not in _loaded:
-        logs.configure(place.log_format, place.log_level)
+    if reference not in _loaded:
+        logs.configure(reference.log_format, reference.log_level)

@@ -1,24 +1,16 @@
-"""Rows of the source as received messages, messages on their way back to the queue, and those that wait meanwhile.
-
-The rule: wherever a message has to wait, it stays the one that it was: its first key and its first id go with it. Else
-a copy of it would be another message to the ledger.
-"""
+"""Rows of the source as the messages that they were."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.consumer.handler import Handler
-from semel.messages import dead_letter_attributes as letters
-from semel.sqs import Attribute, Entry, Received, limits
+from semel.messages.dead_letter_attributes import restored
+from semel.sqs import Attribute, Received
 
-# A copy that was sent back: the id under which the message first came. Its key is in `semel-key`, as in all copies.
-FIRST_ID: Final = "semel-first-id"
 _TIME: Final = pa.timestamp("us", tz="UTC")
 # What is needed of the source's columns.
 NEEDED: Final = pa.schema(
@@ -35,8 +27,6 @@ NEEDED: Final = pa.schema(
         ("queue", pa.string()),
     ]
 )
-# A message that waits in the checkpoint, until `due` seconds since 1970.
-PARKED: Final = NEEDED.append(pa.field("due", pa.float64()))
 _SYSTEM: Final = {
     "group_id": "MessageGroupId",
     "dedup_id": "MessageDeduplicationId",
@@ -74,58 +64,9 @@ def messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Received]]:
 
 
 def _message(row: dict[str, Any]) -> Received:
-    """A message of a FIFO queue is never a copy of ours, and whatever it says, its id is the one that SQS gave it."""
     for name in ("sent_at", "first_received_at"):
         if row[name] is not None:
             row[name] //= 1_000
     system = {wire: str(row[name]) for name, wire in _SYSTEM.items() if row[name] is not None}
     attributes = {name: Attribute("String", value) for name, value in row["attributes"] or ()}
-    first = None if row["queue"].endswith(".fifo") else attributes.pop(FIRST_ID, None)
-    # Only an id that SQS could have given: the ledger, and a FIFO dead-letter queue, have to take it.
-    id_ = str(first.value) if first is not None and limits.TOKEN.match(str(first.value)) else row["message_id"]
-    return letters.restored(Received(id_, "", row["body"], system, attributes))
-
-
-def parked(waiting: Sequence[tuple[Received, float]], queue: str) -> pa.Table:
-    """Messages with the time until which each has to wait."""
-    rows = []
-    for message, due in waiting:
-        system = message.system
-        row: dict[str, Any] = {name: system.get(wire) for name, wire in _SYSTEM.items()}
-        for name in ("sent_at", "first_received_at"):
-            row[name] = None if row[name] is None else int(row[name]) * 1_000
-        row["receive_count"] = message.receive_count
-        attributes = message.attributes
-        if not all(isinstance(value.value, str) for value in attributes.values()):
-            attributes = letters.as_one(attributes)  # a row has texts only
-        row["attributes"] = [(name, str(value.value)) for name, value in attributes.items()]
-        rows.append(row | {"message_id": message.message_id, "body": message.body, "queue": queue, "due": due})
-    return pa.Table.from_pylist(rows, PARKED)
-
-
-def unparked(table: pa.Table) -> Iterator[tuple[str, Received, float]]:
-    for batch in table.to_batches():
-        for (queue, message), due in zip(messages(batch), batch.column("due").to_pylist(), strict=True):
-            yield queue, message, due
-
-
-def returned(message: Received, handler: Handler, delay: float) -> Entry | None:
-    """The copy of a message that goes back to its Standard queue; None if it is too large to carry its key along."""
-    own = {name: value for name, value in message.attributes.items() if name != letters.CARRIED_KEY}
-    ours = {FIRST_ID: Attribute("String", message.message_id)}
-    if key := key_of(message, handler):
-        ours[letters.CARRIED_KEY] = Attribute("String", key)
-    if len(own) + len(ours) > limits.MAX_MESSAGE_ATTRIBUTES:
-        own = letters.as_one(own)
-    seconds = min(limits.MAX_DELAY, math.ceil(delay))
-    entry = Entry(message.body, own | ours, seconds, message.group, trace=message.trace)
-    return entry if entry.unsendable() is None else None
-
-
-def key_of(message: Received, handler: Handler) -> str:
-    """The key as the lane finds it; "" if it finds none, and the copy is to be judged as the message was."""
-    try:
-        value = message if handler.takes_message else handler.decode(message.body)
-        return handler.key.resolve(message, value).text
-    except Exception:  # noqa: BLE001 - undecodable, without a key, or the user's own function
-        return ""
+    return restored(Received(row["message_id"], "", row["body"], system, attributes))

@@ -1,7 +1,7 @@
-"""A task's rows as the queue of a lane: what is handed out, put back for later, and settled. All of it in memory.
+"""A task's rows as the queue of a consumer: handed out, put back for later, and deleted when done. All in memory.
 
 The rules, which are those of SQS:
-1. A row is handed out until it is settled. Put back for so many seconds, it is handed out again when they are over.
+1. A row is handed out until it is deleted. Put back for so many seconds, it is handed out again when they are over.
 2. FIFO: of a group, rows are handed out in order, and none while one of them is out or waits.
 3. A message that comes twice is one: the second row of an id is dropped, for whatever happens to the first.
 """
@@ -60,7 +60,7 @@ class Line:
                 self._ready.append(row)
                 return
 
-    def settled(self, row: Row) -> None:
+    def deleted(self, row: Row) -> None:
         pass
 
     def take(self, most: int, now: float) -> list[Row]:
@@ -112,7 +112,7 @@ class Groups:
     def show(self, receipt: str) -> None:
         """In a group, one that waits keeps its time: those behind it wait for it."""
 
-    def settled(self, row: Row) -> None:
+    def deleted(self, row: Row) -> None:
         self._returned(*self._group(row))
 
     def _returned(self, name: str, group: _Group) -> None:
@@ -145,7 +145,7 @@ class Groups:
 
 
 class RowQueue:
-    """What a lane takes for its queue. `put` and the methods below it are for the task that fills it.
+    """What a consumer takes for its queue. `put` and the methods below it are for the task that fills it.
 
     `changed` is the condition of the task, for all its queues: it is told of every change.
     """
@@ -165,12 +165,12 @@ class RowQueue:
         self._order: Line | Groups = Groups() if queue.fifo else Line()
         self._known: set[str] = set()
         self._out: dict[str, Row] = {}  # by receipt
-        self._unsettled = 0
+        self._left = 0
         self._closed = False
-        self.wake_at = 0  # the task is told when no more than these are unsettled
+        self.wake_at = 0  # the task is told when no more than these are left to do
         self.duplicates = 0
 
-    # For the lane.
+    # For the consumer.
 
     @property
     def url(self) -> str:
@@ -216,10 +216,10 @@ class RowQueue:
             for receipt in receipts:
                 row = self._out.pop(receipt, None)
                 if row is not None:
-                    self._order.settled(row)
-                    self._unsettled -= 1
+                    self._order.deleted(row)
+                    self._left -= 1
             # A free group concerns a receiver; of the rest, only their end concerns anybody.
-            if self.fifo or not self._out or self._unsettled <= self.wake_at:
+            if self.fifo or not self._out or self._left <= self.wake_at:
                 self._changed.notify_all()
         return [None] * len(receipts)
 
@@ -249,24 +249,23 @@ class RowQueue:
 
     # For the task.
 
-    def put(self, messages: Iterable[tuple[Received, float]]) -> None:
-        """More rows, each with the seconds for which it is not to be handed out."""
-        now = self._monotonic()
+    def put(self, messages: Iterable[Received]) -> None:
+        """More rows."""
         with self._changed:
-            for message, seconds in messages:
+            for message in messages:
                 if message.message_id in self._known:
                     self.duplicates += 1
                     continue
                 place = len(self._known)
                 self._known.add(message.message_id)
                 message.receipt = str(place)
-                self._order.add(Row(place, message, now + seconds if seconds > 0 else 0.0))
-                self._unsettled += 1
+                self._order.add(Row(place, message))
+                self._left += 1
             self._changed.notify_all()
 
     @property
-    def unsettled(self) -> int:
-        return self._unsettled
+    def left(self) -> int:
+        return self._left
 
     @property
     def out(self) -> int:
@@ -276,12 +275,14 @@ class RowQueue:
         with self._changed:
             return self._order.next_due()
 
-    def find_lost(self, in_hand: Mapping[str, Any], after: float) -> int:
-        """Put back what the lane has let go of without a word, `after` seconds ago or more: its claim was lost."""
+    def find_lost(self, in_flight: Mapping[str, Any], after: float) -> int:
+        """Put back what the consumer has let go of without a word, `after` seconds ago or more: its claim was lost."""
         now = self._monotonic()
         with self._changed:
             lost = [
-                row for row in self._out.values() if row.message.message_id not in in_hand and now - row.out_at > after
+                row
+                for row in self._out.values()
+                if row.message.message_id not in in_flight and now - row.out_at > after
             ]
         self.hide((row.message.receipt, after) for row in lost)
         return len(lost)
@@ -290,16 +291,8 @@ class RowQueue:
         """Take all that waits out of the queue, in order, each with the seconds that it still has to wait."""
         with self._changed:
             rows, now = self._order.drain(), self._monotonic()
-            self._unsettled -= len(rows)
+            self._left -= len(rows)
         return iter([(row.message, max(0.0, row.due - now)) for row in rows])
-
-    def restore(self, messages: Iterable[tuple[Received, float]]) -> None:
-        """Put back what `drain` has given."""
-        now = self._monotonic()
-        with self._changed:
-            for message, seconds in messages:
-                self._order.add(Row(int(message.receipt), message, now + seconds))
-                self._unsettled += 1
 
     def close(self) -> None:
         with self._changed:

@@ -1,14 +1,12 @@
-"""One task of a micro-batch: its rows go through the consumer's own lanes, in this process, until each is settled.
+"""One task of a micro-batch: its rows go through the consumer's own stages, in this process, until each is done.
 
 The rules:
-1. What the handlers do is once by the ledger, as on threads: a replayed batch, a retried task and a speculative twin
+1. What the handlers do is once by the ledger, as on threads: a replayed batch, a retried task and a speculative attempt
    find the keys done, or held.
-2. No row is dropped. It is done (the ledger says so, or its dead letter is written), or it waits: for a moment here,
-   for longer outside of the batch, and then it is written down there before the task ends.
-3. A Standard queue's message waits in its own queue, as a copy with the same key. A FIFO queue's would lose its place
-   in its group there: it is `parked`, and what follows it in its group with it. The sink decides where: in its queue,
-   if it has not been deleted there yet, else under the checkpoint.
-4. If the ledger does not answer, nothing is sent back: the task fails, and the batch is run again.
+2. No row is dropped. It is done (the ledger says so, or it was dead-lettered), or it waits: for a moment here, for
+   longer in its queue. It has not been deleted there; the task says until when it is to stay hidden (`returned`).
+3. FIFO: what follows a returned message in its group is returned with it.
+4. If the ledger does not answer, nothing is returned: the task fails, and the batch is run again.
 """
 
 from __future__ import annotations
@@ -27,158 +25,149 @@ from semel.consumer.runtime import Runtime
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerError, LedgerUnavailable
 from semel.spark.sinks.handlers.app_loader import LoadedApp
-from semel.spark.sinks.handlers.messages import returned
 from semel.spark.sinks.handlers.row_queue import RowQueue
-from semel.sqs import Entry, Received, Sent
+from semel.sqs import Received
 from semel.telemetry.metrics import COUNTERS
 
-BACKLOG: Final = 2_000  # messages in memory that are not settled
-AT_ONCE: Final = 200
+BACKLOG: Final = 2_000  # messages in memory that are not done
+CHUNK: Final = 200
 LOST_AFTER: Final = 1.0
 PROBE: Final = "semel/probe"
 TICK: Final = 0.25
 
-Waiting = tuple[Received, float]  # a message, and the time until which it waits, in seconds since 1970
-
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`seconds` that a task waits, in all, for what is to be tried again; `parked`: how many of a task may wait under
-    the checkpoint; `ledger`: seconds that it waits for a ledger that does not answer."""
+    """`seconds` that a task waits, in all, for what is to be tried again; `ledger`: seconds that it waits for a ledger
+    that does not answer."""
 
     seconds: float = 2.0
-    parked: int = 10_000
     ledger: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """By queue: what was counted, and what of a FIFO queue is left to wait, in order."""
+    """`counts`: by queue. `returned`: by message id, when the message is due, in seconds since 1970."""
 
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    parked: dict[str, list[Waiting]] = field(default_factory=dict)
+    returned: dict[str, float] = field(default_factory=dict)
 
 
 class HandlerTask:
-    def __init__(self, loaded: LoadedApp, patience: Patience | None = None) -> None:
-        self._loaded = loaded
+    def __init__(self, app: LoadedApp, patience: Patience | None = None) -> None:
+        self._app = app
         self._patience = Patience() if patience is None else patience
         self._left = self._patience.seconds
         self._changed = threading.Condition()
-        self._work: dict[str, _QueueWork] = {}
-        self._troubled = False  # the ledger does not answer
-        self._troubled_since = time.monotonic()
+        self._queues: dict[str, _QueueWork] = {}
+        self._ledger_is_away = False
+        self._ledger_answered_at = time.monotonic()
 
-    def run(self, rows: Iterable[tuple[str, Received, float]]) -> Outcome:
-        """Work off rows of (queue, message, time before which it is not to be tried)."""
+    def run(self, rows: Iterable[tuple[str, Received]]) -> Outcome:
+        """Work off rows of (queue, message)."""
         rows = iter(rows)
         with ExitStack() as stack:
-            tools = self._loaded.app.tools(stack)
+            tools = self._app.app.tools(stack)
             try:
-                while taken := list(islice(rows, AT_ONCE)):
-                    self._feed(taken, tools)
+                while chunk := list(islice(rows, CHUNK)):
+                    self._feed(chunk, tools)
                     self._work_until(BACKLOG)
                 self._work_until(0)
             finally:
-                errors = [work.close() for work in self._work.values()]
+                errors = [work.close() for work in self._queues.values()]
                 if tools.log is not None:
                     tools.log.flush()
             for error in filter(None, errors):
                 raise error
-        self._loaded.purge()
-        return Outcome(
-            {name: work.counts() for name, work in self._work.items()},
-            {name: work.parked for name, work in self._work.items() if work.parked},
-        )
+        self._app.purge()
+        returned = {id_: due for work in self._queues.values() for id_, due in work.returned.items()}
+        return Outcome({name: work.counts() for name, work in self._queues.items()}, returned)
 
-    def _feed(self, rows: Sequence[tuple[str, Received, float]], tools: Tools) -> None:
-        by_queue: dict[str, list[Waiting]] = {}
-        for name, message, due in rows:
-            by_queue.setdefault(name, []).append((message, due))
+    def _feed(self, rows: Sequence[tuple[str, Received]], tools: Tools) -> None:
+        by_queue: dict[str, list[Received]] = {}
+        for name, message in rows:
+            by_queue.setdefault(name, []).append(message)
         for name, messages in by_queue.items():
-            if name not in self._work:
-                self._work[name] = _QueueWork(self._loaded, name, tools, self._changed)
-            self._work[name].put(messages)
+            if name not in self._queues:
+                self._queues[name] = _QueueWork(self._app, name, tools, self._changed)
+            self._queues[name].put(messages)
 
     def _work_until(self, most: int) -> None:
-        """Until no more than `most` rows are unsettled."""
-        for work in self._work.values():
+        """Until no more than `most` rows are left to do."""
+        for work in self._queues.values():
             work.queue.wake_at = most
-        while sum(work.queue.unsettled for work in self._work.values()) > most:
+        while sum(work.queue.left for work in self._queues.values()) > most:
             self._check()
-            soonest = min(work.soonest() for work in self._work.values())
+            soonest = min(work.soonest() for work in self._queues.values())
             if soonest <= 0:
                 with self._changed:
                     self._changed.wait(TICK)
-                for work in self._work.values():
+                for work in self._queues.values():
                     work.queue.find_lost(work.in_flight, LOST_AFTER)
             elif soonest <= self._left:
                 wait = min(soonest, TICK)
                 self._left -= wait
                 time.sleep(wait)
             else:
-                self._hand_on()
+                self._return_waiting()
 
     def _check(self) -> None:
         """Whether going on makes sense."""
-        for work in self._work.values():
+        for work in self._queues.values():
             if work.runtime.stopping.is_set():
                 raise work.close() or SemelError(f"the handler of {work.queue.name} was stopped")
-        if self._troubled or any(work.runtime.breaker.is_open for work in self._work.values()):
-            self._troubled = not self._ledger_answers()
+        if self._ledger_is_away or any(work.runtime.breaker.is_open for work in self._queues.values()):
+            self._ledger_is_away = not self._ledger_answers()
         now = time.monotonic()
-        if not self._troubled:
-            self._troubled_since = now
-        elif now - self._troubled_since > self._patience.ledger:
+        if not self._ledger_is_away:
+            self._ledger_answered_at = now
+        elif now - self._ledger_answered_at > self._patience.ledger:
             raise LedgerUnavailable(
                 f"the ledger has not answered for {self._patience.ledger:g} s; the batch is run again when it does"
             )
 
     def _ledger_answers(self) -> bool:
         try:
-            self._loaded.ledger.get([PROBE])
+            self._app.ledger.get([PROBE])
         except LedgerError:
             return False
         return True
 
-    def _hand_on(self) -> None:
+    def _return_waiting(self) -> None:
         """All that is left waits for longer than this task does."""
         if not self._ledger_answers():  # that may be why it waits
-            self._troubled = True
+            self._ledger_is_away = True
             time.sleep(TICK)
             return
-        for work in self._work.values():
-            if not (work.park(self._patience.parked) if work.queue.fifo else work.send_back()):
-                self._left = math.inf  # there is no other place for it: it waits here
+        for work in self._queues.values():
+            work.return_waiting()
 
 
 class _QueueWork:
-    """One queue of the task, and the lane that works on its rows."""
+    """One queue of the task, and the consumer that works on its rows."""
 
-    def __init__(self, loaded: LoadedApp, name: str, tools: Tools, changed: threading.Condition) -> None:
-        parts = loaded.parts(name)
+    def __init__(self, app: LoadedApp, name: str, tools: Tools, changed: threading.Condition) -> None:
+        parts = app.parts(name)
         self.queue = RowQueue(parts.queue, parts.attributes, changed)
-        self.setup = loaded.setup(parts, self.queue, tools)
-        self.parked: list[Waiting] = []
-        self._parked_groups: set[str | None] = set()
-        self._sent_back = 0
+        self.setup = app.setup(parts, self.queue, tools)
+        self.returned: dict[str, float] = {}
+        self._groups: dict[str | None, float] = {}  # FIFO groups with a returned message: when the first is due
         self._closed = False
-        self.runtime = Runtime([self.setup], loaded.ledger, loaded.client, tools, drain=loaded.app.drain_limit)
+        self.runtime = Runtime([self.setup], app.ledger, app.client, tools, drain=app.app.drain_limit)
         self.runtime.start()
 
     @property
     def in_flight(self) -> Mapping[str, object]:
         return self.runtime.consumers[0].in_flight.deliveries
 
-    def put(self, messages: Iterable[Waiting]) -> None:
-        now = time.time()
-        fresh = []
-        for message, due in messages:
-            if self._parked_groups and message.group in self._parked_groups:
-                self.parked.append((message, due))
+    def put(self, messages: Iterable[Received]) -> None:
+        rows = []
+        for message in messages:
+            if message.group in self._groups:
+                self._return(message, 0.0)
             else:
-                fresh.append((message, due - now))
-        self.queue.put(fresh)
+                rows.append(message)
+        self.queue.put(rows)
 
     def soonest(self) -> float:
         """Seconds until something can be done; 0: something is being done, infinity: there is nothing left to do."""
@@ -187,36 +176,20 @@ class _QueueWork:
         due = self.queue.next_due()
         return math.inf if due is None else max(0.0, due - time.monotonic())
 
-    def send_back(self) -> bool:
-        """To the queue that they came from, delayed. False: one is left that is too large for that."""
-        waiting = list(self.queue.drain())
-        entries = [returned(message, self.setup.handler, seconds) for message, seconds in waiting]
-        sendable: list[Entry] = [entry for entry in entries if entry is not None]
-        outcomes = self.queue.real.send_many(sendable) if sendable else []
-        for outcome in outcomes:
-            if not isinstance(outcome, Sent):
-                raise SemelError(
-                    f"a message of {self.queue.name} that is to be tried again later could not be sent back: "
-                    f"{outcome.code}: {outcome.message}; the batch is run again"
-                )
-        self._sent_back += len(sendable)
-        self.queue.restore(pair for pair, entry in zip(waiting, entries, strict=True) if entry is None)
-        return len(sendable) == len(entries)
-
-    def park(self, most: int) -> bool:
-        """Leave them to the checkpoint. False: too many are there already."""
-        if len(self.parked) + self.queue.unsettled > most:
-            return False
+    def return_waiting(self) -> None:
         now = time.time()
         for message, seconds in self.queue.drain():
-            self._parked_groups.add(message.group)
-            self.parked.append((message, now + seconds))
-        return True
+            self._return(message, now + seconds)
+
+    def _return(self, message: Received, due: float) -> None:
+        if self.queue.fifo:  # what is behind another in its group is not to be had before that one
+            due = self._groups[message.group] = max(due, self._groups.get(message.group, 0.0))
+        self.returned[message.message_id] = due
 
     def counts(self) -> dict[str, int]:
-        found = {name: getattr(self.setup.metrics, name).count for name in COUNTERS}
-        found |= {"sent_back": self._sent_back, "parked": len(self.parked), "duplicate_rows": self.queue.duplicates}
-        return {name: count for name, count in found.items() if count}
+        counts = {name: getattr(self.setup.metrics, name).count for name in COUNTERS}
+        counts |= {"returned": len(self.returned), "duplicate_rows": self.queue.duplicates}
+        return {name: count for name, count in counts.items() if count}
 
     def close(self) -> BaseException | None:
         """Let what is at work come to its end, and give back what was not begun. The error that stopped it, if any."""
