@@ -118,16 +118,16 @@ def run(given: dict[str, Any], **how: Any) -> None:
 @contextlib.contextmanager
 def observed() -> Iterator[list[dict[str, Any]]]:
     """When each batch was in the table."""
-    from semel.spark.pipeline.runner import _Run
+    from semel.spark.pipeline.query import PipelineQuery
 
     batches: list[dict[str, Any]] = []
-    told = _Run._committed
+    told = PipelineQuery._committed
 
     def committed(self: Any, number: int, began: float, outcomes: Any) -> None:
         batches.append({"at": time.time(), "rows": sum(one.rows for one in outcomes), "number": number})
         told(self, number, began, outcomes)
 
-    _Run._committed = committed  # type: ignore[method-assign]
+    PipelineQuery._committed = committed  # type: ignore[method-assign]
     yield batches
 
 

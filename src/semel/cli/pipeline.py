@@ -29,6 +29,9 @@ examples:
   semel pipeline run orders.toml --available-now --json
   semel pipeline run orders.toml --master spark://master:7077
 
+If SQS, the table, the ledger or the store is away, the pipeline waits, says so,
+and goes on. With --available-now it gives up after 15 minutes.
+
 SIGTERM: the batch in progress is finished, for up to 60 seconds. Ctrl-C: for up
 to 5 seconds. A second one of either ends the pipeline at once. Start it again
 at any time: nothing is lost or doubled.
@@ -40,6 +43,7 @@ exit codes:
   2  wrong usage
   3  stopped within a batch; the next start runs it again
   4  messages came, and every one was rejected: the schema may be wrong
+  5  permission denied: credentials, a policy of a queue, or a role of the table
 
 Java: pip install 'semel[spark]' brings one; JAVA_HOME and PATH come first.
 """
@@ -144,8 +148,8 @@ def run(given: argparse.Namespace) -> int:
         adopt=given.adopt,
     )
     if report.error is not None:
-        raise report.error
-    if report.all_rejected:
+        print(f"semel: {report.error}", file=sys.stderr)
+    elif report.all_rejected:
         print(f"semel: {_all_rejected(report, pipeline)}", file=sys.stderr)
     return report.code
 
