@@ -98,7 +98,7 @@ bench-tests: $(DEV) browser  ## how long both tiers of the tests take, and where
 screenshots: $(DEV) browser  ## every page of the dashboard, light and dark, into docs/images
 	$(BIN)/python bench/screenshots.py
 
-prove-spark: $(DEV)  ## drivers of pipelines killed 20 times at random moments, for every sink; then the audit
+prove-spark: $(DEV)  ## 20 drivers and 20 executors killed at random moments, for every sink; then the audit
 	$(BIN)/python bench/crashes.py
 
 clean:  ## remove what the rules above have made

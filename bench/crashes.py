@@ -1,15 +1,17 @@
 """Pipelines killed at random moments: `make prove-spark`.
 
 For each sink: a broker with faults, a producer that sends some orders twice and some that are none, and
-`semel pipeline run` in a process of its own, killed with SIGKILL 20 times and started again each time. Half of the
-kills come soon after the query runs, wherever it is then; the other half soon after it has committed a batch, so that
-it gets on. Then everything that was sent is compared with what is in the sink. By seed: the moments, the orders and
-the faults are drawn anew from it; what they hit depends on the machine.
+`semel pipeline run` in a process of its own. First its driver is killed with SIGKILL 20 times and started again each
+time. Half of the kills come soon after the query runs, wherever it is then; the other half soon after it has committed
+a batch, so that it gets on. Then, on a standalone cluster with two workers, 20 executors are killed under a driver that
+goes on. After each, everything that was sent is compared with what is in the sink. By seed: the moments, the orders
+and the faults are drawn anew from it; what they hit depends on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -18,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 
@@ -29,13 +31,16 @@ from broker_bench.progress import Progress
 from peer_bench.arguments import names
 from peer_bench.tables import Table, as_markdown, laid_out
 from semel.broker import running
+from spark import cluster as spark_cluster
 from spark import crashing
+from spark.cluster import Cluster
 from spark.crashing import Audit, Driver, Ended, Orders, Sink, Trial
 
 EXAMPLE = """\
 example:
-  python bench/crashes.py                                  all sinks, 20 kills each: some 40 minutes
+  python bench/crashes.py                        all sinks, 20 drivers and 20 executors each
   python bench/crashes.py --sinks parquet,delta --kills 5
+  python bench/crashes.py --victims executors
   python bench/crashes.py --sinks handler --seed 11
 
 exit codes: 0 nothing was lost or doubled; 1 something was, or a driver ended by itself; 2 wrong usage
@@ -45,6 +50,7 @@ ENOUGH = 1_500  # messages in the queue: more are sent when there are fewer
 PER_LIFE = 400  # orders sent before each start, if so
 AGAIN = 0.02  # of orders are sent twice
 SOON = 4.0  # seconds within which a kill follows
+VICTIMS = ("drivers", "executors")
 
 
 @dataclass(frozen=True)
@@ -94,10 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     progress = Progress()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress.expect(len(options.sinks) * (options.kills + 1))
+    progress.expect(len(options.victims) * len(options.sinks) * (options.kills + 1))
     try:
         with opened(progress) as site:
-            outcomes = [prove(CASES[name], options, site) for name in options.sinks]
+            outcomes = [
+                prove(CASES[name], victim, options, site) for victim in options.victims for name in options.sinks
+            ]
     except KeyboardInterrupt:
         progress.say("interrupted; everything is stopped")
         return 130
@@ -107,7 +115,11 @@ def main(arguments: list[str] | None = None) -> int:
     table = table_of(outcomes)
     print("\n".join(head), laid_out(table), *verdict(outcomes), sep="\n\n")
     if options.markdown:
-        text = ["# Drivers killed at random moments", "\n".join(f"- {line}" for line in head), as_markdown(table)]
+        text = [
+            "# Drivers and executors killed at random moments",
+            "\n".join(f"- {line}" for line in head),
+            as_markdown(table),
+        ]
         options.markdown.write_text("\n\n".join([*text, *verdict(outcomes)]) + "\n")
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
@@ -115,12 +127,15 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/crashes.py",
-        description="Kill the drivers of pipelines at random moments, then compare what was sent with what is there.",
+        description="Kill drivers and executors at random moments, then compare what was sent with what is there.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--sinks", type=names(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how often each driver is killed (20)")
+    parser.add_argument(
+        "--victims", type=names(VICTIMS), default=list(VICTIMS), help=f"who is killed: some of {','.join(VICTIMS)}"
+    )
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many of them, for each sink (20)")
     parser.add_argument(
         "--seed", type=int, default=7, metavar="N", help="of the moments, the orders and the faults (7)"
     )
@@ -133,10 +148,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Site:
-    """`java`: options for the drivers' Java. `postgres`: the address of a server, started when first asked for."""
+    """`java`: options for the drivers' Java. `postgres` and `cluster` are started when they are first asked for."""
 
     java: str
     postgres: Callable[[], str]
+    cluster: Callable[[], Cluster]
     progress: Progress
 
 
@@ -150,38 +166,71 @@ def opened(progress: Progress) -> Iterator[Site]:
         def url() -> str:
             return stack.enter_context(postgres.running()).url
 
+        @cache
+        def cluster() -> Cluster:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-crashes-cluster-"))
+            os.environ |= {name: value for name, value in crashing.environment().items() if name.startswith("AWS_")}
+            return stack.enter_context(spark_cluster.running(Path(folder)))
+
         archive = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-crashes-java-")))
         progress.say("Spark is started once in peace, so that it starts faster from then on ...")
-        yield Site(crashing.with_archive(archive), url, progress)
+        yield Site(crashing.with_archive(archive), url, cluster, progress)
 
 
-def prove(case: Case, options: argparse.Namespace, site: Site) -> Outcome:
+def prove(case: Case, victim: str, options: argparse.Namespace, site: Site) -> Outcome:
     """One sink. What is left of it stays on the disk if something is wrong."""
     kills, seed, progress = options.kills, options.seed, site.progress
+    label = f"{case.label}, {victim}"
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="semel-crashes-"))
     with running(faults=FAULTS, fault_seed=seed) as broker:
         orders = Orders(broker, again=AGAIN, seed=seed)
         sink = case.sink(Place(orders, folder, site.postgres))
-        trial = Trial(orders, sink, folder, source=case.source, variables={"SPARK_SUBMIT_OPTS": site.java})
+        trial = trial_for(victim, orders, sink, folder, case, site)
+        kill = drivers if victim == "drivers" else partial(executors, site.cluster)
         died = 0
         try:
-            for died, said in enumerate(lives(trial, Random(seed), kills), 1):
-                progress.step(f"{case.label}: kill {died} of {kills} {said}")
+            for died, said in enumerate(kill(trial, Random(seed), kills), 1):
+                progress.step(f"{label}: kill {died} of {kills} {said}")
             audit, failure = trial.finish(), ""
         except Ended as error:
             audit, failure = crashing.audited(orders, trial.sink), str(error).strip()
-    outcome = Outcome(case.label, died, audit, time.monotonic() - began, failure)
-    text = f"{case.label}: {audit.rows:,} rows, lost {len(audit.lost)}, doubled {len(audit.doubled)}"
+    outcome = Outcome(label, died, audit, time.monotonic() - began, failure)
+    text = f"{label}: {audit.rows:,} rows, lost {len(audit.lost)}, doubled {len(audit.doubled)}"
     progress.step(text, kills + 1 - died)
     if outcome.passed:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        progress.say(f"{case.label}: {failure or audit}; what there is of it is in {folder}")
+        progress.say(f"{label}: {failure or audit}; what there is of it is in {folder}")
     return outcome
 
 
-def lives(trial: Trial, chance: Random, kills: int) -> Iterator[str]:
+def trial_for(victim: str, orders: Orders, sink: Sink, folder: Path, case: Case, site: Site) -> Trial:
+    if victim == "drivers":
+        return Trial(orders, sink, folder, source=case.source, variables={"SPARK_SUBMIT_OPTS": site.java})
+    found = site.cluster()
+    variables = found.environment | {"SPARK_SUBMIT_OPTS": site.java}
+    arguments = ("--master", found.master_url, "--cores", "2")
+    return Trial(orders, sink, folder, source=case.source, variables=variables, arguments=arguments)
+
+
+def executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, kills: int) -> Iterator[str]:
+    """One driver, whose executors are killed at moments by chance; says of each how far the pipeline had got."""
+    with trial.driver() as driver:
+        for _ in range(kills):
+            if trial.orders.left() < ENOUGH:
+                trial.orders.send(PER_LIFE)
+            before = trial.committed()
+            if not crashing.wait_until(lambda before=before: trial.committed() > before, driver):
+                raise Ended(f"nothing happened for {crashing.PATIENCE:.0f} s: {driver.said()}")
+            time.sleep(chance.uniform(0, SOON))
+            crashing.wait_until(lambda: bool(cluster().executors()), driver)
+            cluster().kill_executor(chance.choice(cluster().executors()))
+            yield f"in batch {trial.committed() + 1}, {trial.orders.left():,} messages in the queue"
+        driver.stop()
+
+
+def drivers(trial: Trial, chance: Random, kills: int) -> Iterator[str]:
     """Drivers, each killed at a moment by chance; says of each how far the pipeline had got."""
     for _ in range(kills):
         if trial.orders.left() < ENOUGH:
@@ -204,7 +253,7 @@ def header(kills: int, seed: int) -> list[str]:
     faults = ", ".join(f"{name} {rate:.0%}" for name, rate in FAULTS.items())
     return [
         *(f"{name}: {value}" for name, value in machine.description().items()),
-        f"{kills} kills with SIGKILL for each sink, seed {seed}; visibility {crashing.VISIBILITY} s",
+        f"{kills} kills with SIGKILL for each sink and kind of victim, seed {seed}; visibility {crashing.VISIBILITY} s",
         f"faults of the broker: {faults}; {AGAIN:.0%} of the orders are sent twice",
     ]
 

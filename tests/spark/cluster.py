@@ -84,7 +84,7 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": SMALL_JAVA,
+        "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JAVA} -Dspark.deploy.maxExecutorRetries=-1",
         "SPARK_WORKER_DIR": str(folder / "work"),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(TESTS),
