@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from semel.broker import running
+from semel.spark.segments.storage import open_store
 from spark import cluster, crashing
 from spark.cluster import Cluster
-from spark.crashing import Orders, ParquetFolder, Trial
+from spark.crashing import Driver, Orders, ParquetFolder, Trial
 
 pytestmark = pytest.mark.timeout(600)
 ORDERS: Final = 2_000
@@ -26,6 +31,62 @@ SPECULATION: Final = {
     "spark.speculation.minTaskRuntime": "300ms",
     "spark.speculation.task.duration.threshold": "1s",
 }
+
+# Segments in S3, Spark's own checkpoint on a disk: there is no Hadoop connector for S3 here.
+QUERY: Final = """\
+import signal, sys
+from semel.spark import session
+
+master, endpoint, segments, folder, *settings = sys.argv[1:]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+spark = session("orders", master=master, cores=2, **dict(setting.split("=", 1) for setting in settings))
+options = {"queue": "orders", "key": "$.id", "segments": segments, "endpointUrl": endpoint, "region": "us-east-1"}
+limits = {"visibility": 20, "maxSecondsPerBatch": 3, "maxMessagesPerBatch": 250}
+rows = spark.readStream.format("sqs").options(**options, **limits).load()
+
+
+def write(batch, number):
+    batch.selectExpr("key AS id").write.mode("overwrite").parquet(f"{folder}/table/{number}")
+
+
+query = rows.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint").start()
+while not stopped:
+    query.awaitTermination(1)
+query.stop()
+spark.stop()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFolders:
+    """A folder for each batch: a batch that is written again replaces its own."""
+
+    path: Path
+
+    def toml(self) -> str:
+        raise NotImplementedError
+
+    def ids(self) -> list[str]:
+        return [id_ for folder in self.path.glob("[0-9]*") for id_ in ParquetFolder(folder).ids()]
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    """A real server that speaks S3's protocol, with a bucket named lake."""
+    from botocore.session import Session
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    session = Session()
+    session.set_credentials("test", "test")
+    client: Any = session.create_client("s3", "us-east-1", endpoint_url=endpoint)
+    client.create_bucket(Bucket="lake")
+    yield endpoint
+    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +160,53 @@ def test_twins_that_race_for_a_seal_lose_and_double_nothing(
     assert audit.passed, audit
     assert (tmp_path / "stood-still").exists()
     assert audit.delivered > audit.sent  # the losers of races gave theirs back
+
+
+@contextmanager
+def query_with_segments_in(
+    segments: str, started: Cluster, orders: Orders, folder: Path, endpoint: str, **settings: str
+) -> Iterator[Driver]:
+    script, log = folder / "query.py", folder / "query.log"
+    script.write_text(QUERY)
+    there = {"spark.executorEnv.AWS_ENDPOINT_URL_S3": endpoint} | settings
+    arguments = [f"{name}={value}" for name, value in there.items()]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, script, started.master_url, orders.broker.url, segments, folder, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=crashing.environment(**started.environment, AWS_ENDPOINT_URL_S3=endpoint),
+            start_new_session=True,
+        )
+    driver = Driver(process, log, None)
+    try:
+        yield driver
+    finally:
+        driver.kill()
+
+
+@pytest.mark.slow
+def test_an_executor_killed_during_a_batch_whose_segments_are_in_s3_loses_and_doubles_nothing(
+    spark_cluster: Cluster, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, sealed = tmp_path / "checkpoint" / "commits", tmp_path / "sealed"
+    # A task stands still between its seal and its delete, long enough for an executor to be killed meanwhile.
+    still = f"point=after-seal;group={NOBODY};linger=7;once={sealed};when={commits}/1"
+    with running() as broker:
+        orders, sink = Orders(broker, poison=0.0), BatchFolders(tmp_path / "table")
+        orders.send(ORDERS)
+        settings = {"spark.executorEnv.SEMEL_SPARK_KILL": still}
+        with query_with_segments_in(
+            "s3://lake/segments", spark_cluster, orders, tmp_path, s3_endpoint, **settings
+        ) as driver:
+            assert crashing.wait_until(sealed.exists, driver)
+            killed = spark_cluster.executors()[0]
+            spark_cluster.kill_executor(killed)
+            crashing.wait_until(lambda: not orders.left() and crashing.are_there(orders, sink), driver)
+            driver.stop()
+        audit = crashing.audited(orders, sink)
+    assert audit.passed, audit
+    for name, value in {"AWS_ENDPOINT_URL_S3": s3_endpoint, "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    assert "log.json" in open_store("s3://lake/segments").names()
