@@ -8,8 +8,6 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,105 +16,22 @@ from obstore.store import MemoryStore
 
 from semel.errors import Unavailable
 from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.errors import in_one_line
 from semel.spark.segments.object_store import ObjectStore
 from semel.spark.segments.storage import LocalStore, StorageError, StorageUnavailable, Store, open_store
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.reader import Assignment, Task
-
-Answer = tuple[int, bytes]
-
-
-class Proxy:
-    """Between the store and a real server; `fault` may answer in the server's stead, or lose its answer (None)."""
-
-    def __init__(self, server: str) -> None:
-        self.requests: list[str] = []
-        self.dropped_header = ""
-        self.fault: Callable[[str, Callable[[], Answer]], Answer | None] = lambda _, forward: forward()
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                proxy.requests.append(self.command)
-                answered: dict[str, str] = {}
-
-                def forward() -> Answer:
-                    connection = HTTPConnection(server)
-                    headers = {name: value for name, value in self.headers.items() if name != proxy.dropped_header}
-                    connection.request(self.command, self.path, body, headers)
-                    answer = connection.getresponse()
-                    answered.update(answer.getheaders())
-                    return answer.status, answer.read()
-
-                answer = proxy.fault(self.command, forward)
-                self.close_connection = True
-                if answer is None:
-                    return
-                self.send_response(answer[0])
-                for name in ("ETag", "Last-Modified", "Content-Type"):
-                    if name in answered:
-                        self.send_header(name, answered[name])
-                self.send_header("Content-Length", answered.get("Content-Length", str(len(answer[1]))))
-                self.end_headers()
-                self.wfile.write(answer[1])
-
-            do_GET = do_PUT = do_POST = handle_any
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def error(status: int, code: str) -> Answer:
-    return status, f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as told</Message></Error>".encode()
-
-
-def first(count: int, fault: Callable[[Callable[[], Answer]], Answer | None], method: str = "PUT") -> Any:
-    """The first so many calls of a method have this fault."""
-    left = [count]
-
-    def choose(command: str, forward: Callable[[], Answer]) -> Answer | None:
-        if command == method and left[0]:
-            left[0] -= 1
-            return fault(forward)
-        return forward()
-
-    return choose
-
-
-def losing_the_answer(forward: Callable[[], Answer]) -> None:
-    forward()
+from servers.s3_proxy import Answer, Proxy, error, first, losing_the_answer
+from spark.sinks_support import s3_server
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """A real server that speaks S3's protocol."""
-    from botocore.session import Session
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
-        patch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        client: Any = Session().create_client("s3")
-        client.create_bucket(Bucket="bucket")
-        yield "s3://bucket"
-    server.stop()
+        with s3_server() as url:
+            yield url
 
 
 @pytest.fixture
@@ -470,3 +385,19 @@ def test_spark_gets_its_part_of_a_checkpoint_in_its_own_spelling(
 ) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     assert Checkpoint(url).query == spark_url
+
+
+@pytest.mark.parametrize(
+    ("url", "jar"),
+    [
+        ("s3a://lake/orders", "hadoop-aws"),
+        ("gs://lake/orders", "hadoop-gcp"),
+        ("abfss://box@account.dfs.core.windows.net/orders", "hadoop-azure"),
+    ],
+)
+def test_a_connector_that_spark_does_not_have_is_named(spark: Any, url: str, jar: str) -> None:
+    """Spark keeps its part of a checkpoint in the bucket too, and PySpark comes without connectors."""
+    query = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", url)
+    with pytest.raises(Exception, match="not found") as raised:
+        query.start()
+    assert jar in in_one_line(str(raised.value))
