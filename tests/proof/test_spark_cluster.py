@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from semel.broker import running
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.storage import open_store
 from spark import cluster, crashing
 from spark.cluster import Cluster
-from spark.crashing import Orders, ParquetFolder, Trial
+from spark.crashing import Driver, Orders, ParquetFolder, Trial
+from spark.sinks_support import s3_server
 
 pytestmark = pytest.mark.timeout(600)
 ORDERS: Final = 2_000
@@ -26,6 +34,44 @@ SPECULATION: Final = {
     "spark.speculation.minTaskRuntime": "300ms",
     "spark.speculation.task.duration.threshold": "1s",
 }
+
+# Segments in S3, Spark's own checkpoint on a disk: there is no Hadoop connector for S3 here.
+QUERY: Final = """\
+import signal, sys
+from semel.spark import session
+
+master, endpoint, segments, folder, *settings = sys.argv[1:]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+spark = session("orders", master=master, cores=2, **dict(setting.split("=", 1) for setting in settings))
+options = {"queue": "orders", "key": "$.id", "segments": segments, "endpointUrl": endpoint, "region": "us-east-1"}
+limits = {"visibility": 20, "maxSecondsPerBatch": 3, "maxMessagesPerBatch": 250}
+rows = spark.readStream.format("sqs").options(**options, **limits).load()
+
+
+def write(batch, number):
+    batch.selectExpr("key AS id").write.mode("overwrite").parquet(f"{folder}/table/{number}")
+
+
+query = rows.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint").start()
+while not stopped:
+    query.awaitTermination(1)
+query.stop()
+spark.stop()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFolders:
+    """A folder for each batch: a batch that is written again replaces its own."""
+
+    path: Path
+
+    def toml(self) -> str:
+        raise NotImplementedError
+
+    def ids(self) -> list[str]:
+        return [id_ for folder in self.path.glob("[0-9]*") for id_ in ParquetFolder(folder).ids()]
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +145,49 @@ def test_twins_that_race_for_a_seal_lose_and_double_nothing(
     assert audit.passed, audit
     assert (tmp_path / "stood-still").exists()
     assert audit.delivered > audit.sent  # the losers of races gave theirs back
+
+
+@contextmanager
+def query_with_segments_in(
+    segments: str, started: Cluster, orders: Orders, folder: Path, **settings: str
+) -> Iterator[Driver]:
+    endpoint = os.environ["AWS_ENDPOINT_URL_S3"]
+    script, log = folder / "query.py", folder / "query.log"
+    script.write_text(QUERY)
+    there = {"spark.executorEnv.AWS_ENDPOINT_URL_S3": endpoint} | settings
+    arguments = [f"{name}={value}" for name, value in there.items()]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, script, started.master_url, orders.broker.url, segments, folder, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=crashing.environment(**started.environment, AWS_ENDPOINT_URL_S3=endpoint),
+            start_new_session=True,
+        )
+    driver = Driver(process, log, None)
+    try:
+        yield driver
+    finally:
+        driver.kill()
+
+
+@pytest.mark.slow
+def test_an_executor_killed_during_a_batch_whose_segments_are_in_s3_loses_and_doubles_nothing(
+    spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    commits, sealed = tmp_path / "checkpoint" / "commits", tmp_path / "sealed"
+    # A task stands still between its seal and its delete, long enough for an executor to be killed meanwhile.
+    still = f"point=after-seal;group={NOBODY};linger=7;once={sealed};when={commits}/1"
+    settings = {"spark.executorEnv.SEMEL_SPARK_KILL": still}
+    with running() as broker, s3_server() as bucket:
+        orders, sink = Orders(broker, poison=0.0), BatchFolders(tmp_path / "table")
+        orders.send(ORDERS)
+        with query_with_segments_in(f"{bucket}/log", spark_cluster, orders, tmp_path, **settings) as driver:
+            assert crashing.wait_until(sealed.exists, driver)
+            spark_cluster.kill_executor(spark_cluster.executors()[0])
+            crashing.wait_until(lambda: not orders.left() and crashing.are_there(orders, sink), driver)
+            driver.stop()
+        audit = crashing.audited(orders, sink)
+        assert SegmentLog(open_store(f"{bucket}/log")).committed().through > 2
+    assert audit.passed, audit

@@ -79,9 +79,7 @@ class Checkpoint:
     @property
     def query(self) -> str:
         """Where Spark keeps its part, as Spark wants it named."""
-        if isinstance(self.store, LocalStore):
-            return (self.store.root / QUERY).as_uri()
-        return f"s3a://{self.store.url.partition('://')[2]}/{QUERY}"
+        return f"{self.store.spark_url}/{QUERY}"
 
     def record(self) -> Record | None:
         data = self.store.read(RECORD)
@@ -133,7 +131,7 @@ class Checkpoint:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One driver at a time. In S3 there is no such lock: there the sealed plan of a batch stops the second one."""
+        """One driver at a time. A bucket has no such lock: there the sealed plan of a batch stops the second one."""
         if not isinstance(self.store, LocalStore):
             yield
             return

@@ -33,6 +33,7 @@ from semel.spark.pipeline.config_sections import Notes, Section, nearest
 from semel.spark.pipeline.config_sections import PipelineFileError as PipelineFileError
 from semel.spark.pipeline.config_sinks import SINKS, read_sink
 from semel.spark.pipeline.schema import Constraint, Field, SchemaError, closed, find
+from semel.spark.segments.storage import WHERE
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}\Z")
 _SOURCE: Final = (
@@ -97,8 +98,8 @@ def _pipeline(root: Section, path: Path) -> Pipeline:
     if name and not _NAME.match(name):
         root.wrong("name", "it has up to 80 letters, digits, dots, - and _, and begins with a letter or digit")
     checkpoint = root.place("checkpoint", required="a folder, or s3://…, that keeps the pipeline's progress") or ""
-    if checkpoint and "://" in checkpoint and not re.match(r"(file|s3|s3a)://.", checkpoint):
-        root.wrong("checkpoint", "it is a folder that all executors see, file:///… or s3://bucket/prefix")
+    if checkpoint and "://" in checkpoint and not re.match(r"(file|s3a?|gs|az|abfss?)://.", checkpoint):
+        root.wrong("checkpoint", f"it is {WHERE}")
     source = _source(root.section("source", required='where messages come from, with queues = ["…"]'))
     sink_section = root.section("sink", required=f"where rows go, with type = one of {', '.join(SINKS)}")
     sink = read_sink(sink_section, source, _elsewhere)

@@ -25,6 +25,11 @@ _PYTHON: Final = re.compile(r"^([A-Za-z_][\w.]*): ?", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ?", re.MULTILINE)
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
+_CONNECTOR: Final = (
+    'Spark has no Hadoop connector for {}://, where its part of the checkpoint is; set "spark.jars.packages" = '
+    '"org.apache.hadoop:{}:VERSION" in [spark], with the VERSION of the jar hadoop-client-api that Spark has'
+)
+
 # (what Spark says, what it means and what to do)
 _KNOWN: Final = (
     ("CONCURRENT_STREAM_LOG_UPDATE", "another query is running on the same checkpoint; stop one of the two"),
@@ -35,6 +40,9 @@ _KNOWN: Final = (
         "or max_messages_per_batch lower in [source]",
     ),
     ("No space left on device", "no space is left on the disk of the checkpoint, the table or Spark's temporary files"),
+    ("S3AFileSystem not found", _CONNECTOR.format("s3a", "hadoop-aws")),
+    ("GoogleHadoopFileSystem not found", _CONNECTOR.format("gs", "hadoop-gcp")),
+    ("AzureBlobFileSystem not found", _CONNECTOR.format("abfss", "hadoop-azure")),
 )
 
 

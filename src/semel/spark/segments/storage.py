@@ -1,14 +1,14 @@
 """Where the segment log is kept: a folder on a file system, or a prefix in a bucket.
 
 The rule: `put_if_absent` decides a race. Of all that put the same name, exactly one gets True, and whoever reads the
-name sees that one's bytes, whole. A file system that cannot promise this is refused.
+name sees that one's bytes, whole. A store that cannot promise this is refused.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,6 +19,13 @@ from semel.errors import SemelError, Unavailable
 
 TEMPORARY: Final = ".tmp-"
 PATIENCE: Final = 120.0
+WHERE: Final = (
+    "a folder that all executors see (a path or file://…), s3://bucket/prefix, gs://bucket/prefix or "
+    "abfss://container@account.dfs.core.windows.net/prefix"
+)
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_PASSING: Final = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN)
+_DROPPED: Final = 10  # a folder may be dropped while a file is put into it, but not that often
 
 
 class StorageError(SemelError):
@@ -35,10 +42,14 @@ class Store(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def spark_url(self) -> str:
+        """The address as Spark wants it."""
+
     def put(self, name: str, data: bytes) -> None: ...
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """False: the name was taken. Perhaps by this very call, if an answer was lost and the call repeated."""
+        """False: the name exists. This very call may have made it, if an answer was lost and the call repeated."""
 
     def read(self, name: str) -> bytes | None: ...
 
@@ -46,26 +57,21 @@ class Store(Protocol):
         """The names under a folder, at any depth, in order."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """What is not there counts as deleted."""
+        """A name that is not there counts as deleted."""
 
 
 def open_store(url: str, patience: float = PATIENCE) -> Store:
-    """The store at a path, a file:// address or an s3:// address. Nothing is made before it is used. `patience`: after
-    so many seconds a call that S3 does not answer has failed."""
-    scheme, _, rest = url.partition("://")
-    if scheme == url or scheme == "file":
-        path = unquote(urlsplit(url).path) if rest else url
-        if not path.startswith("/"):
-            path = str(Path(path).resolve())
-        return LocalStore(path)
-    if scheme in ("s3", "s3a", "s3n"):
-        from semel.spark.segments.object_store import S3Store
+    """The store at a path or an address. Nothing is made before it is used. `patience`: a call that an object store
+    does not answer fails after so many seconds."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme == "file":
+        path = unquote(urlsplit(url).path) if separator else url
+        return LocalStore(path if path.startswith("/") else str(Path(path).resolve()))
+    from semel.spark.segments.object_store import SCHEMES, ObjectStore
 
-        return S3Store(rest, patience)
-    raise StorageError(
-        f"{url!r}: a segment log can be kept in a folder that all executors see (a path or file://…) or in S3 "
-        f"(s3://bucket/prefix); {scheme}:// is not known to have an atomic put-if-absent here"
-    )
+    if scheme not in SCHEMES:
+        raise StorageError(f"{url!r}: {scheme}:// is not known to have an atomic put-if-absent. Give {WHERE}")
+    return ObjectStore(url, patience)
 
 
 class LocalStore:
@@ -79,30 +85,15 @@ class LocalStore:
     def url(self) -> str:
         return str(self.root)
 
+    @property
+    def spark_url(self) -> str:
+        return self.root.as_uri()
+
     def put(self, name: str, data: bytes) -> None:
-        temporary = self._written(name, data)
-        os.replace(temporary, self.root / name)
-        self._sync_folders(temporary.parent)
+        self._write(name, data, os.replace)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if (self.root / name).exists():
-            return False
-        temporary = self._written(name, data)
-        try:
-            os.link(temporary, self.root / name)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise StorageError(
-                    f"{self.root} is on a file system without hard links, which decide who seals a segment: "
-                    "keep the segment log on another file system or in S3"
-                ) from error
-            raise self._failed(name, error) from error
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._sync_folders(temporary.parent)
-        return True
+        return not (self.root / name).exists() and self._write(name, data, os.link)
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -113,18 +104,19 @@ class LocalStore:
             raise self._failed(name, error) from error
 
     def names(self, folder: str = "") -> list[str]:
-        found = []
-        for path, _, files in os.walk(self.root / folder):
-            relative = os.path.relpath(path, self.root)
-            prefix = "" if relative == "." else f"{relative}/"
-            found += [prefix + file for file in files if not file.startswith(TEMPORARY)]
-        return sorted(found)
+        found: list[str] = []
+        for path, _, files in os.walk(self.root / folder, onerror=self._not_listed):
+            found += [os.path.join(path, file) for file in files if not file.startswith(TEMPORARY)]
+        return sorted(os.path.relpath(path, self.root) for path in found)
 
     def delete(self, names: Iterable[str]) -> None:
         folders = set()
         for name in names:
             path = self.root / name
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise self._failed(name, error) from error
             folders.add(path.parent)
         for folder in folders - {self.root}:
             for left in folder.glob(f"{TEMPORARY}*"):
@@ -132,42 +124,53 @@ class LocalStore:
             with suppress(OSError):  # somebody has put a file into it
                 folder.rmdir()
 
-    def _written(self, name: str, data: bytes) -> Path:
+    def _write(self, name: str, data: bytes, move: Callable[[Path, Path], None]) -> bool:
+        """False: `move` does not replace, and the name exists."""
         target = self.root / name
         temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
-        try:
-            _make_folder(target.parent)
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except FileNotFoundError:  # its folder was dropped between the two
-            return self._written(name, data)
-        except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise self._failed(name, error) from error
-        return temporary
-
-    def _sync_folders(self, folder: Path) -> None:
-        """This one and those above it, also if another has made them: whether it came to sync them, nobody knows."""
-        while folder != self.root:
+        top = self.root
+        while not top.exists():
+            top = top.parent
+        for left in reversed(range(_DROPPED)):
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _write_file(temporary, data)
+                move(temporary, target)
+                break
+            except OSError as error:
+                if isinstance(error, FileExistsError) and target.exists():
+                    return False
+                if move is os.link and error.errno in _NO_LINKS and error.filename2 is not None:
+                    raise StorageError(
+                        f"{self.root} is on a file system without hard links, which decide who seals a segment: "
+                        "keep the segment log on another file system or in a bucket"
+                    ) from error
+                if not (isinstance(error, FileNotFoundError) and left):  # else: its folder was dropped meanwhile
+                    raise self._failed(name, error) from error
+            finally:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+        # All of them, also if another has made them: whether it came to sync them, nobody knows.
+        for folder in target.parents:
             _sync_folder(folder)
-            folder = folder.parent
-        _sync_folder(folder)
+            if folder == top:
+                break
+        return True
+
+    def _not_listed(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise self._failed("", error) from error
 
     def _failed(self, name: str, error: OSError) -> StorageError:
-        return StorageError(
-            f"{self.root / name}: {error.strerror or error}. All executors need to read and write there."
-        )
+        kind = StorageUnavailable if error.errno in _PASSING else StorageError
+        return kind(f"{self.root / name}: {error.strerror or error}. All executors need to read and write there.")
 
 
-def _make_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        if not folder.parent.exists():
-            _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
+def _write_file(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
