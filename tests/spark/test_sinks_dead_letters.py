@@ -12,7 +12,7 @@ import pytest
 
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
-from semel.spark.sinks.dead_letters import TABLE, RejectQueue, RejectTable, letter_for
+from semel.spark.sinks.dead_letters import TABLE, RejectQueue, RejectTable, dead_letter_entry
 from semel.sqs import Attribute, Client, Queue, Received
 from semel.sqs.limits import MAX_MESSAGE_BYTES
 from spark.sinks_support import NOON, PIPELINE, UTC_TIME, batch, committed, put, put_by_spark, read_parquet, run, write
@@ -227,7 +227,7 @@ def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: Letters
 def test_letters_that_cannot_be_sent_stop_the_batch(dead: Letters, client: Client) -> None:
     sink = dead.driver()
     client.call("SetQueueAttributes", {"QueueUrl": dead.queue.url, "Attributes": {"MaximumMessageSize": "1024"}})
-    with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot become a dead letter in orders-dlq"):
+    with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot be sent to orders-dlq"):
         write(sink, 0, [rejected(message(1, body="x" * 2_000))])
     assert not committed(sink, batch(0))
     dead.queue.drop()
@@ -259,9 +259,9 @@ def test_a_rejected_message_without_its_body_is_an_error_and_not_lost(dead: Lett
 
 def test_a_letter_is_sent_again_under_the_same_dedup_id() -> None:
     row = {"reason": "r", "field": None} | message(1, group_id="g")
-    assert letter_for(row, fifo=True) == letter_for(row, fifo=True)
-    assert letter_for(row, fifo=True).dedup == "m-1"
-    assert letter_for(row, fifo=False).group is None
+    assert dead_letter_entry(row, fifo=True) == dead_letter_entry(row, fifo=True)
+    assert dead_letter_entry(row, fifo=True).dedup == "m-1"
+    assert dead_letter_entry(row, fifo=False).group is None
 
 
 # The table.

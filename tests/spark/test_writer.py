@@ -18,7 +18,6 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError
-from semel.spark.pipeline.config import SqsSpec
 from semel.spark.sinks.contract import Commit, MicroBatch
 from semel.spark.sinks.sqs import QueueSink
 from semel.spark.source import datasource
@@ -372,8 +371,8 @@ def orders(count: int, customer: str = "c") -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, ORDERS)
 
 
-def sink(queue: Queue, folder: Path, **spec: Any) -> QueueSink:
-    made = QueueSink(SqsSpec(queue.name, endpoint_url=queue.client.endpoint, region="us-east-1", **spec), str(folder))
+def sink(queue: Queue, folder: Path, **options: Any) -> QueueSink:
+    made = QueueSink(queue.name, str(folder), endpoint_url=queue.client.endpoint, region="us-east-1", **options)
     made.open(ORDERS)
     return made
 
@@ -447,7 +446,7 @@ def test_rows_that_the_queue_would_refuse_are_told_beforehand(client: Client, tm
     ("queue", "spec", "says"),
     [
         ("out", {"body": "bodi"}, "body names 'bodi'; there are id, customer"),
-        ("out", {"body": "id"}, "is no text"),
+        ("out", {"body": "id"}, "is not a text"),
         ("out.fifo", {}, "is a FIFO queue"),
         ("out", {"attributes": ("id",) * 10}, "nine are possible"),
     ],

@@ -27,7 +27,15 @@ import pyarrow as pa
 from semel.spark import crash_points
 from semel.spark.segments import codec
 from semel.spark.segments.storage import Store, open_store
-from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, checked, is_in, unique
+from semel.spark.sinks.contract import (
+    Commit,
+    MicroBatch,
+    SinkError,
+    Written,
+    already_committed,
+    attempt_name,
+    results_with_rows,
+)
 from semel.spark.sinks.handlers.app_loader import AppReference, loaded
 from semel.spark.sinks.handlers.messages import PARKED, in_order, messages, parked, unparked
 from semel.spark.sinks.handlers.task import HandlerTask, Patience
@@ -108,7 +116,7 @@ class HandlerWriter:
         tables = [parked(waiting, queue) for queue, waiting in kept.items() if waiting]
         if tables:
             table = pa.concat_tables(tables)
-            name = f"{WAITING}/t{task:05d}-{unique(attempt)}"
+            name = f"{WAITING}/t{task:05d}-{attempt_name(attempt)}"
             store.put(name, codec.encode(table, codec.Meta("", attempt, True, 0.0)))
             due = min(first_due(waiting) for waiting in kept.values() if waiting)
             payload["file"] = asdict(File(name, table.num_rows, due))
@@ -178,8 +186,8 @@ class HandlerSink:
         return HandlerWriter(self.place, self._store.url, dict(self.state.files), self._patience, self._returns)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        if not is_in(self.name, self.last(batch.pipeline), batch):
-            checked(batch, written)
+        if not already_committed(self.name, self.last(batch.pipeline), batch):
+            results_with_rows(batch, written)
             self._advance(Commit(batch.number, batch.content), written)
 
     def commit_waiting(self, written: Sequence[Written]) -> None:
