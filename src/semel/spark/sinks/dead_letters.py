@@ -36,7 +36,7 @@ from semel.spark.sinks.table_schema import UTC_TIME
 from semel.spark.writer.sender import client_for
 from semel.sqs import Attribute, Client, Entry, Failure, Queue
 from semel.sqs.client.failures import transient
-from semel.sqs.errors import AccessDenied, ServerFailed, SqsError
+from semel.sqs.errors import ServerFailed, SqsError
 
 _NOT_KEPT: Final = ("dedup_id", "first_received_at", "received_at", "receipt", "fence")
 _MESSAGE: Final = [column for column in COLUMNS if column.name not in _NOT_KEPT]
@@ -142,36 +142,17 @@ class RejectQueue:
         return f"dead-letter queue {self._queue or 'of ' + ', '.join(self._sources)}"
 
     def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - rejects have a schema of their own
-        client = client_for(self._address)
-        try:
-            self._targets = self._find_targets(client)
-        except Unavailable:
-            raise
-        except SqsError as error:
-            raise SinkError(f"{self.name} cannot be used: {error}") from error
+        self._targets = self._find_targets(client_for(self._address))
         last = _last(self._store)
         if last is not None:
             notes = [(name, _NOTE.match(name)) for name in self._store.names(_FOLDER)]
             self._store.delete([name for name, note in notes if note and int(note[1]) <= last.number])
 
     def check(self, schema: pa.Schema | None, pipeline: str | None, *, adopt: bool = False) -> None:  # noqa: ARG002
-        """A source without a dead-letter queue is not reported: the pipeline may be about to create it."""
         client = client_for(self._address)
-        queues = [] if self._queue is None else [client.queue(self._queue)]
-        try:
-            for source in () if self._queue is not None else map(client.queue, self._sources):
-                try:
-                    attributes = source.attributes("RedrivePolicy")
-                except AccessDenied:  # permission to receive does not include permission to read attributes
-                    continue
-                if "RedrivePolicy" in attributes:
-                    queues.append(client.queue(_redrive_target(source, attributes)))
-            for queue in queues:
-                check_sendable(f"dead-letter queue {queue.name}", queue)
-        except Unavailable:
-            raise
-        except SqsError as error:
-            raise SinkError(f"{self.name} cannot be used: {error}") from error
+        for url in set(self._find_targets(client).values()):
+            queue = client.queue(url)
+            check_sendable(f"dead-letter queue {queue.name}", queue)
 
     def check_owner(self, pipeline: str | None) -> None:
         """A queue may have several senders."""
@@ -194,18 +175,27 @@ class RejectQueue:
         pass
 
     def _find_targets(self, client: Client) -> dict[str, str]:
-        """The URL of the dead-letter queue by the source's URL, and by its name if that is the name of one queue."""
-        if self._queue is not None:
-            return {"": client.queue(self._queue).url}
-        sources = [client.queue(source) for source in self._sources]
-        by_url = {
-            source.url: client.queue(_redrive_target(source, source.attributes("RedrivePolicy"))).url
-            for source in sources
-        }
-        names = [url.rpartition("/")[2] for url in by_url]
-        return by_url | {
-            name: target for name, target in zip(names, by_url.values(), strict=True) if names.count(name) == 1
-        }
+        """The URL of the dead-letter queue of each source; under "" that of all."""
+        try:
+            if self._queue is not None:
+                return {"": client.queue(self._queue).url}
+            return by_url_and_name(
+                {
+                    source.url: client.queue(_redrive_target(source, source.attributes("RedrivePolicy"))).url
+                    for source in map(client.queue, self._sources)
+                }
+            )
+        except Unavailable:
+            raise
+        except SqsError as error:
+            raise SinkError(f"{self.name} cannot be used: {error}") from error
+
+
+def by_url_and_name(targets: Mapping[str, str]) -> dict[str, str]:
+    """By the URL of a source, and by its name, unless queues of two accounts have it."""
+    names = [url.rpartition("/")[2] for url in targets]
+    by_name = zip(names, targets.values(), strict=True)
+    return dict(targets) | {name: target for name, target in by_name if names.count(name) == 1}
 
 
 def _last(store: Store) -> Commit | None:
