@@ -66,9 +66,12 @@ def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = Fa
     create the dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
     missing = list(requirements.missing(pipeline))
     findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
-    findings += [*_queues(pipeline, create_dlq), *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
+    queues = list(_queues(pipeline, create_dlq))
+    findings += [*queues, *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
     if not any(isinstance(error, MissingExtra) for error in missing):
-        findings += _tables(pipeline, adopt, create_dlq)
+        known = create_dlq or any(finding.level is Level.PROBLEM for finding in queues)
+        own_dlq = pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE
+        findings += _tables(pipeline, adopt, with_rejects=not (own_dlq and known))
     if with_spark and not missing:
         findings += _conditions(pipeline)
     return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
@@ -230,7 +233,7 @@ def _leads_to_a_field(steps: Sequence[str | int], kind: Type, *, any_as_text: bo
     return inner is not None and _leads_to_a_field(rest, inner, any_as_text=any_as_text)
 
 
-def _tables(pipeline: Pipeline, adopt: bool, create_dlq: bool) -> Iterator[Finding]:
+def _tables(pipeline: Pipeline, adopt: bool, *, with_rejects: bool) -> Iterator[Finding]:
     """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
     from semel.spark.pipeline.rows import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
@@ -239,9 +242,8 @@ def _tables(pipeline: Pipeline, adopt: bool, create_dlq: bool) -> Iterator[Findi
 
     with suppress(SemelError):  # `_history` tells of a record that cannot be read
         former = Checkpoint(pipeline.checkpoint).record()
-        for make, schema in ((sink_of, row_schema(pipeline)), (rejects_of, TABLE)):
-            if make is rejects_of and create_dlq and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
-                continue
+        rejects = [(rejects_of, TABLE)] if with_rejects else []
+        for make, schema in ((sink_of, row_schema(pipeline)), *rejects):
             try:
                 sink = make(pipeline)
                 if isinstance(sink, Checkable):

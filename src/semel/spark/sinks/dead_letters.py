@@ -149,10 +149,10 @@ class RejectQueue:
             self._store.delete([name for name, note in notes if note and int(note[1]) <= last.number])
 
     def check(self, schema: pa.Schema | None, pipeline: str | None, *, adopt: bool = False) -> None:  # noqa: ARG002
-        client = client_for(self._address)
-        for url in set(self._find_targets(client).values()):
-            queue = client.queue(url)
-            check_sendable(f"dead-letter queue {queue.name}", queue)
+        with Client(*self._address) as client:  # less patient than the one that sends
+            for url in sorted(set(self._find_targets(client).values())):
+                queue = client.queue(url)
+                check_sendable(f"dead-letter queue {queue.name}", queue)
 
     def check_owner(self, pipeline: str | None) -> None:
         """A queue may have several senders."""

@@ -34,7 +34,7 @@ from semel.spark.sinks.contract import (
 )
 from semel.spark.writer.encoder import Columns, Outgoing, Rows
 from semel.spark.writer.sender import Sender, client_for
-from semel.sqs import Queue, limits
+from semel.sqs import Client, Queue, limits
 from semel.sqs.errors import AccessDenied, BadRequest, QueueNotFound
 
 THREADS: Final = 4
@@ -166,7 +166,8 @@ class QueueSink:
 
     def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:  # noqa: ARG002
         self._message_columns(schema)
-        check_sendable(self.name, self._queue)
+        with Client(*self._address) as client:  # less patient than the one that sends
+            check_sendable(self.name, client.queue(self._reference))
 
     def check_owner(self, pipeline: str | None) -> None:
         """A queue may have several senders."""

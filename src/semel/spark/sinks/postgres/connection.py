@@ -58,7 +58,7 @@ def failure(sink: str, what: str, error: psycopg.Error) -> SinkError:
     text = _text(error)
     if error.sqlstate is None:
         kind = SinkUnavailable if is_outage(error) else SinkError
-        return kind(f"{sink}: cannot {what}: no connection (check [sink] dsn, and that the server runs): {text}")
+        return kind(f"{sink}: no connection (check [sink] dsn, and that the server runs): {text}")
     if is_outage(error):
         hint = " Free some space there." if isinstance(error, psycopg.errors.DiskFull) else ""
         return SinkUnavailable(
