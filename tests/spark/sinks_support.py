@@ -200,6 +200,26 @@ def s3_options() -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL_S3"], "AWS_ALLOW_HTTP": "true"}
 
 
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """The folder cannot be written to. Root may write everywhere, so it is somebody else for that time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    above = [path for path in folder.parents if not os.stat(path).st_mode & 0o001]  # which pytest keeps to itself
+    modes = {path: os.stat(path).st_mode for path in (folder, *above)}
+    folder.chmod(0o555)
+    for path in above:
+        path.chmod(modes[path] | 0o055)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65534)
+        yield
+    finally:
+        os.seteuid(user)
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
 def files_of(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.parquet"))
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from semel.errors import Unavailable
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
-from semel.spark.sinks.dead_letters import TABLE, RejectQueue, RejectTable, letter_for
+from semel.spark.sinks.dead_letters import TABLE, RejectQueue, RejectTable, by_url_and_name, dead_letter_entry
 from semel.sqs import Attribute, Client, Queue, Received
 from semel.sqs.limits import MAX_MESSAGE_BYTES
 from spark.sinks_support import NOON, PIPELINE, UTC_TIME, batch, committed, put, put_by_spark, read_parquet, run, write
@@ -216,6 +218,41 @@ def test_each_source_has_its_own_dead_letter_queue(dead: Letters, client: Client
     assert [json.loads(one.body)["nr"] for one in other.receive(wait=0)] == [2]
 
 
+def test_the_source_of_a_message_is_known_by_its_url_and_by_its_name(dead: Letters, client: Client) -> None:
+    redrive = {"RedrivePolicy": {"deadLetterTargetArn": dead.queue.arn, "maxReceiveCount": 3}}
+    url = client.create_queue("orders", redrive).url
+    put(dead.driver(sources=[url]), 0, [rejected(message(1), message(2, queue=url))])
+    assert dead.bodies() == [1, 2]
+
+
+def test_a_name_that_queues_of_two_accounts_have_decides_nothing(dead: Letters) -> None:
+    urls = [f"https://sqs.us-east-1.amazonaws.com/{account}/orders" for account in ("111111111111", "222222222222")]
+    targets = by_url_and_name({urls[0]: "dlq-1", urls[1]: "dlq-2", "https://sqs/1/returns": "dlq-3"})
+    assert targets == {urls[0]: "dlq-1", urls[1]: "dlq-2", "https://sqs/1/returns": "dlq-3", "returns": "dlq-3"}
+    writer = replace(dead.driver().writer(batch(0)), targets=targets)
+    with pytest.raises(SinkError, match=r"message m-1 came from queue orders, which is not .* exactly one source"):
+        run(writer, [rejected(message(1))])
+
+
+def test_a_check_finds_a_dead_letter_queue_that_is_missing_and_sends_nothing(dead: Letters, client: Client) -> None:
+    def sink(**options: Any) -> RejectQueue:
+        return RejectQueue(str(dead.checkpoint), endpoint_url=client.endpoint, region="us-east-1", **options)
+
+    sink(queue=dead.queue.name).check(None, None)
+    assert dead.received() == []
+    with pytest.raises(SinkError, match="not-there"):
+        sink(queue="not-there").check(None, None)
+    source = client.create_queue("orders")
+    with pytest.raises(SinkError, match="queue orders has no dead-letter queue"):
+        sink(sources=["orders"]).check(None, None)
+    policy = json.dumps({"deadLetterTargetArn": dead.queue.arn, "maxReceiveCount": 3})
+    client.call("SetQueueAttributes", {"QueueUrl": source.url, "Attributes": {"RedrivePolicy": policy}})
+    sink(sources=["orders"]).check(None, None)
+    dead.queue.drop()
+    with pytest.raises(SinkError, match="orders-dlq"):
+        sink(sources=["orders"]).check(None, None)
+
+
 def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: Letters, client: Client) -> None:
     client.create_queue("orders")
     with pytest.raises(SinkError, match="queue orders has no dead-letter queue"):
@@ -227,7 +264,7 @@ def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: Letters
 def test_letters_that_cannot_be_sent_stop_the_batch(dead: Letters, client: Client) -> None:
     sink = dead.driver()
     client.call("SetQueueAttributes", {"QueueUrl": dead.queue.url, "Attributes": {"MaximumMessageSize": "1024"}})
-    with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot become a dead letter in orders-dlq"):
+    with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot be sent to orders-dlq"):
         write(sink, 0, [rejected(message(1, body="x" * 2_000))])
     assert not committed(sink, batch(0))
     dead.queue.drop()
@@ -259,9 +296,20 @@ def test_a_rejected_message_without_its_body_is_an_error_and_not_lost(dead: Lett
 
 def test_a_letter_is_sent_again_under_the_same_dedup_id() -> None:
     row = {"reason": "r", "field": None} | message(1, group_id="g")
-    assert letter_for(row, fifo=True) == letter_for(row, fifo=True)
-    assert letter_for(row, fifo=True).dedup == "m-1"
-    assert letter_for(row, fifo=False).group is None
+    assert dead_letter_entry(row, fifo=True) == dead_letter_entry(row, fifo=True)
+    assert dead_letter_entry(row, fifo=True).dedup == "m-1"
+    assert dead_letter_entry(row, fifo=False).group is None
+
+
+def test_sqs_that_does_not_answer_is_an_outage(dead: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.spark.writer.sender.PATIENT", 1)
+    away = ("http://127.0.0.1:1", "us-east-1", None)
+    sink = RejectQueue(str(dead.checkpoint), "dlq", endpoint_url=away[0], region=away[1])
+    with pytest.raises(Unavailable):
+        sink.open()
+    writer = replace(dead.driver().writer(batch(0)), address=away, targets={"": "http://127.0.0.1:1/000000000000/dlq"})
+    with pytest.raises(Unavailable):
+        run(writer, [rejected(message(1))])
 
 
 # The table.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import multiprocessing
 import sys
+import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
+from semel.spark import retries
 from semel.spark.sinks import delta
-from semel.spark.sinks.contract import SinkError, Written
+from semel.spark.sinks.contract import SinkError, SinkUnavailable, Written
 from semel.spark.sinks.delta import DeltaSink
-from semel.spark.sinks.delta_files import Stats
+from semel.spark.sinks.delta_statistics import Statistics
 from spark.sinks_support import (
     EVERY_TYPE,
     NOON,
@@ -34,7 +37,10 @@ from spark.sinks_support import (
     files_of,
     orders,
     put,
+    read_only,
     run,
+    s3_options,
+    s3_server,
     write,
 )
 
@@ -215,10 +221,10 @@ def test_no_reader_skips_a_row_by_what_the_log_says(table: Table, folder: Path, 
 
 
 def stats(column: pa.Array, *more: pa.Array) -> dict[str, Any]:
-    gathered = Stats(pa.schema([("c", column.type)]))
-    for _ in gathered.seen(pa.record_batch({"c": part}) for part in (column, *more)):
+    gathered = Statistics(pa.schema([("c", column.type)]))
+    for _ in gathered.observe(pa.record_batch({"c": part}) for part in (column, *more)):
         pass
-    found: dict[str, Any] = orjson.loads(gathered.text())
+    found: dict[str, Any] = orjson.loads(gathered.json())
     return found
 
 
@@ -308,8 +314,7 @@ def test_a_type_that_delta_does_not_have_is_said(table: Table) -> None:
         table.driver(pa.schema([("at", pa.time64("us"))]))
 
 
-def test_a_place_that_cannot_be_written_to_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.spark.sinks.delta._PAUSE", 0.0)
+def test_a_folder_that_cannot_be_written_to_is_said_in_one_line() -> None:
     with pytest.raises(SinkError, match="Delta table /proc/nowhere: cannot open it") as caught:
         DeltaSink("/proc/nowhere").open(ORDERS)
     assert len(str(caught.value).splitlines()) == 1
@@ -324,3 +329,44 @@ def test_without_deltalake_one_line_says_what_to_install(monkeypatch: pytest.Mon
 def test_a_result_travels_as_json() -> None:
     written = Written(1, "x", 2, 3, {"file": "é"})
     assert Written.decode(written.encode()) == written
+
+
+# Outages.
+
+
+def test_a_store_that_does_not_answer_is_an_outage_and_a_missing_bucket_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.spark.retries.SECONDS", 0.0)
+    with s3_server() as url:
+        options = s3_options() | {"max_retries": "0"}
+        sink = DeltaSink(f"{url}/orders", options)
+        sink.open(ORDERS)
+        writer = sink.writer(batch(0))
+        (written,) = write(sink, 0, [orders("a")])
+        with pytest.raises(SinkError, match="NoSuchBucket") as refused:
+            DeltaSink("s3://no-such-bucket/orders", options).open(ORDERS)
+        assert not isinstance(refused.value, Unavailable)
+    actions: list[Callable[[], object]] = [
+        lambda: run(writer, [orders("a")]),
+        lambda: sink.commit(batch(0), [written]),
+        lambda: sink.last(PIPELINE),
+        lambda: DeltaSink(f"{url}/orders", options).open(ORDERS),
+    ]
+    for action in actions:
+        with pytest.raises(SinkUnavailable, match="Connection refused") as away:
+            action()
+        assert isinstance(away.value, Unavailable)
+
+
+def test_a_refused_permission_is_no_outage_and_not_tried_for_long(tmp_path: Path) -> None:
+    with read_only(tmp_path / "data"):
+        started = time.monotonic()
+        with pytest.raises(SinkError, match="ermission denied") as caught:
+            DeltaSink(str(tmp_path / "data" / "orders")).open(ORDERS)
+    assert not isinstance(caught.value, Unavailable)
+    assert time.monotonic() - started < retries.SECONDS
+
+
+def test_credentials_are_not_shown_by_a_writer(folder: Path) -> None:
+    sink = DeltaSink(str(folder), {"AWS_SECRET_ACCESS_KEY": "hidden"})
+    sink.open(ORDERS)
+    assert "hidden" not in repr(sink.writer(batch(0)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +11,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from semel.errors import Unavailable
 from semel.spark import crash_points
-from semel.spark.sinks.contract import SinkError
+from semel.spark.sinks.contract import SinkError, SinkUnavailable
+from semel.spark.sinks.dead_letters import RejectTable
+from semel.spark.sinks.delta import DeltaSink
 from semel.spark.sinks.parquet import ParquetSink
-from spark.sinks_support import ORDERS, Table, batch, committed, files_of, orders, parquet_table, put, run, write
+from semel.spark.sinks.parquet_encoder import file_error
+from spark.sinks_support import (
+    ORDERS,
+    Table,
+    batch,
+    committed,
+    files_of,
+    orders,
+    parquet_table,
+    put,
+    read_only,
+    run,
+    write,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,3 +229,56 @@ def test_the_compression_is_chosen_and_checked(folder: Path) -> None:
 def test_many_small_batches_of_rows_are_one_row_group(table: Table, folder: Path) -> None:
     put(table.driver(), 0, [orders(str(number)) for number in range(100)])
     assert pq.ParquetFile(folder / FIRST).metadata.num_row_groups == 1
+
+
+# Outages, and checks before a run.
+
+
+def test_an_attempt_that_fails_leaves_no_file_behind(table: Table, folder: Path) -> None:
+    writer = table.driver().writer(batch(0))
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield orders("a")
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        writer.write(broken(), 0, "first")
+    assert hidden_in(folder) == []
+
+
+def test_a_full_disk_is_waited_for_and_the_text_says_what_to_do() -> None:
+    with pytest.raises(OSError) as full, open("/dev/full", "wb", 0) as file:
+        file.write(b"x")
+    error = file_error("Parquet table /data/orders", full.value)
+    assert isinstance(error, Unavailable)
+    assert "the disk is full" in str(error)
+    assert "Free some space" in str(error)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN])
+def test_a_network_file_system_that_is_away_is_an_outage(number: int) -> None:
+    assert isinstance(file_error("t", OSError(number, "…")), SinkUnavailable)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOTDIR])
+def test_a_folder_that_refuses_is_no_outage(number: int) -> None:
+    assert not isinstance(file_error("t", OSError(number, "…")), Unavailable)
+
+
+@pytest.mark.parametrize("sink", [ParquetSink, DeltaSink, RejectTable])
+def test_a_check_finds_a_folder_that_cannot_be_written_to_and_makes_nothing(sink: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with read_only(folder):
+        for path in (folder, folder / "orders"):
+            with pytest.raises(SinkError, match=f"no permission to write to the folder {folder}"):
+                sink(str(path)).check(ORDERS, None)
+    sink(str(folder / "orders")).check(ORDERS, None)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_check_finds_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "orders").write_text("")
+    with pytest.raises(SinkError, match="it is a file"):
+        ParquetSink(str(tmp_path / "orders")).check(ORDERS, None)
+    with pytest.raises(SinkError, match="orders is a file"):
+        ParquetSink(str(tmp_path / "orders" / "2024")).check(ORDERS, None)

@@ -13,7 +13,7 @@ import pytest
 
 from ledger.postgres_wire import wire_to
 from semel.spark import crash_points
-from semel.spark.sinks.contract import SinkError
+from semel.spark.sinks.contract import SinkError, SinkUnavailable
 from semel.spark.sinks.postgres.sink import PostgresSink
 from spark.sinks_support import (
     NOON,
@@ -117,7 +117,7 @@ def test_a_server_that_crashes_after_the_copy_loses_staging_and_that_is_noticed(
     written = write(sink, 1, [orders("b")], [orders("c")])
     server.kill()
     server.start()
-    with pytest.raises(SinkError, match="has 0 rows where 2 were written"):
+    with pytest.raises(SinkUnavailable, match="has 0 rows where 2 were written"):
         sink.commit(batch(1), written)
     assert not committed(sink, batch(1))
     put(table.driver(), 1, [orders("b")], [orders("c")])

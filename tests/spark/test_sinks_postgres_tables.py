@@ -164,7 +164,7 @@ def test_a_value_that_cannot_be_copied_is_said_with_its_column(table: Table) -> 
 
 
 def test_a_server_that_is_not_there_is_said_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.spark.sinks.postgres.staging._CONNECT_PAUSE", 0.0)
+    monkeypatch.setattr("semel.spark.retries.SECONDS", 0.0)
     sink = PostgresSink("postgresql://me:secret@127.0.0.1:1/shop", "orders")
     with pytest.raises(SinkError, match="no connection") as caught:
         sink.open(ORDERS)

@@ -61,7 +61,7 @@ def closing() -> Iterator[list[Sink]]:
 
 
 @pytest.mark.parametrize(("column", "kind", "good", "bad", "reason"), CASES, ids=[case[0] for case in CASES])
-def test_a_row_is_a_misfit_if_and_only_if_postgres_refuses_it(
+def test_a_row_is_invalid_if_and_only_if_postgres_refuses_it(
     postgres_server: Server,
     name: str,
     closing: list[Sink],
@@ -88,9 +88,7 @@ def test_a_row_is_a_misfit_if_and_only_if_postgres_refuses_it(
             sink.commit(batch(1), [run(sink.writer(batch(1)), [rows.slice(place, 1)])])
 
 
-def test_a_row_without_the_key_of_an_upsert_is_a_misfit(
-    postgres_server: Server, name: str, closing: list[Sink]
-) -> None:
+def test_a_row_without_the_key_of_an_upsert_is_invalid(postgres_server: Server, name: str, closing: list[Sink]) -> None:
     schema = pa.schema([("id", pa.string()), ("amount", pa.int64())])
     sink = PostgresSink(postgres_server.url, name, "upsert", ["id"])
     closing.append(sink)
@@ -99,7 +97,9 @@ def test_a_row_without_the_key_of_an_upsert_is_a_misfit(
     assert invalid_rows(sink.writer(batch(0)), rows) == [InvalidRow(1, "id", "no value for the key of the upsert")]
 
 
-def test_a_row_with_several_things_wrong_is_one_misfit(postgres_server: Server, name: str, closing: list[Sink]) -> None:
+def test_a_row_with_several_things_wrong_is_one_invalid_row(
+    postgres_server: Server, name: str, closing: list[Sink]
+) -> None:
     sink = PostgresSink(postgres_server.url, name)
     closing.append(sink)
     schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("at", UTC_TIME)])
@@ -110,7 +110,7 @@ def test_a_row_with_several_things_wrong_is_one_misfit(postgres_server: Server, 
     assert [(one.row, one.field) for one in invalid_rows(sink.writer(batch(0)), rows)] == [(0, "b"), (1, "a")]
 
 
-def test_a_sink_that_takes_everything_has_no_misfits(tmp_path: Any) -> None:
+def test_a_sink_that_takes_everything_has_no_invalid_rows(tmp_path: Any) -> None:
     sink = ParquetSink(str(tmp_path))
     sink.open(ORDERS)
     assert invalid_rows(sink.writer(batch(0)), orders("\0")) == []

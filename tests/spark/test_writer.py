@@ -7,6 +7,7 @@ import decimal
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from semel.broker import EmbeddedBroker, running
-from semel.errors import SemelError
-from semel.spark.pipeline.config import SqsSpec
-from semel.spark.sinks.contract import Commit, MicroBatch
-from semel.spark.sinks.sqs import QueueSink
+from semel.errors import SemelError, Unavailable
+from semel.spark.segments.storage import open_store
+from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
+from semel.spark.sinks.sqs import Progress, QueueSink
 from semel.spark.source import datasource
 from semel.spark.writer import datasource as writer_datasource
 from semel.spark.writer.encoder import Columns, Outgoing, Rows, as_json
@@ -372,8 +373,8 @@ def orders(count: int, customer: str = "c") -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, ORDERS)
 
 
-def sink(queue: Queue, folder: Path, **spec: Any) -> QueueSink:
-    made = QueueSink(SqsSpec(queue.name, endpoint_url=queue.client.endpoint, region="us-east-1", **spec), str(folder))
+def sink(queue: Queue, folder: Path, **options: Any) -> QueueSink:
+    made = QueueSink(queue.name, str(folder), endpoint_url=queue.client.endpoint, region="us-east-1", **options)
     made.open(ORDERS)
     return made
 
@@ -443,11 +444,45 @@ def test_rows_that_the_queue_would_refuse_are_told_beforehand(client: Client, tm
     ]
 
 
+def test_sent_ids_are_noted_after_a_second_even_if_they_are_few(tmp_path: Path) -> None:
+    now = 0.0
+    store = open_store(str(tmp_path))
+    progress = Progress(store, 0, 0, lambda: now)
+    rows = Rows(Columns(body="body"), "job", fifo=False)
+    first, second = rows.messages(pa.record_batch({"body": ["a", "b"]}))
+    progress.sent([first])
+    assert store.names() == []
+    now = 1.5
+    progress.sent([second])
+    assert Progress(store, 0, 0).known() == {first.id, second.id}
+
+
+def test_a_queue_that_does_not_answer_is_an_outage_of_the_sink(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.spark.writer.sender.PATIENT", 1)
+    writer = sink(client.create_queue("out"), tmp_path).writer(MicroBatch("p", 0))
+    away = replace(
+        writer, queue="http://127.0.0.1:1/000000000000/out", address=("http://127.0.0.1:1", "us-east-1", None)
+    )
+    with pytest.raises(Unavailable):
+        away.write(iter([pa.RecordBatch.from_pylist([{"id": 1, "customer": "a"}], schema=ORDERS)]), 0, "a")
+
+
+def test_a_check_of_the_sink_sends_nothing_and_finds_a_queue_that_is_missing(client: Client, tmp_path: Path) -> None:
+    queue = client.create_queue("out")
+    sink(queue, tmp_path).check(ORDERS, None)
+    assert queue.receive(wait=0) == []
+    missing = QueueSink("not-there", str(tmp_path), endpoint_url=client.endpoint, region="us-east-1")
+    with pytest.raises(SinkError, match="not-there"):
+        missing.check(ORDERS, None)
+
+
 @pytest.mark.parametrize(
     ("queue", "spec", "says"),
     [
         ("out", {"body": "bodi"}, "body names 'bodi'; there are id, customer"),
-        ("out", {"body": "id"}, "is no text"),
+        ("out", {"body": "id"}, "is not a text"),
         ("out.fifo", {}, "is a FIFO queue"),
         ("out", {"attributes": ("id",) * 10}, "nine are possible"),
     ],

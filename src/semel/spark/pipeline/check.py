@@ -66,9 +66,12 @@ def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = Fa
     create the dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
     missing = list(requirements.missing(pipeline))
     findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
-    findings += [*_queues(pipeline, create_dlq), *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
+    queues = list(_queues(pipeline, create_dlq))
+    findings += [*queues, *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
     if not any(isinstance(error, MissingExtra) for error in missing):
-        findings += _tables(pipeline, adopt)
+        known = create_dlq or any(finding.level is Level.PROBLEM for finding in queues)
+        own_dlq = pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE
+        findings += _tables(pipeline, adopt, with_rejects=not (own_dlq and known))
     if with_spark and not missing:
         findings += _conditions(pipeline)
     return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
@@ -153,39 +156,30 @@ def _queues(pipeline: Pipeline, create_dlq: bool) -> Iterator[Finding]:
                 yield Finding(Level.PROBLEM, f"queue {name}: {error}")
                 continue
             yield from _queue(name, found, pipeline, options)
-            if "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
-                yield _no_dead_letter_queue(name, create_dlq)
-
-
-def _no_dead_letter_queue(name: str, create_dlq: bool) -> Finding:
-    if create_dlq:
-        text = f"queue {name}: its dead-letter queue will be created, with a maxReceiveCount of {RECOMMENDED_RECEIVES}"
-        return Finding(Level.FINE, text)
-    return Finding(
-        Level.PROBLEM,
-        f"queue {name} has no dead-letter queue for what is rejected: run with --create-dlq, give it a RedrivePolicy, "
-        "or set [rejects] queue or table",
-    )
+            if create_dlq and "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
+                yield Finding(
+                    Level.FINE,
+                    f"queue {name}: its dead-letter queue will be created, with a maxReceiveCount of "
+                    f"{RECOMMENDED_RECEIVES}",
+                )
 
 
 def _written_to(pipeline: Pipeline) -> Iterator[Finding]:
-    """The other queues: where rejects and rows go."""
+    """The queues that rejects and rows go to, if their attributes cannot be read; `_tables` tells the rest."""
     source, sink = pipeline.source, pipeline.sink
+    queues = []
     if pipeline.rejects.to is RejectTo.QUEUE and pipeline.rejects.target:
-        yield _is_there(pipeline.rejects.target, (source.endpoint_url, source.region, source.profile))
+        queues.append((pipeline.rejects.target, (source.endpoint_url, source.region, source.profile)))
     if isinstance(sink, SqsSpec):
-        yield _is_there(sink.queue, (sink.endpoint_url, sink.region, sink.profile))
-
-
-def _is_there(name: str, address: tuple[str | None, str | None, str | None]) -> Finding:
-    try:
-        with Client(*address) as client:
-            client.queue(name).attributes("QueueArn")
-    except AccessDenied:  # who may send need not be allowed to look
-        return Finding(Level.WARNING, f"queue {name}: these credentials may not look at it; may they send to it?")
-    except SemelError as error:
-        return Finding(Level.PROBLEM, f"queue {name}: {error}")
-    return Finding(Level.FINE, f"queue {name} is there")
+        queues.append((sink.queue, (sink.endpoint_url, sink.region, sink.profile)))
+    for name, address in queues:
+        try:
+            with Client(*address) as client:
+                client.queue(name).attributes("QueueArn")
+        except AccessDenied:
+            yield Finding(Level.WARNING, f"queue {name}: no permission to read its attributes")
+        except SemelError:
+            pass
 
 
 def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
@@ -239,7 +233,7 @@ def _leads_to_a_field(steps: Sequence[str | int], kind: Type, *, any_as_text: bo
     return inner is not None and _leads_to_a_field(rest, inner, any_as_text=any_as_text)
 
 
-def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
+def _tables(pipeline: Pipeline, adopt: bool, *, with_rejects: bool) -> Iterator[Finding]:
     """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
     from semel.spark.pipeline.rows import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
@@ -248,7 +242,8 @@ def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
 
     with suppress(SemelError):  # `_history` tells of a record that cannot be read
         former = Checkpoint(pipeline.checkpoint).record()
-        for make, schema in ((sink_of, row_schema(pipeline)), (rejects_of, TABLE)):
+        rejects = [(rejects_of, TABLE)] if with_rejects else []
+        for make, schema in ((sink_of, row_schema(pipeline)), *rejects):
             try:
                 sink = make(pipeline)
                 if isinstance(sink, Checkable):

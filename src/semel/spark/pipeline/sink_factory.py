@@ -1,4 +1,4 @@
-"""Sinks from what a pipeline's file says. Each kind is imported when it is wanted: their libraries are extras."""
+"""The sinks of a pipeline, by its file. Each kind is imported when it is used: their libraries are extras."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semel.spark.pipeline.config import (
 )
 from semel.spark.sinks.contract import Sink
 
-PROGRESS: Final = "sink"  # in the checkpoint: what a sink without transactions notes of the batch in hand
+PROGRESS: Final = "sink"  # in the checkpoint: what a sink without transactions records of the current batch
 
 
 def sink_of(pipeline: Pipeline) -> Sink:
@@ -35,31 +35,40 @@ def sink_of(pipeline: Pipeline) -> Sink:
         case SqsSpec() as spec:
             from semel.spark.sinks.sqs import QueueSink
 
-            return QueueSink(spec, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
+            return QueueSink(
+                spec.queue,
+                f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}",
+                body=spec.body,
+                group=spec.group,
+                attributes=spec.attributes,
+                endpoint_url=spec.endpoint_url,
+                region=spec.region,
+                profile=spec.profile,
+            )
         case HandlerSpec() as spec:
             from semel.spark.sinks.handlers.app_loader import AppReference
             from semel.spark.sinks.handlers.sink import HandlerSink
 
             source = pipeline.source
-            place = AppReference.here(
+            app = AppReference.here(
                 spec.app,
                 endpoint_url=source.endpoint_url,
                 region=source.region,
                 profile=source.profile,
                 attempt_log=pipeline.log.attempts,
             )
-            return HandlerSink(place, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
+            return HandlerSink(app, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
         case other:
             assert_never(other)
 
 
 def needs_validation(pipeline: Pipeline) -> bool:
-    """Whether its sink may refuse single rows that parsed well (`RowValidator`): these need their message at hand."""
+    """Whether its sink may refuse single rows that were parsed (`RowValidator`): these need their message, too."""
     return isinstance(pipeline.sink, PostgresSpec | SqsSpec)
 
 
 def traces(pipeline: Pipeline) -> str | None:
-    """The folder of the attempt log that the pipeline writes to. Handlers write theirs as they do on threads."""
+    """The folder of the attempt log that the pipeline writes to. Handlers write their own."""
     return None if isinstance(pipeline.sink, HandlerSpec) else pipeline.log.attempts
 
 

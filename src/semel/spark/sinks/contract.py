@@ -1,8 +1,8 @@
 """The contract of a sink: the driver opens it and commits batches, tasks on the executors write.
 
-The rule: whatever is replayed, retried, run twice at once or woken up late, the rows of a batch are in the table once.
-A task's write alone shows nothing, or the same rows as every other write of that task; `commit` may be called again,
-and with what another run of the batch has written.
+The rule: whatever is replayed, retried, run twice at once or resumed late, the rows of a batch are in the table once.
+A task's write shows nothing yet, or the same rows as every other write of that task. `commit` may be called again, also
+with the results of another run of the batch.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from semel.spark.segments.storage import Store, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Encoded = bytes  # JSON
+Json = bytes
 _HEX_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class SinkError(SemelError):
-    """A sink cannot take rows; the text says which table, why, and the way out."""
+    """A sink cannot take rows, and waiting does not help; the text says which table, why, and the way out."""
 
 
 class SinkUnavailable(SinkError, Unavailable):
-    """The table does not answer: waiting may help."""
+    """The table cannot be written to at the moment: its server or store is away, overloaded or full. Waiting may
+    help."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """`pipeline`: its id, kept in its checkpoint. `number` only grows. `content`: what the batch is made of, known once
-    its tasks have run; another batch under the same number has another one."""
+    """`pipeline`: its id, kept in its checkpoint. `number` only grows. `content` identifies the segments that the batch
+    is made of, once its tasks have run: another batch with the same number has another `content`."""
 
     pipeline: str
     number: int
@@ -48,7 +49,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The last batch of a pipeline that is in a sink."""
+    """The last batch of a pipeline that was committed to a sink."""
 
     number: int
     content: str = ""
@@ -56,7 +57,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one task's write came to. It travels from the executor to the driver; `payload` is the sink's own."""
+    """The result of one task's write, sent from the executor to the driver; `payload` is the sink's own."""
 
     task: int
     attempt: str
@@ -64,11 +65,11 @@ class Written:
     bytes: int
     payload: dict[str, Any] = field(default_factory=dict)
 
-    def encode(self) -> Encoded:
+    def encode(self) -> Json:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, data: Encoded) -> Written:
+    def decode(cls, data: Json) -> Written:
         return cls(**orjson.loads(data))
 
 
@@ -84,25 +85,25 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages to people, such as "Parquet table /data/orders"; no secrets in it."""
+        """For log lines and errors, such as "Parquet table /data/orders"; without secrets."""
 
     def open(self, schema: pa.Schema) -> None:
-        """Once, at the start: make the table, or let it grow; a change that would break it is a `SinkError`."""
+        """Called once, at the start: create the table or add columns. An incompatible change is a `SinkError`."""
 
     def last(self, pipeline: str) -> Commit | None:
-        """The last batch of a pipeline that is in; None if the sink has not heard of it. Also before it is opened."""
+        """The last committed batch of a pipeline, or None. Works before `open`, too."""
 
     def writer(self, batch: MicroBatch) -> Writer: ...
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        """Make what the tasks have written the batch's rows: all of them, once. Idempotent."""
+        """Make the results of the tasks the rows of the batch: all of them, once. Idempotent."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidRow:
-    """A row that the table would refuse, and its whole batch with it."""
+    """A row that the table would refuse, and the whole batch because of it."""
 
     row: int
     field: str
@@ -111,21 +112,21 @@ class InvalidRow:
 
 @runtime_checkable
 class RowValidator(Protocol):
-    """A writer that can tell beforehand which rows its table would refuse."""
+    """A writer that can find the rows that its table would refuse before it writes them."""
 
     def invalid_rows(self, batch: pa.RecordBatch) -> list[InvalidRow]: ...
 
 
 @runtime_checkable
 class Checkable(Protocol):
-    """A sink that can tell beforehand, and without changing anything, why a pipeline must not write to it."""
+    """A sink that can be checked before a run, without changing anything."""
 
     def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
-        """Raises SinkError for what `open` would refuse, and what `check_owner` would unless it is to be adopted."""
+        """Raises SinkError for all that `open` would refuse, for missing permission to write, and, unless the table is
+        to be adopted, for what `check_owner` refuses."""
 
     def check_owner(self, pipeline: str | None) -> None:
-        """Raises ForeignTable if the table is another's: it has rows, and none of them are of the pipeline with this
-        id (None: it has not run yet)."""
+        """Raises ForeignTable if the table has rows, but none of the pipeline with this id (None: it never ran)."""
 
 
 @runtime_checkable
@@ -147,21 +148,21 @@ class ForeignTable(SinkError):
 
     def __init__(self, table: str, found: str) -> None:
         super().__init__(
-            f"{table} is not this pipeline's: {found}. It was not written with this checkpoint, so what is in it and "
-            "comes again would be in it twice. Choose a new and empty place, or the checkpoint that the table was "
-            "written with; to add to this table all the same, run with --adopt"
+            f"{table} is not this pipeline's: {found}. It was not written with this checkpoint, so messages that come "
+            "again would be in it twice. Choose an empty table, or the checkpoint that this one was written with; to "
+            "add to it anyway, run with --adopt"
         )
 
 
-def is_in(table: str, last: Commit | None, batch: MicroBatch) -> bool:
-    """Whether a batch is in already. Other rows under its number are an error, never a reason to leave these out."""
+def already_committed(table: str, last: Commit | None, batch: MicroBatch) -> bool:
+    """Whether a batch is in the table. Another batch with its number is an error, never a reason to skip this one."""
     if last is None or last.number < batch.number:
         return False
     if last.number == batch.number and last.content != batch.content:
         raise SinkError(
-            f"{table} holds another batch {batch.number} ({last.content or 'not known which'}) than the one that is to "
-            f"be written ({batch.content or 'not known which'}); nothing was committed. The checkpoint does not belong "
-            "to this table any more: `semel pipeline reset FILE` goes on from what the log and the table have"
+            f"{table} holds another batch {batch.number} ({last.content or 'unknown content'}) than the one to be "
+            f"written ({batch.content or 'unknown content'}); nothing was committed. The checkpoint no longer belongs "
+            "to this table: `semel pipeline reset FILE` continues from what the log and the table have"
         )
     return True
 
@@ -171,25 +172,25 @@ def invalid_rows(writer: object, batch: pa.RecordBatch) -> list[InvalidRow]:
     return writer.invalid_rows(batch) if isinstance(writer, RowValidator) else []
 
 
-def short(pipeline: str) -> str:
+def pipeline_tag(pipeline: str) -> str:
     """Twelve characters that stand for a pipeline in the names of files and tables."""
     return pipeline[:12] if _HEX_ID.match(pipeline) else hashlib.sha256(pipeline.encode()).hexdigest()[:12]
 
 
-@lru_cache(maxsize=32)
-def store_at(url: str) -> Store:
-    """The store of a folder, one a process: what S3 is reached with takes a third of a second to make."""
-    return open_store(url)
-
-
-def unique(attempt: str) -> str:
-    """A name for one write that no other write has, whatever a caller takes for an attempt."""
+def attempt_name(attempt: str) -> str:
+    """A name for one write that no other write has, also if `attempt` is not unique."""
     return f"{re.sub('[^A-Za-z0-9]', '', attempt)[:12]}{uuid4().hex[:12]}"
 
 
-def checked(batch: MicroBatch, written: Sequence[Written]) -> list[Written]:
-    """What has rows, in the order of the tasks. Two results of one task would be its rows twice."""
-    if len({one.task for one in written}) < len(written):
-        tasks = sorted(one.task for one in written)
+@lru_cache(maxsize=32)
+def store_at(url: str) -> Store:
+    """The store of a folder, one a process: to create an S3 client takes a third of a second."""
+    return open_store(url)
+
+
+def results_with_rows(batch: MicroBatch, written: Sequence[Written]) -> list[Written]:
+    """The results that have rows, by task. Two results of one task are refused: its rows would be there twice."""
+    tasks = sorted(result.task for result in written)
+    if len(set(tasks)) < len(tasks):
         raise SinkError(f"batch {batch.number}: more than one result of the same task: {tasks}; nothing was committed")
-    return sorted((one for one in written if one.rows), key=lambda one: one.task)
+    return sorted((result for result in written if result.rows), key=lambda result: result.task)

@@ -1,16 +1,15 @@
-"""Where messages go that are no rows: a dead-letter queue, or a table. Both are sinks, written in the rows' own tasks.
+"""Where rejected messages go: a dead-letter queue, or a table. Both are sinks, written in the tasks of the rows.
 
-The rule: a rejected message is put aside before its batch is committed. In a table it is there once. In a queue it is
-there once, too, but for one window: a task, or its twin, that ends between sending letters and noting that they were
-sent has its letters sent again; on a FIFO queue SQS drops those within five minutes, and anywhere they carry the same
-`semel-key` and `semel-message-id`.
+The rule: a rejected message is stored before its batch is committed. In a table it is there once. In a queue, too, but
+for one window: messages are sent again if a task dies, or runs twice, between sending them and recording that. A FIFO
+queue drops those within five minutes, and everywhere they have the same `semel-key` and `semel-message-id`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,64 +17,52 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
+from semel.errors import Unavailable
 from semel.messages import dead_letter_attributes as letters
+from semel.spark.segments.codec import COLUMNS
 from semel.spark.segments.storage import Store
-from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, checked, is_in, store_at
+from semel.spark.sinks.contract import (
+    Commit,
+    MicroBatch,
+    SinkError,
+    Written,
+    already_committed,
+    results_with_rows,
+    store_at,
+)
 from semel.spark.sinks.parquet import ParquetSink, ParquetWriter
+from semel.spark.sinks.sqs import Address, check_sendable
 from semel.spark.sinks.table_schema import UTC_TIME
 from semel.spark.writer.sender import client_for
-from semel.sqs import Attribute, Entry, Failure
-from semel.sqs.errors import SqsError
+from semel.sqs import Attribute, Client, Entry, Failure, Queue
+from semel.sqs.client.failures import transient
+from semel.sqs.errors import ServerFailed, SqsError
 
-MESSAGE: Final = (
-    "message_id",
-    "body",
-    "key",
-    "group_id",
-    "sequence_number",
-    "sent_at",
-    "receive_count",
-    "attributes",
-    "queue",
-)
-TABLE: Final = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("body", pa.string()),
-        ("key", pa.string()),
-        ("reason", pa.string()),
-        ("field", pa.string()),
-        ("group_id", pa.string()),
-        ("sequence_number", pa.string()),
-        ("sent_at", UTC_TIME),
-        ("receive_count", pa.int32()),
-        ("attributes", pa.map_(pa.string(), pa.string())),
-        ("queue", pa.string()),
-        ("rejected_at", UTC_TIME),
-    ]
-)
+_NOT_KEPT: Final = ("dedup_id", "first_received_at", "received_at", "receipt", "fence")
+_MESSAGE: Final = [column for column in COLUMNS if column.name not in _NOT_KEPT]
+_REASON: Final = [pa.field("reason", pa.string()), pa.field("field", pa.string())]
+TABLE: Final = pa.schema([*_MESSAGE[:3], *_REASON, *_MESSAGE[3:], ("rejected_at", UTC_TIME)])
+
 _FOLDER: Final = "rejects"
 _COMMITTED: Final = f"{_FOLDER}/committed.json"
-_MARK: Final = re.compile(rf"{_FOLDER}/b(\d+)-t\d+\Z")
-_AT_ONCE: Final = 500  # letters in memory as messages to send
-
-Address = tuple[str | None, str | None, str | None]  # endpoint, region, profile
+_NOTE: Final = re.compile(rf"{_FOLDER}/b(\d+)-t\d+\Z")
+_AT_ONCE: Final = 500  # messages in memory as entries to send
 
 
 def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns `reason`, `field` and those of a message, whether these come as columns or as a struct `message`."""
+    """The columns `reason`, `field` and those of a message, which come as columns or as a struct `message`."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     message = columns.pop("message", None)
     if message is not None:
         columns |= dict(zip([part.name for part in message.type], message.flatten(), strict=True))
     if columns["body"].null_count:
         raise SinkError("a rejected message came without its body; nothing of its batch is committed")
-    names = [name for name in (*MESSAGE, "reason", "field") if name in columns]
+    names = [column.name for column in (*_MESSAGE, *_REASON) if column.name in columns]
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
 
 class RejectTable:
-    """Rejected messages as a folder of Parquet files, as `ParquetSink` keeps it."""
+    """Rejected messages as a folder of Parquet files."""
 
     def __init__(self, path: str, compression: str = "zstd") -> None:
         self._sink = ParquetSink(path, compression, prefix="rejects")
@@ -84,7 +71,7 @@ class RejectTable:
     def name(self) -> str:
         return f"rejects in {self._sink.name}"
 
-    def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - what is rejected always looks the same
+    def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - rejects have a schema of their own
         self._sink.open(TABLE)
 
     def check(self, schema: pa.Schema | None, pipeline: str | None, *, adopt: bool = False) -> None:  # noqa: ARG002
@@ -129,9 +116,9 @@ def _as_table(batch: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
 
 
 class RejectQueue:
-    """Rejected messages as dead letters, as the consumer writes them: body and attributes, and why they are there.
+    """Rejected messages as dead-letter messages like the consumer's: body, attributes, and why they are there.
 
-    `queue`: name, URL or ARN; None: the one that the RedrivePolicy of each of `sources` names. What was sent is noted
+    `queue`: name, URL or ARN; None: the queue in the RedrivePolicy of each of `sources`. What was sent is recorded
     under `<checkpoint>/rejects`.
     """
 
@@ -154,23 +141,21 @@ class RejectQueue:
     def name(self) -> str:
         return f"dead-letter queue {self._queue or 'of ' + ', '.join(self._sources)}"
 
-    def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - what is rejected always looks the same
-        client = client_for(self._address)
-        try:
-            if self._queue is not None:
-                self._targets = {"": client.queue(self._queue).url}
-            else:
-                self._targets = {
-                    queue.name: client.queue(_redrive_target(queue.name, queue.attributes("RedrivePolicy"))).url
-                    for queue in map(client.queue, self._sources)
-                }
-        except SqsError as error:
-            raise SinkError(f"{self.name} cannot be used: {error}") from error
+    def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - rejects have a schema of their own
+        self._targets = self._find_targets(client_for(self._address))
         last = _last(self._store)
-        done = -1 if last is None else last.number
-        left = [name for name in self._store.names(_FOLDER) if (mark := _MARK.match(name)) and int(mark[1]) <= done]
-        if left:
-            self._store.delete(left)
+        if last is not None:
+            notes = [(name, _NOTE.match(name)) for name in self._store.names(_FOLDER)]
+            self._store.delete([name for name, note in notes if note and int(note[1]) <= last.number])
+
+    def check(self, schema: pa.Schema | None, pipeline: str | None, *, adopt: bool = False) -> None:  # noqa: ARG002
+        with Client(*self._address) as client:  # less patient than the one that sends
+            for url in sorted(set(self._find_targets(client).values())):
+                queue = client.queue(url)
+                check_sendable(f"dead-letter queue {queue.name}", queue)
+
+    def check_owner(self, pipeline: str | None) -> None:
+        """A queue may have several senders."""
 
     def last(self, pipeline: str) -> Commit | None:  # noqa: ARG002 - its folder is in the pipeline's checkpoint
         return _last(self._store)
@@ -181,30 +166,53 @@ class RejectQueue:
         return RejectQueueWriter(self.name, self._store.url, batch.number, self._address, self._targets)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        marks = [one.payload["mark"] for one in checked(batch, written)]
-        if marks and not is_in(self.name, self.last(batch.pipeline), batch):
+        notes = [result.payload["note"] for result in results_with_rows(batch, written)]
+        if notes and not already_committed(self.name, self.last(batch.pipeline), batch):
             self._store.put(_COMMITTED, orjson.dumps({"number": batch.number, "content": batch.content}))
-            self._store.delete(marks)
+            self._store.delete(notes)
 
     def close(self) -> None:
         pass
 
+    def _find_targets(self, client: Client) -> dict[str, str]:
+        """The URL of the dead-letter queue of each source; under "" that of all."""
+        try:
+            if self._queue is not None:
+                return {"": client.queue(self._queue).url}
+            return by_url_and_name(
+                {
+                    source.url: client.queue(_redrive_target(source, source.attributes("RedrivePolicy"))).url
+                    for source in map(client.queue, self._sources)
+                }
+            )
+        except Unavailable:
+            raise
+        except SqsError as error:
+            raise SinkError(f"{self.name} cannot be used: {error}") from error
+
+
+def by_url_and_name(targets: Mapping[str, str]) -> dict[str, str]:
+    """By the URL of a source, and by its name, unless queues of two accounts have it."""
+    names = [url.rpartition("/")[2] for url in targets]
+    by_name = zip(names, targets.values(), strict=True)
+    return dict(targets) | {name: target for name, target in by_name if names.count(name) == 1}
+
 
 def _last(store: Store) -> Commit | None:
-    """The last batch that had rejects, and whose rejects were committed."""
+    """The last batch that had rejects and was committed."""
     data = store.read(_COMMITTED)
     if data is None:
         return None
-    found = orjson.loads(data)
-    return Commit(int(found["number"]), found.get("content", ""))
+    note = orjson.loads(data)
+    return Commit(int(note["number"]), note.get("content", ""))
 
 
-def _redrive_target(queue: str, attributes: Mapping[str, str]) -> str:
+def _redrive_target(queue: Queue, attributes: Mapping[str, str]) -> str:
     try:
         target: str = json.loads(attributes["RedrivePolicy"])["deadLetterTargetArn"]
     except (KeyError, ValueError, TypeError):
         raise SinkError(
-            f"queue {queue} has no dead-letter queue for messages that are no rows: run with --create-dlq, give it a "
+            f"queue {queue.name} has no dead-letter queue for rejected messages: run with --create-dlq, give it a "
             "RedrivePolicy, or name a queue or a table under [rejects]"
         ) from None
     return target
@@ -212,7 +220,7 @@ def _redrive_target(queue: str, attributes: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RejectQueueWriter:
-    """`targets`: the URL of the dead-letter queue by the source's name; "" for all."""
+    """`targets`: the URL of the dead-letter queue by the source's URL or name; "" for all."""
 
     sink: str
     folder: str
@@ -221,23 +229,23 @@ class RejectQueueWriter:
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
-        store, mark = store_at(self.folder), f"{_FOLDER}/b{self.number:010}-t{task:04}"
+        store, note = store_at(self.folder), f"{_FOLDER}/b{self.number:010}-t{task:04}"
         known, rows, size = None, 0, 0
         sent: list[str] = []
         for batch in batches:
             if not batch.num_rows:
                 continue
             if known is None and (last := _last(store)) is not None and last.number >= self.number:
-                break  # the batch is over: this is the task of a driver that does not know it
-            known = _marked(store, mark) if known is None else known
+                break  # a late task: another driver has committed the batch
+            known = _noted(store, note) if known is None else known
             new = [row for row in flattened(batch).to_pylist(maps_as_pydicts="lossy") if row["message_id"] not in known]
             for start in range(0, len(new), _AT_ONCE):
                 self._send(new[start : start + _AT_ONCE])
             sent += [row["message_id"] for row in new]
             rows, size = rows + batch.num_rows, size + sum(len(row["body"]) for row in new)
         if sent:
-            store.put(mark, orjson.dumps([*(known or ()), *sent]))
-        return Written(task, attempt, rows, size, {"mark": mark} if rows else {})
+            store.put(note, orjson.dumps([*(known or ()), *sent]))
+        return Written(task, attempt, rows, size, {"note": note} if rows else {})
 
     def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         client = client_for(self.address)
@@ -247,35 +255,44 @@ class RejectQueueWriter:
         for url, group in by_target.items():
             queue = client.queue(url)
             try:
-                outcomes = queue.send_many([letter_for(row, fifo=queue.fifo) for row in group])
+                outcomes = queue.send_many([dead_letter_entry(row, fifo=queue.fifo) for row in group])
+            except Unavailable:
+                raise
             except SqsError as error:
-                raise SinkError(f"{self.sink}: dead letters cannot be sent to {queue.name}: {error}") from error
+                raise SinkError(f"{self.sink}: cannot send rejected messages to {queue.name}: {error}") from error
             for row, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, Failure):
-                    raise SinkError(
-                        f"{self.sink}: message {row['message_id']} of {row['queue']} ({row['reason']}) cannot become a "
-                        f"dead letter in {queue.name}: {outcome.message}. Nothing of its batch is committed"
-                    )
+                    raise self._failure(row, queue, outcome)
+
+    def _failure(self, row: Mapping[str, Any], queue: Queue, outcome: Failure) -> Exception:
+        text = (
+            f"{self.sink}: message {row['message_id']} of {row['queue']} ({row['reason']}) cannot be sent to "
+            f"{queue.name}: {outcome.message}. Nothing of its batch is committed"
+        )
+        if transient(outcome.code, sender_fault=outcome.sender_fault):
+            return ServerFailed(text, code=outcome.code, operation="SendMessageBatch", queue=queue.name)
+        return SinkError(text)
 
     def _target(self, row: Mapping[str, Any]) -> str:
-        found = self.targets.get(row["queue"] or "") or self.targets.get("")
-        if found is None:
+        target = self.targets.get(row["queue"] or "") or self.targets.get("")
+        if target is None:
             raise SinkError(
-                f"{self.sink}: a message came from queue {row['queue']}, which is no source of the pipeline"
+                f"{self.sink}: message {row['message_id']} came from queue {row['queue']}, which is not the name or "
+                "the URL of exactly one source: name a queue or a table under [rejects]"
             )
-        return found
+        return target
 
 
-def _marked(store: Store, mark: str) -> set[str]:
-    data = store.read(mark)
+def _noted(store: Store, note: str) -> set[str]:
+    data = store.read(note)
     return set() if data is None else set(orjson.loads(data))
 
 
-def letter_for(row: Mapping[str, Any], *, fifo: bool) -> Entry:
-    """The dead letter of a rejected message. It is always small enough to be sent."""
+def dead_letter_entry(row: Mapping[str, Any], *, fifo: bool) -> Entry:
+    """The dead-letter message of a rejected message. It is always small enough to be sent."""
     reason, _, error = row["reason"].partition(": ")
     about = error or row["reason"]
-    # An id is carried as what it is: as a key it would come before a business key's rule when the message is sent back.
+    # An id is not carried as a key: as a key it would come before a business key's rule when the message is redriven.
     ids = (row["message_id"], (row.get("attributes") or {}).get(letters.MESSAGE_ID))
     letter = letters.Letter(
         key="" if row["key"] in ids else row["key"] or "",
@@ -286,18 +303,14 @@ def letter_for(row: Mapping[str, Any], *, fifo: bool) -> Entry:
         queue=row["queue"] or "",
     )
     own = {name: Attribute("String", value) for name, value in (row.get("attributes") or {}).items()}
-    entry = _entry(row, letters.attributes(letter, own, len(row["body"].encode())), fifo=fifo)
-    # Attributes that were bytes are longer as text. What the message says counts for more than they do.
-    for fewer in _fewer(letter, row):
+    size = len(row["body"].encode())
+    entry = _entry(row, letters.attributes(letter, own, size), fifo=fifo)
+    # Attributes that were bytes are longer as text. The body counts for more than they do.
+    for fewer in (letters.attributes(letter, {}, size), {}):
         if entry.unsendable() is None:
             break
         entry = _entry(row, fewer, fifo=fifo)
     return entry
-
-
-def _fewer(letter: letters.Letter, row: Mapping[str, Any]) -> Iterable[Mapping[str, Attribute]]:
-    yield letters.attributes(letter, {}, len(row["body"].encode()))
-    yield {}
 
 
 def _entry(row: Mapping[str, Any], attributes: Mapping[str, Attribute], *, fifo: bool) -> Entry:

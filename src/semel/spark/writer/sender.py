@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 from semel.spark.writer.encoder import Outgoing
 from semel.sqs import Client, Failure, Queue, limits
 from semel.sqs.client.failures import transient
-from semel.sqs.errors import BadRequest, QueueNotFound, SqsError
+from semel.sqs.errors import BadRequest, QueueNotFound, ServerFailed, SqsError
 
 PATIENT: Final = 8  # attempts of a call; throttled to the end, they take half a minute
 WAITING: Final = 2  # calls that wait for a thread
@@ -125,6 +125,8 @@ class Sender:
                 raise
             self._one_by_one(part, error)
             return
+        except Unavailable:
+            raise
         except SqsError as error:
             raise SendError(f"{len(part)} messages could not be sent to {self._queue.name}: {error}") from error
         well, lost = [], None
@@ -138,7 +140,12 @@ class Sender:
         with self._telling:
             self._sent(well)
         if lost is not None:
-            raise SendError(f"{self._queue.name} did not take a message, again and again: {lost.code}: {lost.message}")
+            raise ServerFailed(
+                f"{self._queue.name} did not take a message, again and again: {lost.code}: {lost.message}",
+                code=lost.code,
+                operation="SendMessageBatch",
+                queue=self._queue.name,
+            )
 
     def _one_by_one(self, part: list[Outgoing], error: BadRequest) -> None:
         """The call was refused as a whole: find out for whose sake."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from semel.spark import crash_points
 from semel.spark.segments.storage import open_store
-from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, checked, is_in
+from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, already_committed, results_with_rows
 from semel.spark.sinks.handlers.app_loader import AppReference, configure_logs, loaded
 from semel.spark.sinks.handlers.messages import NEEDED, in_order, messages
 from semel.spark.sinks.handlers.task import HandlerTask, Patience
@@ -121,9 +121,9 @@ class HandlerSink:
         return HandlerWriter(self.app, self._patience)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        if is_in(self.name, self.last(batch.pipeline), batch):
+        if already_committed(self.name, self.last(batch.pipeline), batch):
             return
-        checked(batch, written)
+        results_with_rows(batch, written)
         returned = {id_: due for part in written for id_, due in part.payload["returned"].items()}
         state = State(self.state.version + 1, batch.number, batch.content, returned)
         if not self._put(state):

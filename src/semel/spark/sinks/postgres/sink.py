@@ -1,12 +1,11 @@
-"""A PostgreSQL table: executors COPY into a staging table, one transaction on the driver merges it and notes the batch.
+"""A PostgreSQL table: executors COPY into a staging table, one transaction on the driver merges it.
 
-The rule: the rows of a batch and the note that it is in (`semel_batches`) are one transaction. Whoever comes second
-with a batch, however late, finds the note and changes nothing.
+The rule: the rows of a batch and its record in `semel_batches` are one transaction. Whoever comes second with a batch,
+however late, finds the record and changes nothing.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -17,45 +16,58 @@ import pyarrow as pa
 from psycopg import conninfo, sql
 
 from semel.spark import crash_points
-from semel.spark.sinks.contract import Commit, ForeignTable, MicroBatch, SinkError, Written, checked, is_in, short
-from semel.spark.sinks.postgres.staging import ATTEMPT, PLACE, PostgresWriter, connect, refused
-from semel.spark.sinks.postgres.table import Connection, Table, definition, find, prepared
+from semel.spark.retries import retry
+from semel.spark.sinks.contract import (
+    Commit,
+    ForeignTable,
+    MicroBatch,
+    SinkError,
+    SinkUnavailable,
+    Written,
+    already_committed,
+    pipeline_tag,
+    results_with_rows,
+)
+from semel.spark.sinks.postgres.connection import READ_ONLY_ROLE, Connection, connect, failure, is_outage
+from semel.spark.sinks.postgres.staging import ATTEMPT, POSITION, PostgresWriter
+from semel.spark.sinks.postgres.table import Table, column_definition, find_table, prepare_table
 from semel.spark.sinks.postgres.upsert import upsert
 from semel.spark.sinks.table_schema import storable
 
 T = TypeVar("T")
 
 BATCHES: Final = "semel_batches"
-# A row a pipeline and table. `number` is that of its last batch: the numbers of batches only grow.
+# One row for each pipeline and table. `number` is that of its last batch: the numbers of batches only grow.
 CREATE_BATCHES: Final = """
 CREATE TABLE IF NOT EXISTS {batches} (
     pipeline text, table_name text, number bigint NOT NULL, rows bigint NOT NULL, at timestamptz NOT NULL,
     content text NOT NULL DEFAULT '', PRIMARY KEY (pipeline, table_name))
 """
-WRITERS: Final = "SELECT pipeline FROM {batches} WHERE table_name = %s"
+PIPELINES: Final = "SELECT pipeline FROM {batches} WHERE table_name = %s"
 LAST: Final = "SELECT number, content FROM {batches} WHERE pipeline = %s AND table_name = %s"
-# Waits for another transaction that notes the same; gives nothing if the batch is in.
-NOTE: Final = """
+# Waits for another transaction that records the same; returns nothing if the batch was committed before.
+RECORD: Final = """
 INSERT INTO {batches} AS b VALUES (%(pipeline)s, %(table)s, %(number)s, %(rows)s, now(), %(content)s)
 ON CONFLICT (pipeline, table_name)
 DO UPDATE SET number = excluded.number, rows = b.rows + excluded.rows, at = excluded.at, content = excluded.content
 WHERE b.number < excluded.number
 RETURNING number
 """
-# A commit that the server may forget would be a batch that is lost: Spark takes it for done.
+# A commit that the server may forget would be a lost batch: Spark takes it for done.
 DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
 """
-# Lost with a crash of the server, which is noticed: it costs half of what a logged table does.
+# A crash of the server empties it, which is noticed: it costs half of what a logged table does.
 STAGING: Final = """
 CREATE UNLOGGED TABLE IF NOT EXISTS {staging} ({columns}) WITH (autovacuum_enabled = false)
 """
-# Without parameters, for then a percent sign in the name of a column is nothing special.
-COUNT: Final = "SELECT {attempt}, count(*) FROM {staging} WHERE {attempt} = ANY({counted}) GROUP BY 1"
+# Without parameters, so that a percent sign in the name of a column is nothing special.
+COUNT: Final = "SELECT {attempt}, count(*) FROM {staging} WHERE {attempt} = ANY({attempts}) GROUP BY 1"
 APPEND: Final = """
-INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {attempt} = ANY({counted}) ORDER BY {place}
+INSERT INTO {table} ({columns})
+SELECT {columns} FROM {staging} WHERE {attempt} = ANY({attempts}) ORDER BY {position}
 """
-STAGED: Final = """
+STAGING_TABLES: Final = """
 SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND starts_with(c.relname::text, %s) AND c.relkind = 'r'
 """
@@ -68,16 +80,14 @@ ADD_CONTENT: Final = "ALTER TABLE {batches} ADD COLUMN IF NOT EXISTS content tex
 EXISTS: Final = """
 SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
 """
-_TRIES: Final = 5
-_PAUSE: Final = 0.2  # seconds, doubled from try to try
 
 
 class PostgresSink:
-    """`dsn`: a URL or a libpq connection string. `table`: `name` or `schema.name`, made if it is not there.
+    """`dsn`: a URL or a libpq connection string. `table`: `name` or `schema.name`; it is created if it does not exist.
 
-    `mode="upsert"` by the columns of `key`: a row replaces the one of its key if it is not older, by `_sequence_number`
-    or else `_sent_at` where rows have these columns, else by the order in which they came. `staging_schema` is where
-    the staging tables and `semel_batches` are; by default the schema of the table.
+    `mode="upsert"` by the columns of `key`: a row replaces the one with its key unless that is newer, by
+    `_sequence_number` or else `_sent_at` if rows have these columns, else by the order in which they came.
+    `staging_schema` is the schema of the staging tables and of `semel_batches`; by default that of the table.
     """
 
     def __init__(
@@ -92,11 +102,11 @@ class PostgresSink:
         if mode not in ("append", "upsert"):
             raise SinkError(f"PostgreSQL table {table}: mode {mode!r} is not known; it is append or upsert")
         if (mode == "upsert") != bool(key):
-            what = "upsert needs a key: the columns that tell rows apart" if mode == "upsert" else "append has no key"
+            what = "upsert needs a key: the columns that identify a row" if mode == "upsert" else "append has no key"
             raise SinkError(f"PostgreSQL table {table}: {what}")
-        self._dsn, self._named, self._key = dsn, table, tuple(key)
+        self._dsn, self._table_name, self._key = dsn, table, tuple(key)
         self._staging_schema = staging_schema
-        self._run = uuid4().hex[:8]  # a driver that still runs has staging tables of its own
+        self._run = uuid4().hex[:8]  # another driver that still runs has staging tables of its own
         self._schema: pa.Schema | None = None
         self._table: Table | None = None
         self._connection: Connection | None = None
@@ -104,76 +114,48 @@ class PostgresSink:
     @property
     def name(self) -> str:
         with suppress(psycopg.Error):
-            found = conninfo.conninfo_to_dict(self._dsn)
-            where = " on ".join(str(found[part]) for part in ("dbname", "host") if found.get(part))
-            return f"PostgreSQL table {self._named}{f' ({where})' if where else ''}"
-        return f"PostgreSQL table {self._named}"
+            parts = conninfo.conninfo_to_dict(self._dsn)
+            where = " on ".join(str(parts[part]) for part in ("dbname", "host") if parts.get(part))
+            return f"PostgreSQL table {self._table_name}{f' ({where})' if where else ''}"
+        return f"PostgreSQL table {self._table_name}"
 
     def open(self, schema: pa.Schema) -> None:
-        wanted = self._wanted(schema)
+        wanted = self._storable(schema)
         try:
-            self._table = self._persistently("to be opened", lambda: self._opened(wanted))
+            self._table = self._retry("open the table", lambda: self._open(wanted))
         except BaseException:
             self.close()
             raise
         self._schema = wanted
 
     def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
-        wanted = self._wanted(schema)
+        wanted = self._storable(schema)
         try:
-            self._connection = connect(self._dsn, self.name, autocommit=True, tries=1)
-            self._persistently("to be opened", lambda: self._checked(wanted))
+            self._retry("take rows", lambda: self._rehearse(wanted), seconds=0)
             if not adopt:
                 self.check_owner(pipeline)
         finally:
             self.close()
 
-    def _checked(self, wanted: pa.Schema) -> None:
-        connection = self._connected()
-        with connection.transaction(force_rollback=True):  # so that nothing is changed
-            connection.execute("SET LOCAL lock_timeout = '2s'")
-            prepared(connection, self._named, wanted, self._key)
-
     def check_owner(self, pipeline: str | None) -> None:
-        """An existing table is the user's, and rows in it are no reason to refuse it; another pipeline's are."""
-        found = self._persistently("to be read", self._writers)
-        if found and pipeline not in found:
-            raise ForeignTable(self.name, f"another one has written to it ({BATCHES} has pipeline {found[0]})")
-
-    def _writers(self) -> list[str]:
-        found = self._batches()
-        if found is None:
-            return []
-        batches, table = found
-        writers = sql.SQL(WRITERS).format(batches=sql.Identifier(batches, BATCHES))
-        return [row[0] for row in self._connected().execute(writers, (table,)).fetchall()]
-
-    def _wanted(self, schema: pa.Schema) -> pa.Schema:
-        wanted = storable(schema)
-        missing = [column for column in self._key if column not in wanted.names]
-        if missing:
-            raise SinkError(f"{self.name}: the key names {', '.join(missing)}, and the rows have {wanted.names} only")
-        return wanted
+        """An existing table is the user's, and rows in it are no reason to refuse it; another pipeline's rows are."""
+        pipelines = self._retry(f"read {BATCHES}", self._pipelines)
+        if pipelines and pipeline not in pipelines:
+            raise ForeignTable(self.name, f"another one has written to it ({BATCHES} has pipeline {pipelines[0]})")
 
     def last(self, pipeline: str) -> Commit | None:
-        return self._persistently("to be read", lambda: self._last(pipeline))
+        return self._retry(f"read {BATCHES}", lambda: self._last(pipeline))
 
     def writer(self, batch: MicroBatch) -> PostgresWriter:
-        table, schema = self._opened_table()
+        table, schema = self._opened()
         staging = self._staging(batch)
-        columns = [
-            sql.SQL("{} text NOT NULL").format(sql.Identifier(ATTEMPT)),
-            sql.SQL("{} bigint NOT NULL").format(sql.Identifier(PLACE)),
-            *map(definition, table.columns),
-        ]
-        statement = sql.SQL(STAGING).format(staging=sql.Identifier(*staging), columns=sql.SQL(", ").join(columns))
-        self._persistently("a staging table", lambda: self._connected().execute(statement))
+        self._retry("create a staging table", lambda: _create_staging(self._connected(), staging, table))
         return PostgresWriter(self._dsn, self.name, table, staging, schema, self._key)
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        winners = checked(batch, written)
-        # If the connection is lost while it commits, the next try finds the note, or finds out that it is not there.
-        self._persistently(f"batch {batch.number}", lambda: self._merged(batch, winners))
+        results = results_with_rows(batch, written)
+        # If the connection is lost during COMMIT, the next try finds the record, or finds that there is none.
+        self._retry(f"commit batch {batch.number}", lambda: self._commit(batch, results))
         self._drop_staging(batch)
 
     def close(self) -> None:
@@ -181,87 +163,116 @@ class PostgresSink:
         if connection is not None:
             connection.close()
 
-    def _opened(self, rows: pa.Schema) -> Table:
+    def _storable(self, schema: pa.Schema) -> pa.Schema:
+        wanted = storable(schema)
+        missing = [column for column in self._key if column not in wanted.names]
+        if missing:
+            raise SinkError(f"{self.name}: the key names {', '.join(missing)}; the rows have {', '.join(wanted.names)}")
+        return wanted
+
+    def _open(self, rows: pa.Schema) -> Table:
         connection = self._connected()
         with connection.transaction():
-            table = prepared(connection, self._named, rows, self._key)
-            self._staging_schema = self._staging_schema or table.schema
-            if connection.execute(EXISTS, (self._staging_schema, BATCHES)).fetchone() is None:
-                connection.execute(self._formatted(CREATE_BATCHES))
-            elif connection.execute(HAS_CONTENT, (self._staging_schema, BATCHES)).fetchone() is None:
-                connection.execute(self._formatted(ADD_CONTENT))
+            return self._prepare(connection, rows)
+
+    def _prepare(self, connection: Connection, rows: pa.Schema) -> Table:
+        table = prepare_table(connection, self._table_name, rows, self._key)
+        schema = self._internal_schema(table)
+        if connection.execute(EXISTS, (schema, BATCHES)).fetchone() is None:
+            connection.execute(_on_batches(CREATE_BATCHES, schema))
+        elif connection.execute(HAS_CONTENT, (schema, BATCHES)).fetchone() is None:
+            connection.execute(_on_batches(ADD_CONTENT, schema))
         return table
 
+    def _rehearse(self, rows: pa.Schema) -> None:
+        """Open the table and commit a batch without rows, with all permissions that it takes; then roll back."""
+        connection = self._connected()
+        with connection.transaction(force_rollback=True):
+            connection.execute("SET LOCAL lock_timeout = '2s'")
+            table = self._prepare(connection, rows)
+            schema = self._internal_schema(table)
+            staging = schema, f"semel_staging_check_{self._run}"
+            _create_staging(connection, staging, table)
+            self._record(connection, MicroBatch(f"check-{self._run}", 0), table, 0)
+            connection.execute(self._merge_statement(_merge_parts(table, staging, []), rows))
+
+    def _pipelines(self) -> list[str]:
+        """The pipelines that have written to the table."""
+        found = self._find_batches()
+        if found is None:
+            return []
+        schema, table = found
+        rows = self._connected().execute(_on_batches(PIPELINES, schema), (table,)).fetchall()
+        return [pipeline for (pipeline,) in rows]
+
     def _last(self, pipeline: str) -> Commit | None:
-        connection, found = self._connected(), self._batches()
+        found = self._find_batches()
         if found is None:
             return None
-        batches, table = found
-        if connection.execute(HAS_CONTENT, (batches, BATCHES)).fetchone() is None:
-            return None  # an earlier version's, which nothing can be proved by
-        last = sql.SQL(LAST).format(batches=sql.Identifier(batches, BATCHES))
-        row = connection.execute(last, (pipeline, table)).fetchone()
+        schema, table = found
+        if self._connected().execute(HAS_CONTENT, (schema, BATCHES)).fetchone() is None:
+            return None  # of an earlier version, which proves nothing
+        row = self._connected().execute(_on_batches(LAST, schema), (pipeline, table)).fetchone()
         return None if row is None else Commit(*row)
 
-    def _batches(self) -> tuple[str, str] | None:
-        """The schema of `semel_batches`, and the name of our table in it; None if one of the two is not there."""
+    def _find_batches(self) -> tuple[str, str] | None:
+        """The schema of `semel_batches`, and the name of our table in it; None if one of the two does not exist."""
         connection = self._connected()
-        table = find(connection, self._named)
-        if table is None:
+        found = find_table(connection, self._table_name)
+        if found is None:
             return None
-        _, schema, name = table
-        batches = self._staging_schema or schema
-        if connection.execute(EXISTS, (batches, BATCHES)).fetchone() is None:
+        _, schema, name = found
+        internal = self._staging_schema or schema
+        if connection.execute(EXISTS, (internal, BATCHES)).fetchone() is None:
             return None
-        return batches, f"{schema}.{name}"
+        return internal, f"{schema}.{name}"
 
-    def _merged(self, batch: MicroBatch, winners: Sequence[Written]) -> None:
-        connection, table = self._connected(), str(self._opened_table()[0])
+    def _commit(self, batch: MicroBatch, results: Sequence[Written]) -> None:
+        connection, (table, _) = self._connected(), self._opened()
         with connection.transaction() as transaction:
             connection.execute(DURABLE)
-            rows = sum(one.rows for one in winners)
-            note = {
-                "pipeline": batch.pipeline,
-                "table": table,
-                "number": batch.number,
-                "rows": rows,
-                "content": batch.content,
-            }
-            if connection.execute(self._formatted(NOTE), note).fetchone() is None:
-                is_in(self.name, self._last(batch.pipeline), batch)
+            if not self._record(connection, batch, table, sum(result.rows for result in results)):
+                already_committed(self.name, self._last(batch.pipeline), batch)
                 raise psycopg.Rollback(transaction)
-            if winners:
-                self._merge(connection, batch, winners)
+            if results:
+                self._merge(connection, batch, results)
             crash_points.reached("during-commit")
 
-    def _merge(self, connection: Connection, batch: MicroBatch, winners: Sequence[Written]) -> None:
-        table, schema = self._opened_table()
-        expected = {one.payload["attempt"]: one.rows for one in winners}
-        parts: dict[str, sql.Composable] = {
-            "table": table.identifier,
-            "staging": sql.Identifier(*self._staging(batch)),
-            "columns": sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
-            "attempt": sql.Identifier(ATTEMPT),
-            "place": sql.Identifier(PLACE),
-            "counted": sql.Literal(list(expected)),
+    def _record(self, connection: Connection, batch: MicroBatch, table: Table, rows: int) -> bool:
+        """False: the batch was committed before."""
+        record = {
+            "pipeline": batch.pipeline,
+            "table": str(table),
+            "number": batch.number,
+            "rows": rows,
+            "content": batch.content,
         }
-        found = dict(connection.execute(sql.SQL(COUNT).format(**parts)).fetchall())
-        if found != expected:
-            raise SinkError(
-                f"{self.name}: the staging table of batch {batch.number} has {sum(found.values())} rows where "
-                f"{sum(expected.values())} were written: a crash of the server empties it. Nothing was committed; "
-                "start the pipeline again, and the batch is written anew"
+        statement = _on_batches(RECORD, self._internal_schema(table))
+        return connection.execute(statement, record).fetchone() is not None
+
+    def _merge(self, connection: Connection, batch: MicroBatch, results: Sequence[Written]) -> None:
+        table, schema = self._opened()
+        expected = {result.payload["attempt"]: result.rows for result in results}
+        parts = _merge_parts(table, self._staging(batch), list(expected))
+        staged = dict(connection.execute(sql.SQL(COUNT).format(**parts)).fetchall())
+        if staged != expected:
+            raise SinkUnavailable(
+                f"{self.name}: the staging table of batch {batch.number} has {sum(staged.values())} rows where "
+                f"{sum(expected.values())} were written: a crash of the server empties it. Nothing was committed; the "
+                "batch has to be written again"
             )
-        statement = upsert(parts, schema, self._key) if self._key else sql.SQL(APPEND).format(**parts)
-        connection.execute(statement)
+        connection.execute(self._merge_statement(parts, schema))
+
+    def _merge_statement(self, parts: dict[str, sql.Composable], schema: pa.Schema) -> sql.Composed:
+        return upsert(parts, schema, self._key) if self._key else sql.SQL(APPEND).format(**parts)
 
     def _drop_staging(self, batch: MicroBatch) -> None:
-        """This batch's, and what drivers that are gone left of older ones. What is in use stays for another time."""
+        """This batch's table, and those of older batches of dead drivers. A table in use is left for another time."""
         schema, own = self._staging(batch)
         prefix = _staging_prefix(batch.pipeline)
         with suppress(psycopg.Error):
             connection = self._connected()
-            for (name,) in connection.execute(STAGED, (schema, prefix)).fetchall():
+            for (name,) in connection.execute(STAGING_TABLES, (schema, prefix)).fetchall():
                 number = name.removeprefix(prefix).split("_")[0]
                 if name == own or (number.isdecimal() and int(number) < batch.number):
                     with suppress(psycopg.errors.LockNotAvailable), connection.transaction():
@@ -270,36 +281,70 @@ class PostgresSink:
 
     def _staging(self, batch: MicroBatch) -> tuple[str, str]:
         name = f"{_staging_prefix(batch.pipeline)}{batch.number}_{self._run}"
-        return self._staging_schema or self._opened_table()[0].schema, name
+        return self._internal_schema(self._opened()[0]), name
 
-    def _formatted(self, text: Any) -> sql.Composed:
-        schema = self._staging_schema or self._opened_table()[0].schema
-        return sql.SQL(text).format(batches=sql.Identifier(schema, BATCHES))
+    def _internal_schema(self, table: Table) -> str:
+        return self._staging_schema or table.schema
 
-    def _opened_table(self) -> tuple[Table, pa.Schema]:
+    def _opened(self) -> tuple[Table, pa.Schema]:
         if self._table is None or self._schema is None:
             raise SinkError(f"{self.name} was not opened")
         return self._table, self._schema
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._dsn, self.name, autocommit=True)
+            self._connection = connect(self._dsn, autocommit=True)
         return self._connection
 
-    def _persistently(self, what: str, action: Callable[[], T]) -> T:
-        """Do it, and again after a lost connection, a deadlock or a server that starts again."""
-        for attempt in range(_TRIES):
-            try:
-                return action()
-            except psycopg.OperationalError as error:
-                failure = error
+    def _retry(self, what: str, action: Callable[[], T], *, seconds: float | None = None) -> T:
+        """Again, with a new connection, after an outage, a deadlock or a failover."""
+
+        def transient(error: Exception) -> bool:
+            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                self._check_role_may_write()
+            outage = is_outage(error)
+            if outage:
                 with suppress(psycopg.Error):
                     self.close()
-            except psycopg.Error as error:
-                raise refused(self.name, what, error) from error
-            time.sleep(_PAUSE * 2**attempt)
-        raise refused(self.name, what, failure) from failure
+            return outage
+
+        try:
+            return retry(action, transient, seconds=seconds)
+        except psycopg.Error as error:
+            raise failure(self.name, what, error) from error
+
+    def _check_role_may_write(self) -> None:
+        with suppress(psycopg.Error):
+            row = self._connected().execute(READ_ONLY_ROLE).fetchone()
+            if row is not None and row[0]:
+                raise SinkError(
+                    f"{self.name}: default_transaction_read_only is on for this role; use a role that may write"
+                )
+
+
+def _create_staging(connection: Connection, staging: tuple[str, str], table: Table) -> None:
+    columns = [
+        sql.SQL("{} text NOT NULL").format(sql.Identifier(ATTEMPT)),
+        sql.SQL("{} bigint NOT NULL").format(sql.Identifier(POSITION)),
+        *map(column_definition, table.columns),
+    ]
+    connection.execute(sql.SQL(STAGING).format(staging=sql.Identifier(*staging), columns=sql.SQL(", ").join(columns)))
+
+
+def _merge_parts(table: Table, staging: tuple[str, str], attempts: list[str]) -> dict[str, sql.Composable]:
+    return {
+        "table": table.identifier,
+        "staging": sql.Identifier(*staging),
+        "columns": sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        "attempt": sql.Identifier(ATTEMPT),
+        "position": sql.Identifier(POSITION),
+        "attempts": sql.SQL("{}::text[]").format(sql.Literal(attempts)),
+    }
+
+
+def _on_batches(statement: Any, schema: str) -> sql.Composed:
+    return sql.SQL(statement).format(batches=sql.Identifier(schema, BATCHES))
 
 
 def _staging_prefix(pipeline: str) -> str:
-    return f"semel_staging_{short(pipeline)}_"
+    return f"semel_staging_{pipeline_tag(pipeline)}_"

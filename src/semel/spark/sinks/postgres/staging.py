@@ -1,14 +1,13 @@
-"""What tasks do for a PostgreSQL table: their rows into the batch's staging table, by one COPY, column by column.
+"""What tasks do for a PostgreSQL table: COPY their rows into the batch's staging table, encoded column by column.
 
 The rule: an attempt's rows are in staging all or not at all, under a name that no other attempt has. Nobody reads them
-before the driver's commit picks the attempts that count.
+before the driver's commit selects the attempts that count.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Final
@@ -21,22 +20,22 @@ import pyarrow.csv
 from psycopg import sql
 from pyarrow import types
 
-from semel.spark.sinks.contract import InvalidRow, SinkError, Written, unique
-from semel.spark.sinks.postgres.table import JSONS, Connection, Table
-from semel.spark.sinks.postgres.validation import invalid_rows
+from semel.spark.retries import retry
+from semel.spark.sinks.contract import InvalidRow, Written, attempt_name
+from semel.spark.sinks.postgres.connection import connect, failure, is_outage
+from semel.spark.sinks.postgres.table import JSON_TYPES, Table
+from semel.spark.sinks.postgres.validation import refused_rows
 from semel.spark.sinks.table_schema import in_shape, shaped
 
 ATTEMPT: Final = "_semel_attempt"
-PLACE: Final = "_semel_place"  # task and row: the order in which rows came
-_PLACES: Final = 1 << 40  # more rows than a task can have
+POSITION: Final = "_semel_position"  # task and row: the order in which rows came
+_MAX_ROWS: Final = 1 << 40  # of a task
 _NO_HEADER: Final = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
-_CONNECT_TRIES: Final = 7
-_CONNECT_PAUSE: Final = 0.1  # seconds, doubled from try to try
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresWriter:
-    dsn: str
+    dsn: str = field(repr=False)
     sink: str
     table: Table
     staging: tuple[str, str]
@@ -44,76 +43,44 @@ class PostgresWriter:
     key: tuple[str, ...]
 
     def invalid_rows(self, batch: pa.RecordBatch) -> list[InvalidRow]:
-        return invalid_rows(in_shape(batch, _nullable(self.schema), self.sink), self.table, self.key)
+        return refused_rows(in_shape(batch, _nullable(self.schema), self.sink), self.table, self.key)
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
         rows = shaped(batches, self.schema, self.sink)
         first = next(rows, None)
         if first is None:
             return Written(task, attempt, 0, 0)
-        name, batch = unique(attempt), first
+        name, batch = attempt_name(attempt), first
         count = size = 0
         try:
-            with connect(self.dsn, self.sink) as connection, connection.cursor() as cursor:
+            connected = retry(lambda: connect(self.dsn), is_outage)
+            with connected as connection, connection.cursor() as cursor:
                 # What is lost with the server is found to be missing before anything is committed.
                 cursor.execute("SET LOCAL synchronous_commit = off")
                 with cursor.copy(self._statement()) as copy:
                     for batch in chain((first,), rows):
-                        data = encoded(batch, self.table, name, task * _PLACES + count)
+                        data = encoded(batch, self.table, name, task * _MAX_ROWS + count)
                         copy.write(data)
                         count, size = count + batch.num_rows, size + len(data)
         except psycopg.Error as error:
-            odd = invalid_rows(batch, self.table, self.key)  # PostgreSQL does not always know the column
-            what = f"task {task}" + (f" (column {odd[0].field}: {odd[0].reason})" if odd else "")
-            raise refused(self.sink, what, error) from error
+            refused = refused_rows(batch, self.table, self.key)  # PostgreSQL does not always name the column
+            about = f" (column {refused[0].field}: {refused[0].reason})" if refused else ""
+            raise failure(self.sink, f"write the rows of task {task}{about}", error) from error
         return Written(task, attempt, count, size, {"attempt": name})
 
     def _statement(self) -> sql.Composed:
-        names = [ATTEMPT, PLACE, *(column.name for column in self.table.columns)]
+        names = [ATTEMPT, POSITION, *(column.name for column in self.table.columns)]
         return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
             sql.Identifier(*self.staging), sql.SQL(", ").join(map(sql.Identifier, names))
         )
 
 
-def connect(dsn: str, sink: str, *, autocommit: bool = False, tries: int = _CONNECT_TRIES) -> Connection:
-    """A connection; a server that is starting again is waited for."""
-    for attempt in range(tries):
-        try:
-            return psycopg.connect(
-                dsn, autocommit=autocommit, client_encoding="UTF8", application_name="semel", connect_timeout=10
-            )
-        except psycopg.OperationalError as error:
-            failure = error
-        except psycopg.ProgrammingError as error:
-            raise SinkError(f"{sink}: the connection string cannot be read: {error}") from None
-        if attempt + 1 < tries:
-            time.sleep(_CONNECT_PAUSE * 2**attempt)
-    reason = " ".join(str(failure).split())
-    raise SinkError(f"{sink}: no connection (check [sink] dsn, and that the server runs): {reason}") from failure
-
-
-def refused(sink: str, what: str, error: psycopg.Error) -> SinkError:
-    """PostgreSQL's own words, and what they are about, in one text."""
-    found = error.diag
-    about = [f"column {found.column_name}"] if found.column_name else []
-    about += [f"constraint {found.constraint_name}"] if found.constraint_name else []
-    about += [text[:300] for text in (found.message_detail, found.context) if text]
-    about += [found.message_hint] if found.message_hint else []
-    text = found.message_primary or str(error).strip() or type(error).__name__
-    if about:
-        text += f" ({'; '.join(about)})"
-    return SinkError(
-        f"{sink}: PostgreSQL refuses {what}: {text}. Nothing of the batch is in the table; it is tried again at the "
-        "next start"
-    )
-
-
-def encoded(batch: pa.RecordBatch, table: Table, attempt: str, place: int) -> bytes:
-    """Rows as CSV: a null is nothing at all, an empty text a pair of quotes."""
-    names = [ATTEMPT, PLACE, *batch.schema.names]
-    columns = [pa.repeat(attempt, batch.num_rows), pa.array(range(place, place + batch.num_rows), pa.int64())]
+def encoded(batch: pa.RecordBatch, table: Table, attempt: str, position: int) -> bytes:
+    """Rows as CSV: a null is empty, an empty text is a pair of quotes."""
+    names = [ATTEMPT, POSITION, *batch.schema.names]
+    columns = [pa.repeat(attempt, batch.num_rows), pa.array(range(position, position + batch.num_rows), pa.int64())]
     for column, target in zip(batch.columns, table.columns, strict=True):
-        columns.append(_sendable(column, as_json=target.base in JSONS))
+        columns.append(_sendable(column, as_json=target.base in JSON_TYPES))
     sink = pa.BufferOutputStream()
     pa.csv.write_csv(pa.RecordBatch.from_arrays(columns, names), sink, _NO_HEADER)
     data: bytes = sink.getvalue().to_pybytes()
@@ -131,13 +98,15 @@ def _sendable(column: pa.Array, *, as_json: bool) -> pa.Array:
 
 
 def _hexadecimal(column: pa.Array) -> pa.Array:
-    """All bytes at once: twice as long, at twice the offset."""
+    """All bytes in one call: the text is twice as long, at twice the offsets."""
     if column.offset:
         column = pa.concat_arrays([column])  # a copy that begins where its buffers do
     validity, offsets, data = column.buffers()
-    places = pc.multiply(pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, offsets]).cast(pa.int64()), 2)
+    doubled_offsets = pc.multiply(
+        pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, offsets]).cast(pa.int64()), 2
+    )
     digits = pa.py_buffer((data.to_pybytes() if data else b"").hex().encode())
-    doubled = pa.Array.from_buffers(pa.large_string(), len(column), [validity, places.buffers()[1], digits])
+    doubled = pa.Array.from_buffers(pa.large_string(), len(column), [validity, doubled_offsets.buffers()[1], digits])
     return pc.binary_join_element_wise(pa.scalar("\\x", pa.large_string()), doubled, pa.scalar("", pa.large_string()))
 
 

@@ -1,25 +1,24 @@
-"""The table that rows go to, as PostgreSQL has it: read from the catalogue, made, grown, and compared with the rows.
+"""The target table in PostgreSQL: read from the catalogue, created, extended, and compared with the rows.
 
-The rule: an existing table is the user's. It gets new columns that may be null, and is else taken as it is or refused.
+The rule: an existing table is the user's. It gets new columns that may be null; otherwise it is used as it is, or
+refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 from pyarrow import types
 
 from semel.spark.sinks.contract import SinkError
+from semel.spark.sinks.postgres.connection import Connection
 from semel.spark.sinks.table_schema import sql_name
 
-Connection = psycopg.Connection[Any]
-
-# One at a time makes or changes a table; the lock ends with the transaction.
+# One driver at a time creates or changes a table; the lock ends with the transaction.
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 # From the catalogue itself: to_regclass() may answer from what was known before the lock was waited for.
 FIND: Final = """
@@ -55,9 +54,9 @@ _TYPES: Final = {
     pa.timestamp("us"): "timestamp",
     pa.timestamp("us", tz="UTC"): "timestamptz",
 }
-TEXTS: Final = frozenset({"text", "varchar", "bpchar", "citext"})
-JSONS: Final = frozenset({"json", "jsonb"})
-# What else than the type of _TYPES can hold every value of a type.
+TEXT_TYPES: Final = frozenset({"text", "varchar", "bpchar", "citext"})
+JSON_TYPES: Final = frozenset({"json", "jsonb"})
+# The types of existing columns that can hold every value of a type.
 _HOLDS: Final[dict[pa.DataType, frozenset[str]]] = {
     pa.bool_(): frozenset({"bool"}),
     pa.int8(): frozenset({"int2", "int4", "int8"}),
@@ -66,7 +65,7 @@ _HOLDS: Final[dict[pa.DataType, frozenset[str]]] = {
     pa.int64(): frozenset({"int8"}),
     pa.float32(): frozenset({"float4", "float8"}),
     pa.float64(): frozenset({"float8"}),
-    pa.string(): TEXTS | JSONS | {"uuid"},
+    pa.string(): TEXT_TYPES | JSON_TYPES | {"uuid"},
     pa.binary(): frozenset({"bytea"}),
     pa.date32(): frozenset({"date"}),
     pa.time64("us"): frozenset({"time"}),
@@ -80,21 +79,21 @@ _INTEGER_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(
 class Column:
     name: str
     type: str  # as in a CREATE TABLE
-    base: str  # the type's own name in the catalogue, an array's with an underscore before it
+    base: str  # the type's name in the catalogue; that of an array begins with an underscore
     modifier: int
     not_null: bool = False
     has_default: bool = False
     computed: bool = False
 
     @property
-    def longest(self) -> int | None:
-        """How many characters it takes, if that is limited."""
+    def max_characters(self) -> int | None:
+        """The limit of varchar(n) and char(n)."""
         return self.modifier - 4 if self.base in ("varchar", "bpchar") and self.modifier >= 4 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`columns` in the order of the rows; those of the table that the rows do not have are not among them."""
+    """`columns` are those that the rows have, in their order."""
 
     schema: str
     name: str
@@ -108,17 +107,17 @@ class Table:
         return f"{self.schema}.{self.name}"
 
 
-def prepared(connection: Connection, name: str, rows: pa.Schema, key: Sequence[str]) -> Table:
-    """The table that rows of this schema can go to, made or grown where it must be. Within a transaction."""
+def prepare_table(connection: Connection, name: str, rows: pa.Schema, key: Sequence[str]) -> Table:
+    """The table for rows of this schema, created or extended if necessary. Call it within a transaction."""
     connection.execute(LOCK, (f"semel sink {name}",))
-    found = find(connection, name)
+    found = find_table(connection, name)
     if found is None:
         _create(connection, name, rows, key)
-        found = find(connection, name)
+        found = find_table(connection, name)
     else:
-        _grow(connection, f"{found[1]}.{found[2]}", found[0], rows)
+        _extend(connection, f"{found[1]}.{found[2]}", found[0], rows)
     if found is None:
-        raise SinkError(f"PostgreSQL table {name} was made and is not there: is its schema in the search path?")
+        raise SinkError(f"PostgreSQL table {name} was created but is not found: is its schema in the search path?")
     oid, schema, table = found
     if key:
         _check_unique(connection, oid, sql.Identifier(schema, table), key)
@@ -127,7 +126,7 @@ def prepared(connection: Connection, name: str, rows: pa.Schema, key: Sequence[s
 
 
 def quoted(name: str) -> sql.Identifier:
-    """`table` or `schema.table`, each taken as it is written."""
+    """`table` or `schema.table`, with the case that it is written in."""
     return sql.Identifier(*name.split(".", 1))
 
 
@@ -142,13 +141,17 @@ def type_for(kind: pa.DataType) -> str:
     return _TYPES[kind]
 
 
-def holds(column: Column, kind: pa.DataType) -> bool:
-    """Whether a column takes every value of a type, short of texts that are too long or no UUID or JSON."""
+def can_hold(column: Column, kind: pa.DataType) -> bool:
+    """Whether a column can hold every value of a type. Texts are validated row by row: length, UUID, JSON."""
     if types.is_list(kind) and column.base.startswith("_"):
         element = Column("", "", column.base[1:], column.modifier)
-        return not types.is_nested(kind.value_type) and element.base not in JSONS and holds(element, kind.value_type)
+        return (
+            not types.is_nested(kind.value_type)
+            and element.base not in JSON_TYPES
+            and can_hold(element, kind.value_type)
+        )
     if types.is_nested(kind):
-        return column.base in JSONS
+        return column.base in JSON_TYPES
     if column.base == "numeric":
         return _numeric_holds(column.modifier, kind)
     return column.base in _HOLDS.get(kind, ())
@@ -163,18 +166,18 @@ def _numeric_holds(modifier: int, kind: pa.DataType) -> bool:
         return False
     if modifier < 4:
         return True
-    precision, its_scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
-    return bool(its_scale >= scale and precision - its_scale >= whole)
+    column_precision, column_scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+    return bool(column_scale >= scale and column_precision - column_scale >= whole)
 
 
-def find(connection: Connection, name: str) -> tuple[int, str, str] | None:
+def find_table(connection: Connection, name: str) -> tuple[int, str, str] | None:
     *schemas, table = name.split(".", 1)
     row = connection.execute(FIND, {"table": table, "schemas": schemas or None}).fetchone()
     if row is None:
         return None
     oid, schema, kind = row
     if kind not in ("r", "p"):
-        raise SinkError(f"{schema}.{table} is not a table: rows go to tables only")
+        raise SinkError(f"{schema}.{table} is not a table: rows can be written to tables only")
     return oid, schema, table
 
 
@@ -185,7 +188,7 @@ def _columns(connection: Connection, oid: int) -> list[Column]:
 def _create(connection: Connection, name: str, rows: pa.Schema, key: Sequence[str]) -> None:
     parts = [
         sql.SQL("{} {}{}").format(
-            sql.Identifier(field.name), _literal(type_for(field.type)), sql.SQL("" if field.nullable else " NOT NULL")
+            sql.Identifier(field.name), _type(type_for(field.type)), sql.SQL("" if field.nullable else " NOT NULL")
         )
         for field in rows
     ]
@@ -194,24 +197,24 @@ def _create(connection: Connection, name: str, rows: pa.Schema, key: Sequence[st
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(quoted(name), sql.SQL(", ").join(parts)))
 
 
-def _literal(text: str) -> sql.SQL:
-    """A type of ours, or one as the catalogue writes it."""
+def _type(text: str) -> sql.SQL:
+    """The name of a type: ours, or as the catalogue writes it. Never input of a user."""
     return sql.SQL(text)
 
 
-def definition(column: Column) -> sql.Composable:
-    return sql.SQL("{} {}").format(sql.Identifier(column.name), _literal(column.type))
+def column_definition(column: Column) -> sql.Composable:
+    return sql.SQL("{} {}").format(sql.Identifier(column.name), _type(column.type))
 
 
-def _grow(connection: Connection, table: str, oid: int, rows: pa.Schema) -> None:
+def _extend(connection: Connection, table: str, oid: int, rows: pa.Schema) -> None:
     known = {column.name: column for column in _columns(connection, oid)}
-    wrong = [
+    problems = [
         f"column {column.name}: is NOT NULL without a default, and the rows do not have it"
         for column in known.values()
         if column.not_null and not column.has_default and column.name not in rows.names
     ]
     new = [field for field in rows if field.name not in known]
-    wrong += [
+    problems += [
         f"column {field.name}: is new and NOT NULL, and the rows that are there lack it"
         for field in new
         if not field.nullable
@@ -219,22 +222,22 @@ def _grow(connection: Connection, table: str, oid: int, rows: pa.Schema) -> None
     for field in rows:
         column = known.get(field.name)
         if column is not None and column.computed:
-            wrong.append(f"column {field.name}: PostgreSQL computes it, and the rows have it too")
-        elif column is not None and not holds(column, field.type):
-            wrong.append(
+            problems.append(f"column {field.name}: PostgreSQL computes it, and the rows have it too")
+        elif column is not None and not can_hold(column, field.type):
+            problems.append(
                 f"column {field.name}: the table has {column.type}, the rows {sql_name(field.type)}, "
                 f"for which it must be {type_for(field.type)}"
             )
-    if wrong:
-        differences = "\n".join(f"  - {text}" for text in wrong)
+    if problems:
+        differences = "\n".join(f"  - {text}" for text in problems)
         raise SinkError(
             f"PostgreSQL table {table} cannot take the pipeline's rows:\n{differences}\n"
-            "A new column is added by itself if it may be null. Change the table or the schema, or take another table."
+            "New columns that may be null are added automatically. Change the table or the schema, or use another."
         )
     for field in new:
         connection.execute(
             sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
-                quoted(table), sql.Identifier(field.name), _literal(type_for(field.type))
+                quoted(table), sql.Identifier(field.name), _type(type_for(field.type))
             )
         )
 

@@ -1,4 +1,4 @@
-"""Rows that PostgreSQL would refuse, and with each its whole batch: found before they are sent, column by column."""
+"""Rows that PostgreSQL would refuse, each with its whole batch: found before they are sent, column by column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from semel.spark.sinks.contract import InvalidRow
-from semel.spark.sinks.postgres.table import JSONS, TEXTS, Column, Table
+from semel.spark.sinks.postgres.table import JSON_TYPES, TEXT_TYPES, Column, Table
 
 _UUID: Final = r"^\{?[0-9a-fA-F]{4}(-?[0-9a-fA-F]{4}){7}\}?$"
 _FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
@@ -20,8 +20,8 @@ _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 _NUL: Final = "a NUL character, which PostgreSQL cannot store"
 
 
-def invalid_rows(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ()) -> list[InvalidRow]:
-    """At most one a row, by the first column that is wrong, in the rows' order."""
+def refused_rows(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ()) -> list[InvalidRow]:
+    """At most one entry a row, for its first invalid column, in the rows' order."""
     found: dict[int, InvalidRow] = {}
     for values, column in zip(batch.columns, table.columns, strict=True):
         for rows, reason in _problems(values, column, key):
@@ -33,35 +33,38 @@ def invalid_rows(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ())
 def _problems(values: pa.Array, column: Column, key: tuple[str, ...]) -> Iterator[tuple[list[int], str]]:
     if values.null_count and (column.name in key or column.not_null):
         what = "the key of the upsert" if column.name in key else "a column that the table has as NOT NULL"
-        yield _where(pc.is_null(values)), f"no value for {what}"
+        yield _indices(pc.is_null(values)), f"no value for {what}"
     if types.is_string(values.type):
         yield from _text_problems(values, column)
     elif types.is_date(values.type) or types.is_timestamp(values.type):
-        yield _where(_out_of_range(values)), "not between the years 1 and 9999"
+        yield _indices(_out_of_range(values)), "not between the years 1 and 9999"
     elif types.is_nested(values.type) and _has_nul(values):
-        yield _rows(values, _nul_within), _NUL
+        yield _matching(values, _contains_nul), _NUL
 
 
 def _text_problems(values: pa.Array, column: Column) -> Iterator[tuple[list[int], str]]:
     if _has_nul(values):
-        yield _where(pc.match_substring(values, "\0")), _NUL
-    if column.longest is not None:
-        yield _where(pc.greater(pc.utf8_length(values), column.longest)), f"more than {column.longest} characters"
+        yield _indices(pc.match_substring(values, "\0")), _NUL
+    if column.max_characters is not None:
+        yield (
+            _indices(pc.greater(pc.utf8_length(values), column.max_characters)),
+            f"more than {column.max_characters} characters",
+        )
     if column.base == "uuid":
-        yield _where(pc.invert(pc.match_substring_regex(values, _UUID))), "not a UUID"
-    elif column.base in JSONS:
-        yield _rows(values, _no_json), "not JSON that PostgreSQL can store"
-    elif column.base not in TEXTS:
+        yield _indices(pc.invert(pc.match_substring_regex(values, _UUID))), "not a UUID"
+    elif column.base in JSON_TYPES:
+        yield _matching(values, _is_not_json), "not JSON that PostgreSQL can store"
+    elif column.base not in TEXT_TYPES:
         raise AssertionError(column.base)
 
 
-def _where(mask: pa.Array) -> list[int]:
+def _indices(mask: pa.Array) -> list[int]:
     rows: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
     return rows
 
 
-def _rows(values: pa.Array, wrong: Callable[[Any], bool]) -> list[int]:
-    return [row for row, value in enumerate(values.to_pylist()) if value is not None and wrong(value)]
+def _matching(values: pa.Array, matches: Callable[[Any], bool]) -> list[int]:
+    return [row for row, value in enumerate(values.to_pylist()) if value is not None and matches(value)]
 
 
 def _out_of_range(values: pa.Array) -> pa.Array:
@@ -74,7 +77,7 @@ def _out_of_range(values: pa.Array) -> pa.Array:
 
 
 def _has_nul(values: pa.Array) -> bool:
-    """Whether any text in it has a NUL: one look through its bytes, which is cheap."""
+    """Whether any text in the column has a NUL; one pass over its bytes."""
     kind = values.type
     if types.is_string(kind):
         return bool(pc.any(pc.match_substring(values, "\0")).as_py())
@@ -87,16 +90,16 @@ def _has_nul(values: pa.Array) -> bool:
     return False
 
 
-def _nul_within(value: Any) -> bool:
+def _contains_nul(value: Any) -> bool:
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, dict):
-        return any(_nul_within(part) for pair in value.items() for part in pair)
-    return isinstance(value, list | tuple) and any(map(_nul_within, value))
+        return any(_contains_nul(part) for pair in value.items() for part in pair)
+    return isinstance(value, list | tuple) and any(map(_contains_nul, value))
 
 
-def _no_json(text: str) -> bool:
+def _is_not_json(text: str) -> bool:
     try:
-        return _nul_within(orjson.loads(text))
+        return _contains_nul(orjson.loads(text))
     except orjson.JSONDecodeError:
         return True
