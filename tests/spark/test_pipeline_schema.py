@@ -38,7 +38,7 @@ def test_spark_reads_the_same_from_a_ddl(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    text = ORDER.replace("COMMENT 'it''s the order\\'s'", "")
+    text = ORDER.replace("COMMENT 'it''s the order\\'s'", "") + ", unique: INT, select INT, case INT, constraint INT"
     assert from_arrow_schema(pa.schema(ddl.parse(text))) == StructType.fromDDL(text)
 
 
@@ -58,6 +58,8 @@ def test_a_schema_survives_the_checkpoint() -> None:
         ("id STRING; n INT", "';' at character 10"),
         ("id VARCHAR(3)", "the type VARCHAR is not possible for a field of a JSON body; use STRING"),
         ("id INTERVAL", "the type INTERVAL is not possible"),
+        ("id TEXT", "the type TEXT is not possible for a field of a JSON body; use STRING"),
+        ("id DATETIME", "the type DATETIME is not possible for a field of a JSON body; use TIMESTAMP"),
         ("id DECIMAL(39, 1)", "DECIMAL(39,1) is not possible: precision is 1 to 38"),
         ("id DECIMAL(3, 4)", "DECIMAL(3,4) is not possible"),
         ("id INT(3)", "INT has no length"),
@@ -65,6 +67,7 @@ def test_a_schema_survives_the_checkpoint() -> None:
         ("id ARRAY<INT", "'>' is missing after the type of an ARRAY's elements"),
         ("id MAP<INT, INT>", "the keys of a MAP are STRING"),
         ("id STRUCT<x: INT, y: FOO>", "field 'y': there is no type FOO"),
+        ("unique INT, select INT, case INT, a$ INT", "'$' at character 36"),
         ("id INT DEFAULT 3", "field 'id': DEFAULT is not possible here"),
         ("id INT COMMENT x", "the comment of field 'id' should be in quotes"),
         ("id INT, ID STRING", "fields 'id' and 'ID' are one name in SQL"),

@@ -19,8 +19,7 @@ from semel.spark.pipeline import schema
 from semel.spark.pipeline.body_sql import body_fields
 from semel.spark.pipeline.checkpoint import RECORD, CheckpointError
 from semel.spark.pipeline.config import Dedup, Pipeline, PostgresSpec
-from semel.spark.sinks.table_schema import Change as ColumnChange
-from semel.spark.sinks.table_schema import Difference, differences, sql_name
+from semel.spark.sinks.table_schema import ChangeKind, Difference, differences, sql_name
 
 ANEW: Final = "begin a new checkpoint and a new table for it"
 # Each is at least as much as those before it.
@@ -171,22 +170,22 @@ def _sinks(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
 
 def _column(difference: Difference) -> Change:
     """The table's rule, and one more: rows that are in must be as the file says."""
-    what, path, old, new = difference
-    match what:
-        case ColumnChange.REMOVED:
+    kind, path, old, new = difference
+    match kind:
+        case ChangeKind.REMOVED:
             text = "is gone: its column would be missing in new rows; keep it, as one that may be null"
-        case ColumnChange.ADDED if new.nullable:
+        case ChangeKind.ADDED if new.nullable:
             text = "is new; rows that are in have null for it"
-        case ColumnChange.ADDED:
+        case ChangeKind.ADDED:
             text = "is new and NOT NULL, which rows that are in cannot be; leave NOT NULL out"
-        case ColumnChange.NOW_NULLABLE:
+        case ChangeKind.NOW_NULLABLE:
             text = "may be null from now on; the table's column must allow it"
-        case ColumnChange.NOW_NOT_NULL:
+        case ChangeKind.NOW_NOT_NULL:
             text = (
                 "is NOT NULL now, but rows that are in may have null for it; leave NOT NULL out, and add a constraint "
                 "if new messages without it are to be rejected"
             )
-        case ColumnChange.RETYPED:
+        case ChangeKind.RETYPED:
             hint = (
                 " (a wider type too: files and tables that are there keep the old one)" if _is_wider(old, new) else ""
             )
@@ -194,7 +193,7 @@ def _column(difference: Difference) -> Change:
                 f"was {_shown(old)} and is {_shown(new)}: the table has the old type{hint}; add a field with another "
                 f"name, or {ANEW}"
             )
-    return Change(f"[schema] {path} {text}", difference.breaking or what is ColumnChange.NOW_NOT_NULL)
+    return Change(f"[schema] {path} {text}", difference.breaking or kind is ChangeKind.NOW_NOT_NULL)
 
 
 def _is_wider(old: pa.Field, new: pa.Field) -> bool:

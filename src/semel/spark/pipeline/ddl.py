@@ -23,16 +23,16 @@ _NAMES: Final = TYPES | {
     "TIMESTAMP_LTZ": TYPES["TIMESTAMP"],
 }
 _REFUSED: Final = {
-    "VARCHAR": "use STRING, and a constraint on char_length(…)",
-    "CHAR": "use STRING, and a constraint on char_length(…)",
-    "CHARACTER": "use STRING, and a constraint on char_length(…)",
+    **dict.fromkeys(("VARCHAR", "CHAR", "CHARACTER"), "use STRING, and a constraint on char_length(…)"),
+    **dict.fromkeys(("VARIANT", "JSON"), "use MAP<STRING, STRING>, or STRING with any_as_text = true"),
+    **dict.fromkeys(("GEOMETRY", "GEOGRAPHY"), "use STRUCT<…> or STRING"),
+    **dict.fromkeys(("TEXT", "UUID"), "use STRING"),
+    "BLOB": "use BINARY",
+    "DATETIME": "use TIMESTAMP",
     "INTERVAL": "use STRING or BIGINT",
-    "TIME": "use STRING, and a constraint",
-    "VARIANT": "use MAP<STRING, STRING>, or STRING with any_as_text = true",
-    "VOID": "use the type that the values have",
     "OBJECT": "use STRUCT<…> or MAP<STRING, …>",
-    "GEOMETRY": "use STRUCT<…> or STRING",
-    "GEOGRAPHY": "use STRUCT<…> or STRING",
+    "TIME": "use STRING, and a constraint",
+    "VOID": "use the type that the values have",
 }
 _TOKEN: Final = re.compile(
     r"""

@@ -1,13 +1,13 @@
 """The columns of a table as Arrow sees them: the types that are stored, their names in SQL, how columns may change.
 
-The rule: rows are never converted to fit. A column that is not as the table has it is an error that names it.
+The rule: no value is changed to fit. A column that is not as the table has it is an error that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import types
@@ -15,27 +15,6 @@ from pyarrow import types
 from semel.spark.sinks.contract import SinkError
 
 UTC_TIME: Final = pa.timestamp("us", tz="UTC")
-_SAME: Final = (
-    types.is_boolean,
-    types.is_signed_integer,
-    types.is_float32,
-    types.is_float64,
-    types.is_decimal128,
-    types.is_string,
-    types.is_binary,
-    types.is_date32,
-)
-_AS: Final[tuple[tuple[Callable[[Any], bool], pa.DataType], ...]] = (
-    (types.is_large_string, pa.string()),
-    (types.is_string_view, pa.string()),
-    (types.is_large_binary, pa.binary()),
-    (types.is_binary_view, pa.binary()),
-    (types.is_date64, pa.date32()),
-    (types.is_time, pa.time64("us")),
-    (types.is_uint8, pa.int16()),
-    (types.is_uint16, pa.int32()),
-    (types.is_uint32, pa.int64()),
-)
 # By Spark's names: the types without parts, but for decimals.
 SQL_NAMES: Final = {
     pa.bool_(): "BOOLEAN",
@@ -52,6 +31,16 @@ SQL_NAMES: Final = {
     pa.timestamp("us"): "TIMESTAMP_NTZ",
     UTC_TIME: "TIMESTAMP",
 }
+_STORED: Final = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+}
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
@@ -60,10 +49,14 @@ def storable(schema: pa.Schema) -> pa.Schema:
 
 
 def _stored(kind: pa.DataType, column: str) -> pa.DataType:
-    if any(same(kind) for same in _SAME):
+    if kind in SQL_NAMES or types.is_decimal128(kind):
         return kind
+    if kind in _STORED:
+        return _STORED[kind]
     if types.is_timestamp(kind):
         return UTC_TIME if kind.tz else pa.timestamp("us")
+    if types.is_time(kind):
+        return pa.time64("us")
     if types.is_dictionary(kind):
         return _stored(kind.value_type, column)
     if types.is_map(kind):
@@ -73,9 +66,6 @@ def _stored(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(pa.field("element", _stored(kind.value_type, column), kind.value_field.nullable))
     if types.is_struct(kind):
         return pa.struct([pa.field(part.name, _stored(part.type, column), part.nullable) for part in kind])
-    for matches, stored in _AS:
-        if matches(kind):
-            return stored
     raise SinkError(f"column {column}: a table cannot hold the type {kind}; give it another one in the schema")
 
 
@@ -112,7 +102,7 @@ def quoted(name: str) -> str:
 # What may change.
 
 
-class Change(Enum):
+class ChangeKind(Enum):
     ADDED = auto()
     REMOVED = auto()
     RETYPED = auto()
@@ -123,7 +113,7 @@ class Change(Enum):
 class Difference(NamedTuple):
     """One column, or one field of a struct, that is not as it was. `old` is None if it is new, `new` if it is gone."""
 
-    change: Change
+    kind: ChangeKind
     path: str
     old: pa.Field
     new: pa.Field
@@ -132,9 +122,9 @@ class Difference(NamedTuple):
     def breaking(self) -> bool:
         """Whether rows in both forms cannot be in one table. Whether a column may lose or get its NOT NULL depends on
         who asks: a table must take the new rows, a pipeline's file must describe the old ones."""
-        if self.change is Change.ADDED:
+        if self.kind is ChangeKind.ADDED:
             return not self.new.nullable
-        return self.change in (Change.REMOVED, Change.RETYPED)
+        return self.kind in (ChangeKind.REMOVED, ChangeKind.RETYPED)
 
 
 def differences(old: Iterable[pa.Field], new: Iterable[pa.Field], inside: str = "") -> Iterator[Difference]:
@@ -144,17 +134,17 @@ def differences(old: Iterable[pa.Field], new: Iterable[pa.Field], inside: str = 
         path = inside + name
         other = after.get(name)
         if other is None:
-            yield Difference(Change.REMOVED, path, field, None)
+            yield Difference(ChangeKind.REMOVED, path, field, None)
             continue
         if other.nullable != field.nullable:
-            yield Difference(Change.NOW_NULLABLE if other.nullable else Change.NOW_NOT_NULL, path, field, other)
+            yield Difference(ChangeKind.NOW_NULLABLE if other.nullable else ChangeKind.NOW_NOT_NULL, path, field, other)
         if types.is_struct(field.type) and types.is_struct(other.type):
             yield from differences(field.type, other.type, f"{path}.")
         elif field.type != other.type:
-            yield Difference(Change.RETYPED, path, field, other)
+            yield Difference(ChangeKind.RETYPED, path, field, other)
     for name, field in after.items():
         if name not in before:
-            yield Difference(Change.ADDED, inside + name, None, field)
+            yield Difference(ChangeKind.ADDED, inside + name, None, field)
 
 
 def grown(old: pa.Schema, new: pa.Schema, *, table: str, way_out: str, may_lack: bool) -> pa.Schema:
@@ -173,14 +163,14 @@ def grown(old: pa.Schema, new: pa.Schema, *, table: str, way_out: str, may_lack:
 
 def _objection(difference: Difference, may_lack: bool) -> str | None:
     """Why a table cannot take the rows, or None."""
-    change, path, old, new = difference
-    if change is Change.NOW_NULLABLE:
+    kind, path, old, new = difference
+    if kind is ChangeKind.NOW_NULLABLE:
         return f"{path}: the table has it as NOT NULL, the rows may be without a value"
     if not difference.breaking:
         return None
-    if change is Change.RETYPED:
+    if kind is ChangeKind.RETYPED:
         return f"{path}: the table has {sql_name(old.type)}, the rows {sql_name(new.type)}"
-    if change is Change.ADDED:
+    if kind is ChangeKind.ADDED:
         return f"{path}: is new and NOT NULL, and the rows that are there lack it"
     if may_lack and old.nullable:
         return None
