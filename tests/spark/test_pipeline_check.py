@@ -20,11 +20,11 @@ from semel import Client
 from semel.broker import EmbeddedBroker
 from semel.cli import main
 from semel.spark.pipeline import compatibility
+from semel.spark.pipeline.body_sql import row_schema
 from semel.spark.pipeline.check import Level, check, told
 from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.config_file import load
-from semel.spark.pipeline.rows import row_schema
 from semel.spark.pipeline.sink_factory import sink_of
 from semel.spark.sinks.contract import MicroBatch
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from semel.spark.pipeline.checkpoint import CheckpointError
 from semel.spark.pipeline.compatibility import Change, PipelineChanged, check, compare, recorded
 from semel.spark.pipeline.config_file import load
 
@@ -139,3 +140,42 @@ def test_a_body_that_was_kept_as_text_cannot_become_fields(tmp_path: Path) -> No
     ddl = 'ddl = "id STRING NOT NULL, amount BIGINT, place STRUCT<city: STRING>, tags ARRAY<STRING>"'
     with pytest.raises(PipelineChanged, match="body is gone"):
         check(spec(tmp_path, (ddl, "raw = true")), spec(tmp_path, (ddl, 'ddl = "id STRING"')))
+
+
+@pytest.mark.parametrize(
+    "former",
+    [
+        [{"name": "id", "type": "STRING", "nullable": True}],
+        [{"name": "id", "type": "STRUNG", "nullable": True, "fields": []}],
+        [{"name": "id", "type": "DECIMAL(x,2)", "nullable": True, "fields": []}],
+        [{"name": "id", "type": {"array": "STRING"}, "nullable": True, "fields": []}],
+        [{"name": None, "type": "STRING", "nullable": True, "fields": []}],
+        ["id"],
+        {"fields": []},
+        "id STRING",
+        None,
+    ],
+)
+def test_a_record_in_another_form_is_one_clear_error(tmp_path: Path, former: object) -> None:
+    with pytest.raises(CheckpointError, match=r"pipeline\.json of this checkpoint cannot be read .* new table for it"):
+        compare({**spec(tmp_path), "schema": former}, spec(tmp_path))
+
+
+def test_elements_that_may_be_null_cannot_become_elements_that_may_not(tmp_path: Path) -> None:
+    def with_items(kind: object) -> dict[str, object]:
+        properties = {"a": {"type": "array", "items": {"type": kind}}}
+        (tmp_path / "s.json").write_text(json.dumps({"type": "object", "properties": properties}))
+        ddl = 'ddl = "id STRING NOT NULL, amount BIGINT, place STRUCT<city: STRING>, tags ARRAY<STRING>"'
+        return spec(tmp_path, (ddl, 'json_schema = "s.json"'))
+
+    with pytest.raises(PipelineChanged, match=r"a was ARRAY<BIGINT> and is ARRAY<BIGINT> without nulls"):
+        check(with_items(["integer", "null"]), with_items("integer"))
+
+
+@pytest.mark.parametrize("kinds", [("INT", "BIGINT"), ("FLOAT", "DOUBLE"), ("DECIMAL(5,2)", "DECIMAL(9,2)")])
+def test_a_wider_type_is_refused_and_told_why(tmp_path: Path, kinds: tuple[str, str]) -> None:
+    former, new = (spec(tmp_path, ("amount BIGINT", f"amount {kind}")) for kind in kinds)
+    with pytest.raises(
+        PipelineChanged, match=r"\(a wider type too: files and tables that are there keep the old one\)"
+    ):
+        check(former, new)

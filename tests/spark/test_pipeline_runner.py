@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import orjson
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -46,7 +47,7 @@ from semel.spark.pipeline.config import (
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.snapshot import Snapshot, State, Totals
 from semel.spark.pipeline.runner import Report, run
-from semel.spark.pipeline.schema import Constraint, Field, Kind, Plain
+from semel.spark.pipeline.schema import Constraint
 from semel.spark.pipeline.stop import Stop
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import LocalStore
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
     from servers import postgres
 
-FIELDS = (Field("id", Plain(Kind.STRING), nullable=False), Field("amount", Plain(Kind.LONG)))
+FIELDS = (pa.field("id", pa.string(), nullable=False), pa.field("amount", pa.int64()))
 CONSTRAINTS = (Constraint("amount is positive", "amount", "amount > 0"),)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.cli import options
 from semel.cli.errors import UsageError
+from semel.extras import require
 
 if TYPE_CHECKING:
     from semel.spark.pipeline.config import Pipeline
@@ -132,9 +133,9 @@ def _cores(text: str) -> int:
 
 
 def run(given: argparse.Namespace) -> int:
+    pipeline = _loaded(given)
     from semel.spark.pipeline import requirements
 
-    pipeline = _loaded(given)
     requirements.check(pipeline)
     from semel.spark.pipeline.runner import run as run_pipeline
 
@@ -167,9 +168,10 @@ def _all_rejected(report: Report, pipeline: Pipeline) -> str:
 
 def _loaded(given: argparse.Namespace) -> Pipeline:
     """The file's pipeline; where SQS is, as the command line says it, comes before what the file says."""
+    _check_is_there(given.file)
+    require("a pipeline", "pyspark", "pyarrow", "pandas", extra="spark")
     from semel.spark.pipeline.config_file import load
 
-    _check_is_there(given.file)
     return load(given.file, endpoint_url=given.endpoint_url, region=given.region, profile=given.profile)
 
 
@@ -186,10 +188,11 @@ def _add_status(steps: Any) -> None:
 
 
 def status(given: argparse.Namespace) -> int:
+    _check_is_there(given.file)
+    require("the file of a pipeline", "pyarrow", extra="spark")
     from semel.spark.pipeline.config_file import load
     from semel.spark.pipeline.progress import status as status_
 
-    _check_is_there(given.file)
     return status_.show(load(given.file), as_json=given.json)
 
 
@@ -207,10 +210,10 @@ def reset(given: argparse.Namespace) -> int:
     import json
     from contextlib import ExitStack
 
+    pipeline = _loaded(given)
     from semel.spark.pipeline import requirements
     from semel.spark.pipeline.reset import PipelineReset
 
-    pipeline = _loaded(given)
     requirements.check(pipeline)
     with ExitStack() as stack:
         found = PipelineReset(pipeline, stack)
@@ -278,8 +281,9 @@ def _add_check(steps: Any) -> None:
 def check(given: argparse.Namespace) -> int:
     import json
 
+    pipeline = _loaded(given)
     from semel.spark.pipeline import check
 
-    found = check.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
+    found = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
     print(json.dumps(found.plain(), indent=2) if given.json else "\n".join(check.told(found)))
     return 0 if found.passed else 1

@@ -10,21 +10,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from semel.spark.pipeline.config import Extra, HandlerSpec, Pipeline, SchemaSpec
 from semel.spark.pipeline.config_sections import PipelineFileError
-from semel.spark.pipeline.rows import SOURCE, body_fields
-from semel.spark.pipeline.rows import row_schema as row_schema
-from semel.spark.pipeline.schema import RESERVED, Constraint, Field, find, literal, quoted, sql
+from semel.spark.pipeline.schema import RESERVED, SOURCE, Constraint, Fields, find, literal
 from semel.spark.pipeline.wire import OPTIONS, Problem, Wire, unknown
+from semel.spark.sinks.table_schema import quoted, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MESSAGE: Final = (
-    *("message_id", "body", "key", "group_id", "sequence_number", "sent_at", "receive_count", "attributes", "queue"),
-)
 IDENTITY: Final = f"{RESERVED}_identity"
-TRACED: Final = ("message_id", "queue", "group_id", "sent_at", "receive_count")
+MESSAGE: Final = tuple(name for name in SOURCE.names if name not in ("dedup_id", "first_received_at", "received_at"))
+TRACED: Final = ("message_id", "key", "queue", "group_id", "sent_at", "receive_count")  # for the attempt log
 _MESSAGE, _WIRE, _PROBLEM = f"{RESERVED}_message", f"{RESERVED}_wire", f"{RESERVED}_problem"
 
 # `from_json` stops at the end of the first value, and would not notice what follows it. So the body is read as a member
@@ -35,20 +34,35 @@ _LONE_SURROGATE: Final = literal(
 )
 
 
+def row_fields(pipeline: Pipeline) -> Fields:
+    """The body's fields, or the body itself, and the chosen metadata; a handler gets the source's rows as they are."""
+    if isinstance(pipeline.sink, HandlerSpec):
+        return tuple(SOURCE)
+    metadata = (SOURCE.field(name).with_name(f"_{name}") for name in pipeline.schema.metadata)
+    return (*body_fields(pipeline), *metadata)
+
+
+def body_fields(pipeline: Pipeline) -> Fields:
+    return (SOURCE.field("body"),) if pipeline.schema.raw else pipeline.schema.fields
+
+
+def row_schema(pipeline: Pipeline) -> pa.Schema:
+    return pa.schema(row_fields(pipeline))
+
+
 def parsed(
     df: DataFrame, pipeline: Pipeline, *, with_message: bool = False, traced: bool = False, identified: bool = False
 ) -> DataFrame:
     """Columns: row, key, reason, field, message. `reason` null: the row is good; else `row` is null.
 
-    `with_message`: `message` is there for good rows too. `traced`: also message_id, queue, group_id, sent_at and
-    receive_count, for the attempt log. `identified`: also IDENTITY, the key of a good row; of a bad one the message, as
-    what was rejected must not keep out a later one with its key that is right; and `planned_at`. With the handler sink
-    `row` has the source's own columns, as they came."""
+    `with_message`: `message` is there for good rows too. `traced`: also TRACED. `identified`: also IDENTITY, the key
+    of a good row; of a bad one the message, as what was rejected must not keep out a later one with its key that is
+    right; and `planned_at`. With the handler sink `row` has the source's own columns, as they came."""
     schema = pipeline.schema
     with _lenient(df.sparkSession):
         check_constraints(df.sparkSession, pipeline)
         # As one column, the message is cheap to carry along.
-        message = f"named_struct({', '.join(f'{literal(one.name)}, {one.name}' for one in SOURCE)}) AS {_MESSAGE}"
+        message = f"named_struct({', '.join(f'{literal(name)}, {name}' for name in SOURCE.names)}) AS {_MESSAGE}"
         planned_at = ["planned_at"] if identified else []
         if schema.raw:
             rows = df.selectExpr(message, *planned_at)
@@ -74,7 +88,7 @@ def _own(name: str) -> str:
     return f"{_MESSAGE}.{name}"
 
 
-def _wire(field: Field) -> str:
+def _wire(field: pa.Field) -> str:
     return f"{_WIRE}.r.{quoted(field.name)}"
 
 
@@ -90,16 +104,16 @@ def _columns(pipeline: Pipeline, with_message: bool, traced: bool) -> Iterator[s
     message = f"named_struct({', '.join(f'{literal(name)}, {_own(name)}' for name in MESSAGE)})"
     yield f"{message if with_message else f'CASE WHEN {_PROBLEM} IS NOT NULL THEN {message} END'} AS message"
     if traced:
-        yield from (f"{_own(name)} AS {name}" for name in TRACED)
+        yield from (f"{_own(name)} AS {name}" for name in TRACED if name != "key")
 
 
 def _row(pipeline: Pipeline) -> str:
     parts: list[tuple[str, str]]
     if isinstance(pipeline.sink, HandlerSpec):
-        parts = [(one.name, _own(one.name)) for one in SOURCE]
+        parts = [(name, _own(name)) for name in SOURCE.names]
     else:
         raw = pipeline.schema.raw
-        parts = [(one.name, _own("body") if raw else quoted(one.name)) for one in body_fields(pipeline)]
+        parts = [("body", _own("body"))] if raw else [(f.name, quoted(f.name)) for f in pipeline.schema.fields]
         parts += [(f"_{name}", _own(name)) for name in pipeline.schema.metadata]
     return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in parts)})"
 
@@ -146,7 +160,7 @@ def _of_the_whole(schema: SchemaSpec) -> Iterator[Problem]:
         yield from unknown(schema.fields, body)
 
 
-def _diagnosis(wire: Wire, fields: Sequence[Field]) -> str:
+def _diagnosis(wire: Wire, fields: Fields) -> str:
     """Why a body could not be read: this is for few rows, so it may read them again. Lambdas stand for `let`."""
     text, names = f"{RESERVED}_text", f"{RESERVED}_names"
     first = f"left(trim(LEADING ' \\n\\r\\t' FROM {_own('body')}), 1)"
@@ -166,7 +180,7 @@ def _let(name: str, value: str, within: str) -> str:
     return f"element_at(transform(array({value}), {name} -> {within}), 1)"
 
 
-def _broken_constraint(constraint: Constraint, fields: Sequence[Field]) -> tuple[str, str]:
+def _broken_constraint(constraint: Constraint, fields: Fields) -> tuple[str, str]:
     about = "false"
     if constraint.field is not None and find(fields, constraint.field) is not None:
         about = f"{_path(fields, constraint.field)} IS NULL"
@@ -176,7 +190,7 @@ def _broken_constraint(constraint: Constraint, fields: Sequence[Field]) -> tuple
     return condition, _outcome(literal(constraint.name), field)
 
 
-def _path(fields: Sequence[Field], path: str) -> str:
+def _path(fields: Fields, path: str) -> str:
     if any(one.name == path for one in fields):
         return quoted(path)
     return ".".join(map(quoted, path.split(".")))
@@ -209,7 +223,7 @@ def check_constraints(spark: SparkSession, pipeline: Pipeline) -> None:
 
     if not pipeline.schema.constraints:
         return
-    columns = (f"CAST(NULL AS {sql(one.type)}) AS {quoted(one.name)}" for one in pipeline.schema.fields)
+    columns = (f"CAST(NULL AS {sql_type(one.type)}) AS {quoted(one.name)}" for one in pipeline.schema.fields)
     empty = spark.range(0).selectExpr(*columns)
     wrong = []
     for one in pipeline.schema.constraints:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+import pyarrow as pa
+
 from semel.errors import SemelError
 from semel.extras import MissingExtra
 from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
@@ -25,7 +27,6 @@ from semel.spark.pipeline.config import (
     SqsSpec,
 )
 from semel.spark.pipeline.config_sections import PipelineFileError, nearest
-from semel.spark.pipeline.schema import Array, Kind, Map, Plain, Struct, Type
 from semel.spark.source.options import COLUMN_NAMES, ReadOptions, read_options
 from semel.sqs import Client
 from semel.sqs.errors import AccessDenied
@@ -206,7 +207,7 @@ def _key(pipeline: Pipeline) -> Iterator[Finding]:
     key, fields = pipeline.source.key, pipeline.schema.fields
     if key is None or not key.startswith("$") or pipeline.schema.raw:
         return
-    if not _leads_to_a_field(JsonPath.parse(key).steps, Struct(fields), any_as_text=pipeline.schema.any_as_text):
+    if not _leads_to_a_field(JsonPath.parse(key).steps, pa.struct(fields), any_as_text=pipeline.schema.any_as_text):
         meant = nearest(key.removeprefix("$."), [one.name for one in fields], ".")
         yield Finding(
             Level.PROBLEM,
@@ -215,27 +216,20 @@ def _key(pipeline: Pipeline) -> Iterator[Finding]:
         )
 
 
-def _leads_to_a_field(steps: Sequence[str | int], kind: Type, *, any_as_text: bool) -> bool:
+def _leads_to_a_field(steps: Sequence[str | int], kind: pa.DataType, *, any_as_text: bool) -> bool:
     if not steps:
         return True
-    step, rest = steps[0], steps[1:]
-    match kind:
-        case Struct(fields=fields) if isinstance(step, str):
-            inner = next((field.type for field in fields if field.name == step), None)
-        case Map(value=value) if isinstance(step, str):
-            inner = value
-        case Array(element=element) if isinstance(step, int):
-            inner = element
-        case Plain(kind=Kind.STRING):
-            return any_as_text
-        case _:
-            return False
-    return inner is not None and _leads_to_a_field(rest, inner, any_as_text=any_as_text)
+    if pa.types.is_string(kind):
+        return any_as_text
+    if pa.types.is_list(kind) != isinstance(steps[0], int):
+        return False
+    fields = [part for part in schema.parts(kind) if not pa.types.is_struct(kind) or part.name == steps[0]]
+    return any(_leads_to_a_field(steps[1:], field.type, any_as_text=any_as_text) for field in fields)
 
 
 def _tables(pipeline: Pipeline, adopt: bool, *, with_rejects: bool) -> Iterator[Finding]:
     """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
-    from semel.spark.pipeline.rows import row_schema
+    from semel.spark.pipeline.body_sql import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
     from semel.spark.sinks.contract import Checkable
     from semel.spark.sinks.dead_letters import TABLE
@@ -290,12 +284,13 @@ def _agreement(pipeline: Pipeline, former: Record) -> Finding:
 def _history(pipeline: Pipeline) -> Iterator[Finding]:
     try:
         former = Checkpoint(pipeline.checkpoint).record()
+        if former is None:
+            yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
+            return
+        changes = compatibility.compare(former.spec, compatibility.recorded(pipeline))
     except SemelError as error:
         yield Finding(Level.PROBLEM, f"checkpoint: {error}")
         return
-    if former is None:
-        yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
-        return
     yield _agreement(pipeline, former)
-    for change in compatibility.compare(former.spec, compatibility.recorded(pipeline)):
+    for change in changes:
         yield Finding(Level.PROBLEM if change.breaking else Level.FINE, change.text)

@@ -11,24 +11,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+from pyarrow import types
+
 from semel.errors import SemelError
 from semel.spark.pipeline import schema
+from semel.spark.pipeline.body_sql import body_fields
+from semel.spark.pipeline.checkpoint import RECORD, CheckpointError
 from semel.spark.pipeline.config import Dedup, Pipeline, PostgresSpec
-from semel.spark.pipeline.rows import body_fields
-from semel.spark.pipeline.schema import Array, Decimal, Field, Kind, Map, Plain, Struct, Type
+from semel.spark.sinks.table_schema import ChangeKind, Difference, differences, sql_name
 
 ANEW: Final = "begin a new checkpoint and a new table for it"
 # Each is at least as much as those before it.
 _STRENGTH: Final = {"segments": 0, "key": 1, "ledger": 1}
-_WIDER: Final = {
-    (Kind.BYTE, Kind.SHORT),
-    (Kind.BYTE, Kind.INT),
-    (Kind.BYTE, Kind.LONG),
-    (Kind.SHORT, Kind.INT),
-    (Kind.SHORT, Kind.LONG),
-    (Kind.INT, Kind.LONG),
-    (Kind.FLOAT, Kind.DOUBLE),
-}
 
 
 class PipelineChanged(SemelError):
@@ -75,13 +70,19 @@ def recorded(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def compare(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
-    """Both as `recorded` made them."""
-    return [
-        *_sources(former["source"], spec["source"]),
-        *_sinks(former["sink"], spec["sink"]),
-        *_fields("", schema.decode(former["schema"]), schema.decode(spec["schema"])),
-        *_metadata(former["metadata"], spec["metadata"]),
-    ]
+    """Both as `recorded` made them. Raises CheckpointError if the former was made by a Semel that knew another form."""
+    try:
+        return [
+            *_sources(former["source"], spec["source"]),
+            *_sinks(former["sink"], spec["sink"]),
+            *map(_column, differences(schema.decode(former["schema"]), schema.decode(spec["schema"]))),
+            *_metadata(former["metadata"], spec["metadata"]),
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{RECORD} of this checkpoint cannot be read ({error!r}): it is damaged, or of another version of Semel. "
+            f"Restore this one file from a copy, go on with the Semel that wrote it, or {ANEW}"
+        ) from error
 
 
 def check(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
@@ -167,59 +168,45 @@ def _sinks(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             )
 
 
-def _fields(inside: str, old: tuple[Field, ...], new: tuple[Field, ...]) -> Iterator[Change]:
-    after = {field.name: field for field in new}
-    before = {field.name for field in old}
-    for field in old:
-        path = f"{inside}{field.name}"
-        if field.name not in after:
-            yield Change(
-                f"[schema] {path} is gone: its column would be missing in new rows; keep it, as one that may be null",
-                breaking=True,
+def _column(difference: Difference) -> Change:
+    """The table's rule, and one more: rows that are in must be as the file says."""
+    kind, path, old, new = difference
+    match kind:
+        case ChangeKind.REMOVED:
+            text = "is gone: its column would be missing in new rows; keep it, as one that may be null"
+        case ChangeKind.ADDED if new.nullable:
+            text = "is new; rows that are in have null for it"
+        case ChangeKind.ADDED:
+            text = "is new and NOT NULL, which rows that are in cannot be; leave NOT NULL out"
+        case ChangeKind.NOW_NULLABLE:
+            text = "may be null from now on; the table's column must allow it"
+        case ChangeKind.NOW_NOT_NULL:
+            text = (
+                "is NOT NULL now, but rows that are in may have null for it; leave NOT NULL out, and add a constraint "
+                "if new messages without it are to be rejected"
             )
-        else:
-            yield from _field(path, field, after[field.name])
-    for field in new:
-        if field.name not in before:
-            path = f"{inside}{field.name}"
-            if field.nullable:
-                yield Change(f"[schema] {path} is new; rows that are in have null for it", breaking=False)
-            else:
-                yield Change(
-                    f"[schema] {path} is new and NOT NULL, which rows that are in cannot be; leave NOT NULL out",
-                    breaking=True,
-                )
+        case ChangeKind.RETYPED:
+            hint = (
+                " (a wider type too: files and tables that are there keep the old one)" if _is_wider(old, new) else ""
+            )
+            text = (
+                f"was {_shown(old)} and is {_shown(new)}: the table has the old type{hint}; add a field with another "
+                f"name, or {ANEW}"
+            )
+    return Change(f"[schema] {path} {text}", difference.breaking or kind is ChangeKind.NOW_NOT_NULL)
 
 
-def _field(path: str, old: Field, new: Field) -> Iterator[Change]:
-    if old.nullable and not new.nullable:
-        yield Change(
-            f"[schema] {path} is NOT NULL now, but rows that are in may have null for it; leave NOT NULL out, and "
-            "add a constraint if new messages without it are to be rejected",
-            breaking=True,
-        )
-    elif new.nullable and not old.nullable:
-        yield Change(f"[schema] {path} may be null from now on; the table's column must allow it", breaking=False)
-    yield from _types(path, old.type, new.type)
+def _is_wider(old: pa.Field, new: pa.Field) -> bool:
+    if types.is_decimal(old.type):
+        return bool(types.is_decimal(new.type))
+    families = (types.is_integer, types.is_floating)
+    is_same_family = any(family(old.type) and family(new.type) for family in families)
+    return bool(is_same_family and old.type.bit_width < new.type.bit_width)
 
 
-def _types(path: str, old: Type, new: Type) -> Iterator[Change]:
-    if isinstance(old, Struct) and isinstance(new, Struct):
-        yield from _fields(f"{path}.", old.fields, new.fields)
-    elif old != new:  # a table can grow a column or a field of a struct, but not what is within an array or a map
-        wider = isinstance(old, Plain) and isinstance(new, Plain) and (old.kind, new.kind) in _WIDER
-        decimals = isinstance(old, Decimal) and isinstance(new, Decimal)
-        hint = " (a wider type too: files and tables that are there keep the old one)" if wider or decimals else ""
-        yield Change(
-            f"[schema] {path} was {_shown(old)} and is {_shown(new)}: the table has the old type{hint}; "
-            f"add a field with another name, or {ANEW}",
-            breaking=True,
-        )
-
-
-def _shown(kind: Type) -> str:
-    nulls = " without nulls" if isinstance(kind, Array | Map) and not kind.nullable else ""
-    return schema.sql(kind).replace("`", "") + nulls
+def _shown(field: pa.Field) -> str:
+    without_nulls = any(not part.nullable for part in schema.parts(field.type)) and not types.is_struct(field.type)
+    return sql_name(field.type) + (" without nulls" if without_nulls else "")
 
 
 def _metadata(old: list[str], new: list[str]) -> Iterator[Change]:

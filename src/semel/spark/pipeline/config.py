@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from semel.spark.pipeline.schema import Constraint, Field
+from semel.spark.pipeline.schema import Constraint, Fields
 
 # What the rows of the source have, and which of it a table may keep as a metadata column, `_` in front.
 METADATA: Final = (
@@ -107,7 +107,7 @@ class SourceSpec:
 class SchemaSpec:
     """`fields` of the body; none of them if `raw`: then the row's only field is `body`, the text as it came."""
 
-    fields: tuple[Field, ...]
+    fields: Fields
     constraints: tuple[Constraint, ...] = ()
     metadata: tuple[str, ...] = ()
     extra: Extra = Extra.IGNORE

@@ -32,7 +32,7 @@ from semel.spark.pipeline.config import (
 from semel.spark.pipeline.config_sections import Notes, Section, nearest
 from semel.spark.pipeline.config_sections import PipelineFileError as PipelineFileError
 from semel.spark.pipeline.config_sinks import SINKS, read_sink
-from semel.spark.pipeline.schema import Constraint, Field, SchemaError, closed, find
+from semel.spark.pipeline.schema import Constraint, Fields, SchemaError, closed, find
 from semel.spark.segments.storage import WHERE
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}\Z")
@@ -243,7 +243,7 @@ def _text_of(place: str) -> str:
         raise SchemaError(f"{place} cannot be read: {error}") from None
 
 
-def _constraints(section: Section, fields: tuple[Field, ...]) -> Iterator[Constraint]:
+def _constraints(section: Section, fields: Fields) -> Iterator[Constraint]:
     names: set[str] = set()
     for one in section.sections("constraints"):
         _checked(one)
@@ -258,7 +258,7 @@ def _constraints(section: Section, fields: tuple[Field, ...]) -> Iterator[Constr
         yield Constraint(name, field, check)
 
 
-def _metadata(section: Section, sink: SinkSpec, fields: tuple[Field, ...]) -> tuple[str, ...]:
+def _metadata(section: Section, sink: SinkSpec, fields: Fields) -> tuple[str, ...]:
     names = section.texts("metadata")
     if names and isinstance(sink, HandlerSpec):
         section.mistake("metadata: a handler gets the whole message anyway; leave it out")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+import pyarrow as pa
+
 from semel.spark.pipeline.config import (
     DeltaSpec,
     HandlerSpec,
@@ -17,7 +19,6 @@ from semel.spark.pipeline.config import (
     SqsSpec,
 )
 from semel.spark.pipeline.config_sections import Section, nearest
-from semel.spark.pipeline.schema import Field, Kind, Plain
 
 SINKS: Final[Mapping[str, tuple[str, ...]]] = {
     "parquet": ("path",),
@@ -113,7 +114,7 @@ def _sqs_misfits(pipeline: Pipeline, sink: SqsSpec) -> Iterator[str]:
     for option, names in (("body", (sink.body,)), ("group", (sink.group,)), ("attributes", sink.attributes)):
         yield from _unknown_columns(pipeline, option, tuple(name for name in names if name is not None))
     body = _columns(pipeline).get(sink.body or "")
-    if body is not None and body.type != Plain(Kind.STRING):
+    if body is not None and body.type != pa.string():
         yield f'[sink] body = "{sink.body}": it is no STRING; leave it out to send the row as JSON'
     if sink.queue.rstrip("/").endswith(".fifo") and sink.group is None:
         yield f'[sink] group is missing: {sink.queue} is a FIFO queue, so say which field is the group, group = "…"'
@@ -128,7 +129,7 @@ def _unknown_columns(pipeline: Pipeline, option: str, names: tuple[str, ...]) ->
             yield f"[sink] {option}: the rows have no field {name!r}{nearest(name, columns, None)}"
 
 
-def _columns(pipeline: Pipeline) -> dict[str, Field]:
-    from semel.spark.pipeline.rows import row_fields
+def _columns(pipeline: Pipeline) -> dict[str, pa.Field]:
+    from semel.spark.pipeline.body_sql import row_fields
 
     return {one.name: one for one in row_fields(pipeline)}

@@ -1,7 +1,7 @@
 """Reads a schema as Spark's SQL writes it: `id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, qty: INT>>`.
 
-PySpark's own reader needs a running Java; `check` and `init` should not. What Spark knows and a JSON body cannot hold,
-or a table cannot take, is refused by name.
+PySpark's own parser needs a running Java; `check` and `init` should not. What Spark knows and a JSON body cannot hold,
+or a table cannot take, is refused by name. Why no library parses it: docs/decisions/0017-schemas.md.
 """
 
 from __future__ import annotations
@@ -10,46 +10,35 @@ import difflib
 import re
 from typing import Final, NamedTuple, NoReturn
 
-from semel.spark.pipeline.schema import (
-    LARGEST_PRECISION,
-    Array,
-    Decimal,
-    Field,
-    Kind,
-    Map,
-    Plain,
-    SchemaError,
-    Struct,
-    Type,
-    checked,
-)
+import pyarrow as pa
 
-_NAMES: Final = {kind.value: kind for kind in Kind} | {
-    "BYTE": Kind.BYTE,
-    "SHORT": Kind.SHORT,
-    "INTEGER": Kind.INT,
-    "LONG": Kind.LONG,
-    "REAL": Kind.FLOAT,
-    "TIMESTAMP_LTZ": Kind.TIMESTAMP,
+from semel.spark.pipeline.schema import COMMENT, TYPES, Fields, SchemaError, array_of, checked, map_of
+
+_NAMES: Final = TYPES | {
+    "BYTE": pa.int8(),
+    "SHORT": pa.int16(),
+    "INTEGER": pa.int32(),
+    "LONG": pa.int64(),
+    "REAL": pa.float32(),
+    "TIMESTAMP_LTZ": TYPES["TIMESTAMP"],
 }
-_DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
 _REFUSED: Final = {
-    "VARCHAR": "use STRING, and a constraint on char_length(…)",
-    "CHAR": "use STRING, and a constraint on char_length(…)",
-    "CHARACTER": "use STRING, and a constraint on char_length(…)",
+    **dict.fromkeys(("VARCHAR", "CHAR", "CHARACTER"), "use STRING, and a constraint on char_length(…)"),
+    **dict.fromkeys(("VARIANT", "JSON"), "use MAP<STRING, STRING>, or STRING with any_as_text = true"),
+    **dict.fromkeys(("GEOMETRY", "GEOGRAPHY"), "use STRUCT<…> or STRING"),
+    **dict.fromkeys(("TEXT", "UUID"), "use STRING"),
+    "BLOB": "use BINARY",
+    "DATETIME": "use TIMESTAMP",
     "INTERVAL": "use STRING or BIGINT",
-    "TIME": "use STRING, and a constraint",
-    "VARIANT": "use MAP<STRING, STRING>, or STRING with any_as_text = true",
-    "VOID": "use the type that the values have",
     "OBJECT": "use STRUCT<…> or MAP<STRING, …>",
-    "GEOMETRY": "use STRUCT<…> or STRING",
-    "GEOGRAPHY": "use STRUCT<…> or STRING",
+    "TIME": "use STRING, and a constraint",
+    "VOID": "use the type that the values have",
 }
 _TOKEN: Final = re.compile(
     r"""
-    (?P<space> \s+ )
+    \s+
     | (?P<word> [\w-]+ )
-    | ` (?P<quoted> (?: [^`] | `` )* ) `
+    | ` (?P<name> (?: [^`] | `` )* ) `
     | ' (?P<text> (?: [^'\\] | \\. | '' )* ) '
     | " (?P<other> (?: [^"\\] | \\. | "" )* ) "
     | (?P<mark> [()<>,:] )
@@ -57,108 +46,106 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPED: Final = re.compile(r"\\.|''|\"\"", re.DOTALL)
-_DEEPEST: Final = 30
+_MAX_DEPTH: Final = 30
+_MAX_PRECISION: Final = 38
 
 
 class Token(NamedTuple):
     kind: str
     text: str
-    place: int
+    start: int
 
 
-def parse(text: str) -> tuple[Field, ...]:
+def parse(text: str) -> Fields:
     """The fields of a DDL text. Raises SchemaError."""
-    reader = _Reader(text)
-    fields = reader.fields(end="", depth=0)
-    return checked(fields)
+    return checked(_Parser(text).fields(end="", depth=0))
 
 
-def parse_type(text: str) -> Type:
+def parse_type(text: str) -> pa.DataType:
     """One type, such as DECIMAL(12,2)."""
-    reader = _Reader(text)
-    found = reader.type(0)
-    if reader.token.kind != "end":
-        reader.fail("the type should end here")
-    return found
+    parser = _Parser(text)
+    kind = parser.type(0)
+    if parser.token.kind != "end":
+        parser.fail("the type should end here")
+    return kind
 
 
 def _tokens(text: str) -> list[Token]:
-    found, place = [], 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
+    tokens, start = [], 0
+    while start < len(text):
+        match = _TOKEN.match(text, start)
         if match is None:
-            raise SchemaError(f"{text[place]!r} at character {place + 1} ({_near(text, place)}) does not belong there")
-        kind = str(match.lastgroup)
-        if kind == "quoted":
-            found.append(Token("name", match["quoted"].replace("``", "`"), place))
+            raise SchemaError(f"{text[start]!r} at character {start + 1} ({_near(text, start)}) does not belong there")
+        kind = match.lastgroup
+        if kind == "name":
+            tokens.append(Token(kind, match[kind].replace("``", "`"), start))
         elif kind in ("text", "other"):
-            found.append(Token("text", _ESCAPED.sub(lambda one: one[0][1], match[kind]), place))
-        elif kind != "space":
-            found.append(Token(kind, match[0], place))
-        place = match.end()
-    return [*found, Token("end", "", len(text))]
+            tokens.append(Token("text", _ESCAPED.sub(lambda escape: escape[0][1], match[kind]), start))
+        elif kind is not None:
+            tokens.append(Token(kind, match[0], start))
+        start = match.end()
+    return [*tokens, Token("end", "", len(text))]
 
 
-def _near(text: str, place: int) -> str:
-    start = max(0, place - 12)
-    return f"{'…' if start else ''}{text[start : place + 12]}{'…' if place + 12 < len(text) else ''}".strip()
+def _near(text: str, at: int) -> str:
+    start = max(0, at - 12)
+    return f"{'…' if start else ''}{text[start : at + 12]}{'…' if at + 12 < len(text) else ''}".strip()
 
 
-class _Reader:
+class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = _tokens(text)
-        self._place = 0
+        self._at = 0
 
     @property
     def token(self) -> Token:
-        return self._tokens[self._place]
+        return self._tokens[self._at]
 
     def fail(self, what: str) -> NoReturn:
         token = self.token
-        found = "the text ends" if token.kind == "end" else f"there is {token.text!r} at character {token.place + 1}"
-        raise SchemaError(f"{what}, and {found} ({_near(self._text, token.place)})")
+        found = "the text ends" if token.kind == "end" else f"there is {token.text!r} at character {token.start + 1}"
+        raise SchemaError(f"{what}, and {found} ({_near(self._text, token.start)})")
 
-    def _next(self) -> Token:
+    def _next(self) -> str:
         token = self.token
-        self._place += token.kind != "end"
-        return token
+        self._at += token.kind != "end"
+        return token.text
 
-    def _is(self, mark: str) -> bool:
-        return self.token.kind == "mark" and self.token.text == mark
+    def _skip(self, mark: str) -> bool:
+        """Whether this mark comes next; if so it is read."""
+        is_next = self.token.kind == "mark" and self.token.text == mark
+        self._at += is_next
+        return is_next
 
     def _expect(self, mark: str, where: str) -> None:
-        if not self._is(mark):
+        if not self._skip(mark):
             self.fail(f"{mark!r} is missing {where}")
-        self._next()
 
     def _word(self, *words: str) -> bool:
         """Whether these words come next; if so they are read."""
-        coming = self._tokens[self._place : self._place + len(words)]
-        if [token.text.upper() for token in coming if token.kind == "word"] != list(words):
-            return False
-        self._place += len(words)
-        return True
+        coming = self._tokens[self._at : self._at + len(words)]
+        is_next = [token.text.upper() for token in coming if token.kind == "word"] == list(words)
+        self._at += len(words) * is_next
+        return is_next
 
     # The grammar.
 
-    def fields(self, end: str, depth: int) -> list[Field]:
-        found = [self._field(depth)]
-        while self._is(","):
-            self._next()
-            found.append(self._field(depth))
+    def fields(self, end: str, depth: int) -> list[pa.Field]:
+        fields = [self._field(depth)]
+        while self._skip(","):
+            fields.append(self._field(depth))
         if end:
             self._expect(end, "after the fields of a STRUCT")
         elif self.token.kind != "end":
-            self.fail(f"after the type of {found[-1].name!r} a comma should follow")
-        return found
+            self.fail(f"after the type of {fields[-1].name!r} a comma should follow")
+        return fields
 
-    def _field(self, depth: int) -> Field:
+    def _field(self, depth: int) -> pa.Field:
         if self.token.kind not in ("word", "name"):
             self.fail("a field's name is missing")
-        name = self._next().text
-        if self._is(":"):
-            self._next()
+        name = self._next()
+        self._skip(":")
         if self.token.kind != "word":
             self.fail(f"the type of field {name!r} is missing")
         try:
@@ -166,82 +153,76 @@ class _Reader:
         except SchemaError as error:
             raise SchemaError(str(error) if str(error).startswith("field ") else f"field {name!r}: {error}") from None
         nullable = not self._word("NOT", "NULL")
-        comment = ""
+        metadata = None
         if self._word("COMMENT"):
             if self.token.kind != "text":
                 self.fail(f"the comment of field {name!r} should be in quotes")
-            comment = self._next().text
+            metadata = {COMMENT: self._next()}
         for word in ("DEFAULT", "GENERATED", "COLLATE"):
-            if self.token.kind == "word" and self.token.text.upper() == word:
+            if self._word(word):
                 raise SchemaError(f"field {name!r}: {word} is not possible here; leave it out")
-        return Field(name, kind, nullable, comment)
+        return pa.field(name, kind, nullable, metadata)
 
-    def type(self, depth: int) -> Type:
-        if depth > _DEEPEST:
-            raise SchemaError(f"more than {_DEEPEST} types within each other")
-        word = self._next().text
-        name = word.upper()
-        if name in _NAMES:
-            if self._is("("):
-                self.fail(f"{name} has no length or precision")
-            return Plain(_NAMES[name])
-        if name in _DECIMALS:
-            return self._decimal()
-        match name:
+    def type(self, depth: int) -> pa.DataType:
+        if depth > _MAX_DEPTH:
+            raise SchemaError(f"more than {_MAX_DEPTH} types within each other")
+        if self.token.kind != "word":
+            self.fail("a type is missing")
+        word = self._next()
+        match name := word.upper():
+            case "DECIMAL" | "DEC" | "NUMERIC":
+                return self._decimal()
             case "ARRAY":
                 self._expect("<", "after ARRAY")
-                element = self._inner(depth)
+                element = self.type(depth + 1)
                 self._expect(">", "after the type of an ARRAY's elements")
-                return Array(element)
+                return array_of(element)
             case "MAP":
                 return self._map(depth)
             case "STRUCT":
                 self._expect("<", "after STRUCT")
-                return Struct(tuple(self.fields(">", depth + 1)))
-        return self._unknown(word)
+                return pa.struct(self.fields(">", depth + 1))
+        if name not in _NAMES:
+            raise _unknown(word)
+        if self.token.text == "(":
+            self.fail(f"{name} has no length or precision")
+        return _NAMES[name]
 
-    def _inner(self, depth: int) -> Type:
-        if self.token.kind != "word":
-            self.fail("a type is missing")
-        return self.type(depth + 1)
-
-    def _map(self, depth: int) -> Map:
+    def _map(self, depth: int) -> pa.DataType:
         self._expect("<", "after MAP")
-        key = self._inner(depth)
-        if key != Plain(Kind.STRING):
+        if self.type(depth + 1) != pa.string():
             raise SchemaError("the keys of a MAP are STRING: names in a JSON object are texts")
         self._expect(",", "between the two types of a MAP")
-        value = self._inner(depth)
+        value = self.type(depth + 1)
         self._expect(">", "after the types of a MAP")
-        return Map(value)
+        return map_of(value)
 
-    def _decimal(self) -> Decimal:
-        if not self._is("("):
-            return Decimal(10, 0)
-        self._next()
-        numbers = [self._number()]
-        if self._is(","):
-            self._next()
-            numbers.append(self._number())
-        self._expect(")", "after the precision of a DECIMAL")
-        precision, scale = (*numbers, 0)[:2]
-        if not (1 <= precision <= LARGEST_PRECISION and scale <= precision):
+    def _decimal(self) -> pa.DataType:
+        precision, scale = 10, 0
+        if self._skip("("):
+            precision = self._number()
+            if self._skip(","):
+                scale = self._number()
+            self._expect(")", "after the precision of a DECIMAL")
+        if not (1 <= precision <= _MAX_PRECISION and scale <= precision):
             raise SchemaError(
-                f"DECIMAL({precision},{scale}) is not possible: precision is 1 to {LARGEST_PRECISION} digits, of which "
+                f"DECIMAL({precision},{scale}) is not possible: precision is 1 to {_MAX_PRECISION} digits, of which "
                 "scale are behind the point"
             )
-        return Decimal(precision, scale)
+        return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
         if self.token.kind != "word" or not self.token.text.isdecimal():
             self.fail("a number of digits is missing")
-        return int(self._next().text)
+        return int(self._next())
 
-    def _unknown(self, word: str) -> NoReturn:
-        name = word.upper()
-        if name in _REFUSED:
-            raise SchemaError(f"the type {name} is not possible for a field of a JSON body; {_REFUSED[name]}")
-        known = [*_NAMES, "DECIMAL", "ARRAY", "MAP", "STRUCT"]
-        close = difflib.get_close_matches(name, known, 1, 0.5)
-        meant = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
-        raise SchemaError(f"there is no type {word}{meant}")
+
+def _unknown(word: str) -> SchemaError:
+    name = word.upper()
+    if name in _REFUSED:
+        return SchemaError(f"the type {name} is not possible for a field of a JSON body; {_REFUSED[name]}")
+    known = [*_NAMES, "DECIMAL", "ARRAY", "MAP", "STRUCT"]
+    close = difflib.get_close_matches(name, known, 1, 0.5)
+    return SchemaError(
+        f"there is no type {word}; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}")
+    )

@@ -1,7 +1,7 @@
 """Reads a JSON Schema: its types become fields, its rules become constraints whose names say the field.
 
-The rule: a keyword that is neither understood nor a mere remark is refused by its name. A schema that is only half
-looked at would let through what its author forbade.
+The rule: a keyword that is neither understood nor a mere remark is refused by its name. A schema that is understood
+only in part would let through what its author forbade.
 
 Null and a missing field are the same thing here, as they are in a table: what is not required, or may be null, may be
 both. `integer` is BIGINT, `number` is DOUBLE; `"x-sql-type": "DECIMAL(12,2)"` beside the type says it more exactly.
@@ -10,57 +10,26 @@ both. `integer` is BIGINT, `number` is DOUBLE; `"x-sql-type": "DECIMAL(12,2)"` b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types
 
 from semel.spark.pipeline import ddl
-from semel.spark.pipeline.json_schema_rules import RULES, Rule, rules_for
-from semel.spark.pipeline.schema import (
-    Array,
-    Constraint,
-    Decimal,
-    Field,
-    Kind,
-    Map,
-    Plain,
-    SchemaError,
-    Struct,
-    Type,
-    checked,
-    quoted,
-)
+from semel.spark.pipeline.schema import COMMENT, TYPES, Constraint, Fields, SchemaError, checked, close, literal
+from semel.spark.sinks.table_schema import quoted
 
-_REMARKS: Final = frozenset(
-    {
-        "$schema",
-        "$id",
-        "$comment",
-        "$defs",
-        "definitions",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-    }
+_REMARKS: Final = (
+    *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"),
+    *("deprecated", "readOnly", "writeOnly"),
 )
-_SHAPE: Final = frozenset(
-    {
-        "type",
-        "properties",
-        "required",
-        "items",
-        "additionalProperties",
-        "format",
-        "contentEncoding",
-        "anyOf",
-        "$ref",
-        "nullable",
-        "x-sql-type",
-    }
+_SHAPE: Final = (
+    *("type", "properties", "required", "items", "additionalProperties", "format", "contentEncoding", "anyOf"),
+    *("$ref", "nullable", "x-sql-type"),
 )
 _WAYS_OUT: Final = {
     "allOf": "write its parts as one schema",
@@ -73,27 +42,32 @@ _WAYS_OUT: Final = {
     "$dynamicRef": "use $ref",
     "multipleOf": 'it is understood for integers; for money use "x-sql-type": "DECIMAL(12,2)"',
 }
-_FORMATS: Final = {"date-time": Kind.TIMESTAMP, "date": Kind.DATE}
-_TYPES: Final[dict[str, Type]] = {
-    "string": Plain(Kind.STRING),
-    "integer": Plain(Kind.LONG),
-    "number": Plain(Kind.DOUBLE),
-    "boolean": Plain(Kind.BOOLEAN),
+_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_FORMATS: Final = {
+    ("string", "date-time"): TYPES["TIMESTAMP"],
+    ("string", "date"): pa.date32(),
+    ("string", "uuid"): pa.string(),
+    ("integer", "int32"): pa.int32(),
+    ("integer", "int64"): pa.int64(),
+    ("number", "float"): pa.float32(),
+    ("number", "double"): pa.float64(),
 }
-_FITTING: Final = {  # x-sql-type: which JSON types it may stand beside
-    "integer": (Kind.BYTE, Kind.SHORT, Kind.INT, Kind.LONG),
-    "number": (Kind.FLOAT, Kind.DOUBLE),
-    "string": (Kind.STRING, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ, Kind.DATE, Kind.BINARY),
-    "boolean": (Kind.BOOLEAN,),
+_EXACT: Final = {  # x-sql-type: what it may be beside a JSON type
+    "integer": (types.is_integer, types.is_decimal),
+    "number": (types.is_floating, types.is_decimal),
+    "string": (types.is_string, types.is_timestamp, types.is_date, types.is_binary, types.is_decimal),
+    "boolean": (types.is_boolean,),
 }
-_DEEPEST: Final = 30
+_UUID: Final = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+_SHOWN: Final = 60
+_MAX_DEPTH: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """`closed`: the object itself may have no other fields."""
 
-    fields: tuple[Field, ...]
+    fields: Fields
     constraints: tuple[Constraint, ...]
     closed: bool
 
@@ -144,16 +118,16 @@ class _Reader:
         found, _ = self._resolved(self._root, _Place("", ""), ())
         if _type_of(found, "the body") != "object" or "properties" not in found:
             raise SchemaError('the body is an object with fields: give it "type": "object" and "properties"')
-        struct = self._struct(found, _Place("", ""), ())
-        return Read(checked(struct.fields), tuple(self._constraints), struct.closed)
+        fields = checked(self._members(found, _Place("", ""), ()))
+        return Read(fields, tuple(self._constraints), closed=found.get("additionalProperties") is False)
 
     def _resolved(self, schema: Any, place: _Place, seen: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """The schema with $ref followed, and an anyOf of one type and null written out."""
         where = place.path or "the body"
         if not isinstance(schema, dict):
             raise SchemaError(f"{where}: {json.dumps(schema)} is no schema for a column; say its type")
-        if place.depth > _DEEPEST:
-            raise SchemaError(f"{where}: more than {_DEEPEST} schemas within each other")
+        if place.depth > _MAX_DEPTH:
+            raise SchemaError(f"{where}: more than {_MAX_DEPTH} schemas within each other")
         while "$ref" in schema:
             target = schema["$ref"]
             if target in seen:
@@ -180,67 +154,56 @@ class _Reader:
             raise SchemaError(f"{where}: $ref {reference!r} is no schema")
         return found
 
-    def _struct(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> Struct:
+    def _members(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> list[pa.Field]:
         where = place.path or "the body"
         properties, required = schema["properties"], schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise SchemaError(f'{where}: "properties" is an object and "required" a list of names')
         if missing := [name for name in required if name not in properties]:
             raise SchemaError(f"{where}: {', '.join(map(repr, missing))} is required, and has no schema in properties")
-        others = schema.get("additionalProperties", True)
-        if not isinstance(others, bool):
+        if not isinstance(schema.get("additionalProperties", True), bool):
             raise SchemaError(
                 f"{where}: an object has fields or is a map: properties or additionalProperties, not both"
             )
-        fields = [
+        return [
             self._field(name, found, place.member(name), seen, required=name in required)
             for name, found in properties.items()
         ]
-        return Struct(tuple(fields), closed=not others)
 
-    def _field(self, name: str, schema: Any, place: _Place, seen: tuple[str, ...], *, required: bool) -> Field:
+    def _field(self, name: str, schema: Any, place: _Place, seen: tuple[str, ...], *, required: bool) -> pa.Field:
         found, seen = self._resolved(schema, place, seen)
-        kind = self._type(found, place, seen)
-        comment = found.get("description", "")
-        return Field(name, kind, not required or _may_be_null(found), comment if isinstance(comment, str) else "")
+        comment = found.get("description")
+        metadata = {COMMENT: comment} if isinstance(comment, str) else None
+        field = pa.field(name, self._type(found, place, seen), not required or _may_be_null(found), metadata)
+        return close(field) if found.get("additionalProperties") is False else field
 
-    def _type(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> Type:
+    def _type(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> pa.DataType:
         where = place.path
         named = _type_of(schema, where)
-        kind: Type
         if named == "object":
             kind = self._object(schema, place, seen)
         elif named == "array":
             if "items" not in schema:
                 raise SchemaError(f'{where}: say what is in the array, as in "items": {{"type": "string"}}')
-            element, nullable = self._inner(schema["items"], place.each("array"), seen)
-            kind = Array(element, nullable)
+            kind = pa.list_(self._field("element", schema["items"], place.each("array"), seen, required=True))
         else:
             kind = _scalar(named, schema, where)
-        self._add(rules_for(named, kind, schema, where), place)
+        for rule in _rules(named, kind, schema, where):
+            check = place.whole(f"({place.sql} IS NULL OR {rule.check.format(place.sql)})")
+            # Of a null array or map there is no element that could break a rule.
+            self._constraints.append(Constraint(f"{where} {rule.name}", where, f"coalesce({check}, true)"))
         return kind
 
-    def _object(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> Type:
+    def _object(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> pa.DataType:
         if "properties" in schema:
-            return self._struct(schema, place, seen)
+            return pa.struct(self._members(schema, place, seen))
         values = schema.get("additionalProperties")
         if not isinstance(values, dict):
             raise SchemaError(
                 f'{place.path}: say what is in the object: "properties", or "additionalProperties" with the type that '
                 "all its values have"
             )
-        value, nullable = self._inner(values, place.each("map"), seen)
-        return Map(value, nullable)
-
-    def _inner(self, schema: Any, place: _Place, seen: tuple[str, ...]) -> tuple[Type, bool]:
-        found, seen = self._resolved(schema, place, seen)
-        return self._type(found, place, seen), _may_be_null(found)
-
-    def _add(self, rules: list[Rule], place: _Place) -> None:
-        for rule in rules:
-            check = place.whole(f"({place.sql} IS NULL OR {rule.check.format(place.sql)})")
-            # Of a null array or map there is no element that could break a rule.
-            self._constraints.append(Constraint(f"{place.path} {rule.name}", place.path, f"coalesce({check}, true)"))
+        return pa.map_(pa.string(), self._field("value", values, place.each("map"), seen, required=True))
 
 
 def _only_branch(branches: Any, where: str) -> Any:
@@ -253,7 +216,7 @@ def _only_branch(branches: Any, where: str) -> Any:
 
 
 def _refuse_unknown(schema: Mapping[str, Any], where: str) -> None:
-    known = _REMARKS | _SHAPE | RULES.keys()
+    known = {*_REMARKS, *_SHAPE, *_RULES}
     for keyword in schema:
         if keyword not in known and not (keyword.startswith("x-") and keyword != "x-sql-type"):
             way_out = _WAYS_OUT.get(
@@ -292,43 +255,163 @@ def _may_be_null(schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _scalar(named: str, schema: Mapping[str, Any], where: str) -> Type:
-    kind: Type = _TYPES[named]
+def _scalar(named: str, schema: Mapping[str, Any], where: str) -> pa.DataType:
+    kind = _TYPES[named]
     if "format" in schema:
-        kind = _formatted(named, schema["format"], kind, where)
+        given = schema["format"]
+        kind = _FORMATS.get((named, given)) if isinstance(given, str) else None
+        if kind is None:
+            raise SchemaError(
+                f"{where}: format {given!r} of a {named} is not understood here; possible are date-time, date and "
+                "uuid. Take it out, or say the same as a pattern"
+            )
     if "contentEncoding" in schema:
         if named != "string" or schema["contentEncoding"] != "base64":
             raise SchemaError(f"{where}: contentEncoding is understood as base64 of a string; take it out")
-        kind = Plain(Kind.BINARY)
-    exact = schema.get("x-sql-type")
-    return kind if exact is None else _exact(named, exact, where)
+        kind = pa.binary()
+    return _exact(named, schema["x-sql-type"], where) if schema.get("x-sql-type") is not None else kind
 
 
-def _formatted(named: str, given: Any, kind: Type, where: str) -> Type:
-    if named == "string" and given in _FORMATS:
-        return Plain(_FORMATS[given])
-    if named == "string" and given == "uuid":
-        return kind
-    if (named, given) in (("integer", "int32"), ("integer", "int64"), ("number", "float"), ("number", "double")):
-        return Plain({"int32": Kind.INT, "int64": Kind.LONG, "float": Kind.FLOAT, "double": Kind.DOUBLE}[given])
-    raise SchemaError(
-        f"{where}: format {given!r} of a {named} is not understood here; possible are date-time, date and uuid. "
-        "Take it out, or say the same as a pattern"
-    )
-
-
-def _exact(named: str, exact: Any, where: str) -> Type:
+def _exact(named: str, exact: Any, where: str) -> pa.DataType:
     if not isinstance(exact, str):
         raise SchemaError(f"{where}: x-sql-type is a text such as 'DECIMAL(12,2)'")
     try:
         kind = ddl.parse_type(exact)
     except SchemaError as error:
         raise SchemaError(f"{where}: x-sql-type: {error}") from None
-    fits = (
-        named in ("number", "integer", "string")
-        if isinstance(kind, Decimal)
-        else isinstance(kind, Plain) and kind.kind in _FITTING[named]
-    )
-    if not fits:
+    if not any(fits(kind) for fits in _EXACT[named]):
         raise SchemaError(f"{where}: x-sql-type {exact} does not go with the type {named!r}")
     return kind
+
+
+# Rules about values: each becomes a condition in Spark's SQL, `{0}` in it standing for the value.
+
+
+class _Rule(NamedTuple):
+    """`name` follows the field's path: "must be at least 0"."""
+
+    name: str
+    check: str
+
+
+_Maker = Callable[[Any, pa.DataType], _Rule | None]
+
+
+def _bound(words: str, operator: str) -> _Maker:
+    return lambda value, kind: _Rule(f"must be {words} {value}", f"{{0}} {operator} {_number(value, kind)}")
+
+
+def _length(words: str, operator: str, measure: str, unit: str) -> _Maker:
+    def make(value: Any, _kind: pa.DataType) -> _Rule:
+        if type(value) is not int or value < 0:
+            raise ValueError("a whole number is needed")
+        return _Rule(f"must have {words} {value} {unit}", f"{measure}({{0}}) {operator} {value}")
+
+    return make
+
+
+def _pattern(value: Any, _kind: pa.DataType) -> _Rule:
+    if not isinstance(value, str):
+        raise ValueError("a regular expression is a text")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from None
+    return _Rule(f"must match {_short(value)}", f"{{0}} RLIKE {_braced(literal(value))}")
+
+
+def _enum(values: Any, kind: pa.DataType) -> _Rule:
+    if not isinstance(values, list) or not values:
+        raise ValueError("a list of values is needed")
+    allowed = [value for value in values if value is not None]
+    words = ", ".join(value if isinstance(value, str) else json.dumps(value) for value in allowed)
+    return _Rule(f"must be one of {_short(words)}", f"{{0}} IN ({', '.join(_value(value, kind) for value in allowed)})")
+
+
+def _const(value: Any, kind: pa.DataType) -> _Rule:
+    return _Rule(f"must be {_short(json.dumps(value))}", f"{{0}} = {_value(value, kind)}")
+
+
+def _multiple(value: Any, kind: pa.DataType) -> _Rule:
+    if type(value) is not int or value < 1 or not types.is_integer(kind):
+        raise ValueError('it is understood for integers; for money use "x-sql-type": "DECIMAL(12,2)"')
+    return _Rule(f"must be a multiple of {value}", f"{{0}} % {value} = 0")
+
+
+def _unique(value: Any, kind: pa.DataType) -> _Rule | None:
+    if value is not True:
+        return None
+    if types.is_map(kind.value_type):
+        raise ValueError("maps cannot be compared")
+    return _Rule("must have no element twice", "size(array_distinct({0})) = size({0})")
+
+
+# keyword: for which JSON types it is there, and what makes the condition.
+_RULES: Final[dict[str, tuple[tuple[str, ...], _Maker]]] = {
+    "enum": (("string", "integer", "number", "boolean"), _enum),
+    "const": (("string", "integer", "number", "boolean"), _const),
+    "minimum": (("integer", "number"), _bound("at least", ">=")),
+    "maximum": (("integer", "number"), _bound("at most", "<=")),
+    "exclusiveMinimum": (("integer", "number"), _bound("more than", ">")),
+    "exclusiveMaximum": (("integer", "number"), _bound("less than", "<")),
+    "multipleOf": (("integer", "number"), _multiple),
+    "pattern": (("string",), _pattern),
+    "minLength": (("string",), _length("at least", ">=", "char_length", "characters")),
+    "maxLength": (("string",), _length("at most", "<=", "char_length", "characters")),
+    "minItems": (("array",), _length("at least", ">=", "size", "elements")),
+    "maxItems": (("array",), _length("at most", "<=", "size", "elements")),
+    "uniqueItems": (("array",), _unique),
+    "minProperties": (("object",), _length("at least", ">=", "size", "names")),
+    "maxProperties": (("object",), _length("at most", "<=", "size", "names")),
+}
+
+
+def _rules(named: str, kind: pa.DataType, schema: Mapping[str, Any], where: str) -> Iterator[_Rule]:
+    """The conditions on a value of the JSON type `named`, held as `kind`. Raises SchemaError."""
+    if types.is_string(kind) and schema.get("format") == "uuid":
+        yield _Rule("must be a UUID", f"{{0}} RLIKE {_braced(literal(_UUID))}")
+    for keyword, (json_types, make) in _RULES.items():
+        if keyword not in schema:
+            continue
+        if named not in json_types:
+            raise SchemaError(f"{where}: {keyword!r} says nothing about a {named}; take it out")
+        if named == "string" and not types.is_string(kind):
+            raise SchemaError(
+                f"{where}: {keyword!r} is about the text, and this becomes another type; take one of the two out"
+            )
+        if named == "object" and not types.is_map(kind):
+            raise SchemaError(f"{where}: {keyword!r} is not understood beside properties; use required")
+        try:
+            rule = make(schema[keyword], kind)
+        except ValueError as error:
+            raise SchemaError(f"{where}: {keyword} {json.dumps(schema[keyword])[:_SHOWN]}: {error}") from None
+        if rule is not None:
+            yield rule
+
+
+def _number(value: Any, kind: pa.DataType) -> str:
+    if type(value) not in (int, float):
+        raise ValueError("a number is needed")
+    if types.is_decimal(kind) or type(value) is int:
+        return f"{Decimal(str(value)):f}{'BD' if types.is_decimal(kind) else ''}"
+    return f"CAST('{value!r}' AS DOUBLE)"
+
+
+def _value(value: Any, kind: pa.DataType) -> str:
+    match value:
+        case bool() if types.is_boolean(kind):
+            return "true" if value else "false"
+        case str() if types.is_string(kind):
+            return _braced(literal(value))
+        case int() | float() if not isinstance(value, bool) and not (types.is_boolean(kind) or types.is_string(kind)):
+            return _number(value, kind)
+    raise ValueError("a value of another type than the field's can never be there")
+
+
+def _braced(text: str) -> str:
+    """`format` is used on conditions."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
