@@ -26,7 +26,7 @@ from semel.spark.pipeline.config import (
 )
 from semel.spark.pipeline.config_sections import PipelineFileError, nearest
 from semel.spark.pipeline.schema import Array, Kind, Map, Plain, Struct, Type
-from semel.spark.source.options import COLUMN_NAMES, ReadOptions, read_options
+from semel.spark.source.options import ReadOptions, read_options
 from semel.sqs import Client
 from semel.sqs.errors import AccessDenied
 
@@ -139,7 +139,7 @@ def _target(pipeline: Pipeline) -> str:
 
 def _queues(pipeline: Pipeline, create_dlq: bool) -> Iterator[Finding]:
     source = pipeline.source
-    options = read_options(source.options(pipeline.checkpoint), column_names=COLUMN_NAMES)
+    options = read_options(source.options(pipeline.checkpoint))
     try:
         client = Client(*options.address)
     except SemelError as error:

@@ -307,7 +307,7 @@ def _together(pipeline: Pipeline) -> Iterator[str]:
     from semel.spark.source.options import OptionError, read_options
 
     try:
-        read_options(pipeline.source.options(pipeline.checkpoint), column_names=())
+        read_options(pipeline.source.options(pipeline.checkpoint))
     except OptionError as error:
         yield f"[source] {error}"
     yield from invalid_rows(pipeline)
