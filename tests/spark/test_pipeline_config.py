@@ -14,11 +14,12 @@ from semel.spark.pipeline.config import (
     HandlerSpec,
     Mode,
     ParquetSpec,
+    PipelineFileError,
     PostgresSpec,
     RejectTo,
     SqsSpec,
 )
-from semel.spark.pipeline.config_file import PipelineFileError, load
+from semel.spark.pipeline.config_file import load
 
 GOOD = """
 name = "orders"
@@ -52,7 +53,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
     assert found.sink == ParquetSpec(str(tmp_path / "out"))
     assert [(field.name, field.nullable) for field in found.schema.fields] == [("id", False), ("amount", True)]
     assert (found.source.dedup, found.source.ack, found.rejects.to) == (
-        Dedup.SEGMENTS,
+        Dedup.KEY,
         Ack.SEALED,
         RejectTo.DEAD_LETTER_QUEUE,
     )
@@ -177,8 +178,11 @@ TWICE = 2 * '[[schema.constraints]]\nname = "n"\ncheck = "id > 1"\n' + "[sink]"
         (("[source]", "[source]\nthreads = 500"), "[source] threads = 500: it must be from 1 to 256"),
         (("[source]", '[source]\ndedup = "keys"'), "not one of segments, key, ledger; did you mean 'key'?"),
         (("[source]", '[source]\ndedup = "ledger"'), '[source] ledger is missing: dedup = "ledger" needs its address'),
-        (("[source]", '[source]\nledger = "redis://x"'), '[source] ledger is given, but dedup is "segments"'),
-        (("[source]", '[source]\nremember = "1d"'), '[source] remember is for dedup = "key"'),
+        (("[source]", '[source]\nledger = "redis://x"'), '[source] ledger is given, but dedup is "key"'),
+        (
+            ("[source]", '[source]\ndedup = "segments"\nremember = "1d"'),
+            '[source] remember is for dedup = "key", and dedup is "segments"',
+        ),
         (("[source]", '[source]\nkey = "id"'), "[source] key = \"id\": it is '$.order.id'"),
         # [schema]
         (("BIGINT", "BIGINTEGER"), "[schema] ddl: field 'amount': there is no type BIGINTEGER; did you mean INTEGER?"),

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from semel.spark.pipeline.config import Extra, HandlerSpec, Pipeline, SchemaSpec
-from semel.spark.pipeline.config_sections import PipelineFileError
+from semel.spark.pipeline.config import Extra, HandlerSpec, Pipeline, PipelineFileError, SchemaSpec
 from semel.spark.pipeline.rows import SOURCE, body_fields
 from semel.spark.pipeline.rows import row_schema as row_schema
 from semel.spark.pipeline.schema import RESERVED, Constraint, Field, find, literal, quoted, sql

@@ -20,13 +20,14 @@ from semel.spark.pipeline.config import (
     HandlerSpec,
     ParquetSpec,
     Pipeline,
+    PipelineFileError,
     PostgresSpec,
     RejectTo,
     SqsSpec,
 )
-from semel.spark.pipeline.config_sections import PipelineFileError, nearest
 from semel.spark.pipeline.schema import Array, Kind, Map, Plain, Struct, Type
 from semel.spark.source.options import ReadOptions, read_options
+from semel.spark.suggestions import did_you_mean
 from semel.sqs import Client
 from semel.sqs.errors import AccessDenied
 
@@ -213,7 +214,7 @@ def _key(pipeline: Pipeline) -> Iterator[Finding]:
     if key is None or not key.startswith("$") or pipeline.schema.raw:
         return
     if not _leads_to_a_field(JsonPath.parse(key).steps, Struct(fields), any_as_text=pipeline.schema.any_as_text):
-        meant = nearest(key.removeprefix("$."), [one.name for one in fields], ".")
+        meant = did_you_mean(key.removeprefix("$."), [one.name for one in fields], ".")
         yield Finding(
             Level.PROBLEM,
             f'[source] key = "{key}": the schema has no such field{meant} '

@@ -49,7 +49,7 @@ def option(
 
 def options_of(kind: type) -> dict[str, Field[Any]]:
     """The options that a dataclass declares, by their camelCase names."""
-    return {one.metadata["name"] or _camel(one.name): one for one in fields(kind) if "name" in one.metadata}
+    return {one.metadata["name"] or camel(one.name): one for one in fields(kind) if "name" in one.metadata}
 
 
 def limits_of(kind: type, field_name: str) -> tuple[float, float]:
@@ -90,7 +90,8 @@ def _number(name: str, text: str, low: float, high: float) -> float:
     return value
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """max_messages is maxMessages."""
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql.types import DataType, IntegralType, MapType, StringType, StructType
@@ -49,7 +49,7 @@ class WriteOptions:
     key_column: str | None = option(None)
     delay_column: str | None = option(None)
     attributes_column: str | None = option(None)
-    columns: Columns = Columns()
+    columns: Columns = field(default_factory=Columns)
 
     @property
     def address(self) -> tuple[str | None, str | None, str | None]:
@@ -103,16 +103,16 @@ def _check_unused(columns: Columns, names: set[str]) -> None:
         raise OptionError(
             f"there is a column {columns.body!r}, so {', '.join(unused)} would not be sent: drop them, put them into "
             "the body or the map 'attributes', or name the column that each is for with "
-            f"{', '.join(option for option in _COLUMN_OPTIONS if option != 'bodyColumn')}"
+            f"{', '.join(name for name in _COLUMN_OPTIONS if name != 'bodyColumn')}"
         )
 
 
 def _check_types(chosen: Mapping[str, str | None], schema: StructType) -> None:
-    for option, column in chosen.items():
+    for name, column in chosen.items():
         if column is None:
             continue
         kind = schema[column].dataType
-        match option:
+        match name:
             case "delayColumn":
                 fits, wanted = isinstance(kind, IntegralType), "INT"
             case "attributesColumn":
@@ -120,7 +120,7 @@ def _check_types(chosen: Mapping[str, str | None], schema: StructType) -> None:
             case _:
                 fits, wanted = isinstance(kind, StringType), "STRING"
         if not fits:
-            raise OptionError(f"column {column!r} is {kind.simpleString().upper()}; as {option} it must be {wanted}")
+            raise OptionError(f"column {column!r} is {kind.simpleString().upper()}; as {name} it must be {wanted}")
 
 
 def _of_texts(kind: DataType) -> bool:
