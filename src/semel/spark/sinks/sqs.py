@@ -14,19 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from uuid import uuid4
 
 import pyarrow as pa
 
 from semel.spark import crash_points
-from semel.spark.pipeline.config import SqsSpec
 from semel.spark.segments.storage import Store, open_store
 from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, SinkError, Written, checked, is_in
 from semel.spark.writer.encoder import Columns, Outgoing, Rows
 from semel.spark.writer.sender import Sender, client_for
 from semel.sqs import limits
 from semel.sqs.errors import AccessDenied
+
+if TYPE_CHECKING:  # executors need no models of the file
+    from semel.spark.pipeline.config import SqsSpec
 
 THREADS: Final = 4
 CHUNK: Final = 500  # ids in one note: what may be sent again to a Standard queue, and one small write
