@@ -226,6 +226,18 @@ def test_a_key_within_the_schema_or_outside_the_body_is_fine(
     assert problems(pipeline(tmp_path, sqs_broker, wider, ('dedup = "key"', f'dedup = "key"\nkey = "{key}"'))) == []
 
 
+def test_a_key_that_updates_of_a_row_share_is_a_warning(
+    tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
+) -> None:
+    make_queue(client, "orders")
+    dsn = "postgresql://127.0.0.1:9/shop"
+    sink = f'[sink]\ntype = "postgres"\ndsn = "{dsn}"\ntable = "orders"\nmode = "upsert"\nkey = ["id"]'
+    by_id = pipeline(tmp_path, sqs_broker, (PARQUET, sink), ('dedup = "key"', 'key = "$.id"'))
+    assert any("later ones are dropped as duplicates" in text for level, text in said(by_id) if level is Level.WARNING)
+    other = pipeline(tmp_path, sqs_broker, (PARQUET, sink), ('dedup = "key"', 'key = "attribute:event"'))
+    assert not any("dropped as duplicates" in text for _, text in said(other))
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "year=2024/part-0.parquet", "part-0.parquet"])
 def test_a_folder_that_belongs_to_something_else_is_a_problem(
     tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client, name: str

@@ -264,6 +264,21 @@ def test_a_secret_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "hunter2" not in told
 
 
+def test_what_a_variable_was_filled_with_and_passwords_of_urls_are_in_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2 and more")
+    text = GOOD.replace("[source]", '[source]\nvisibility = "${SHOP_PASSWORD}"\nkey = "${SHOP_PASSWORD}"')
+    text = text.replace('checkpoint = "state"', 'checkpoint = "ftp://me:hunter2@host/x"')
+    text = text.replace('["orders"]', '["http://me:hunter2@host/account/a b"]')
+    told = mistakes(tmp_path, text + '[spark]\n"spark.password" = ["hunter2"]\n')
+    assert all(option in told for option in ("visibility", "key", "checkpoint", "queues", "spark.password"))
+    assert "hunter2" not in told
+    with pytest.raises(ValueError, match="PostgresSpec") as raised:
+        PostgresSpec(["hunter2"], "orders")  # type: ignore[arg-type]
+    assert "hunter2" not in str(raised.value)
+
+
 def test_a_variable_can_be_meant_as_it_stands(tmp_path: Path) -> None:
     found = load(write(tmp_path, GOOD.replace('path = "out"', 'path = "/a/$${x}"')))
     assert found.sink == ParquetSpec("/a/${x}")
@@ -273,6 +288,13 @@ def test_settings_of_spark_may_be_written_in_both_ways(tmp_path: Path) -> None:
     text = '[spark]\nexecutor.memory = "4g"\n"spark.sql.ansi.enabled" = false\n[sink]'
     found = load(write(tmp_path, GOOD.replace("[sink]", text)))
     assert found.spark == {"spark.executor.memory": "4g", "spark.sql.ansi.enabled": "false"}
+
+
+def test_each_key_counts_once_unless_the_file_says_otherwise_and_a_handler_has_its_ledger(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD)).source.dedup is Dedup.KEY
+    handler = GOOD.replace(SINK, 'type = "handler"\napp = "shop:app"')
+    assert load(write(tmp_path, handler)).source.dedup is Dedup.SEGMENTS
+    assert load(write(tmp_path, handler.replace("[source]", '[source]\ndedup = "key"'))).source.dedup is Dedup.KEY
 
 
 def test_a_queue_or_a_handler_needs_no_schema(tmp_path: Path) -> None:

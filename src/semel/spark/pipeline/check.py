@@ -255,8 +255,19 @@ def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: Rea
 
 
 def _key(pipeline: Pipeline) -> Iterator[Finding]:
-    """A key that is in no message: each would count as another one, and duplicates would come through."""
-    key, fields = pipeline.source.key, pipeline.schema.fields
+    """A key that is in no message: each would count as another one, and duplicates would come through. And a key that
+    updates of a row share: they would count as duplicates."""
+    key, fields, sink = pipeline.source.key, pipeline.schema.fields, pipeline.sink
+    if (
+        isinstance(sink, PostgresSpec)
+        and pipeline.source.dedup is not Dedup.SEGMENTS
+        and [key] == [f"$.{column}" for column in sink.key]
+    ):
+        yield Finding(
+            Level.WARNING,
+            f'[source] key = "{key}" is also what rows are upserted by: of all messages for a row only the first gets '
+            "in, and later ones are dropped as duplicates. Name what tells one update from the next, or leave key out",
+        )
     if key is None or not key.startswith("$") or pipeline.schema.raw:
         return
     if not _leads_to_a_field(JsonPath.parse(key).steps, Struct(fields), any_as_text=pipeline.schema.any_as_text):
