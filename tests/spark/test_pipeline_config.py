@@ -270,7 +270,7 @@ def test_what_a_variable_was_filled_with_and_passwords_of_urls_are_in_no_message
     monkeypatch.setenv("SHOP_PASSWORD", "hunter2 and more")
     text = GOOD.replace("[source]", '[source]\nvisibility = "${SHOP_PASSWORD}"\nkey = "${SHOP_PASSWORD}"')
     text = text.replace('checkpoint = "state"', 'checkpoint = "ftp://me:hunter2@host/x"')
-    text = text.replace('["orders"]', '["http://me:hunter2@host/account/a b"]')
+    text = text.replace('["orders"]', f'["http://me:hunter2{"x" * 90}@host/account/a b"]')
     told = mistakes(tmp_path, text + '[spark]\n"spark.password" = ["hunter2"]\n')
     assert all(option in told for option in ("visibility", "key", "checkpoint", "queues", "spark.password"))
     assert "hunter2" not in told
@@ -314,9 +314,45 @@ def test_the_queue_of_a_sink_is_where_the_source_is_unless_it_says_otherwise(tmp
     assert (found.endpoint_url, found.region) == (None, "eu-west-1")
 
 
+def test_an_option_is_handed_to_the_source_as_it_is_written(tmp_path: Path) -> None:
+    text = GOOD.replace("[source]", '[source]\nprofile = "shop-2.0"\nmax_seconds_per_batch = "1500ms"')
+    options = load(write(tmp_path, text)).source.options("/c")
+    assert (options["profile"], options["maxSecondsPerBatch"]) == ("shop-2.0", "1.5")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "source = 3",
+        "schema = []",
+        "sink = 'x'",
+        "spark = 1",
+        "name = nan",
+        "[schema]\nconstraints = 3",
+        "[schema]\nconstraints = [3]",
+        "[[schema.constraints]]\nname = 3",
+        "[sink]\ntype = ['x']",
+        "[sink]",
+        "[source]\nvisibility = nan",
+        "[source]\nremember = -inf",
+        "[source]\nqueues = [[]]",
+        "[source]\nqueues = [1, 2]",
+        "[source]\ndedup = {}",
+        "[trigger]\nevery = 1979-05-27",
+        "[rejects]\nto = 1979-05-27T07:32:00Z",
+        "[sink]\ntype = 'postgres'\nkey = 3\nmode = {}",
+    ],
+)
+def test_whatever_toml_holds_is_a_mistake_and_never_a_traceback(tmp_path: Path, odd: str) -> None:
+    assert "not of the right type" not in mistakes(tmp_path, odd)
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    told = mistakes(tmp_path, GOOD.replace("queues", "queus").replace("path", "paht").replace("ddl", "dll"))
-    assert all(name in told for name in ("queus", "paht", "dll"))
+    text = GOOD.replace("queues", "queus").replace("path", "paht").replace("BIGINT", "BIGINTEGER")
+    text = text.replace("[sink]", 'metadata = ["sentat"]\n[[schema.constraints]]\nchek = "x"\n[sink]')
+    told = mistakes(tmp_path, text.replace("[source]", '[source]\ndedup = "ledger"\nthreads = 1.5'))
+    said = ("queus:", "paht:", "threads = 1.5", "ledger is missing", "BIGINTEGER", "'sentat'", "chek:")
+    assert all(name in told for name in said)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

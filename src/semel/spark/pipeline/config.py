@@ -227,7 +227,8 @@ class SourceSpec:
             "segments": segments_of(checkpoint),
             "dedup": "ledger" if self.dedup is Dedup.LEDGER else "segments",
         }
-        return {name: str(value).removesuffix(".0") for name, value in given.items() if value is not None}
+        whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
+        return {name: str(value) for name, value in (given | whole).items() if value is not None}
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -61,6 +61,29 @@ _OTHER_REJECTS: Final = 'it is "dead-letter-queue"; for another queue or a table
 # The file as it is written, where that is not as it is kept.
 
 
+def _from_ddl(text: str) -> json_schema.Read:
+    try:
+        return json_schema.Read(ddl.parse(text), (), closed=False)
+    except schema.SchemaError as error:
+        raise ValueError(str(error)) from None
+
+
+def _from_json_schema(path: str) -> json_schema.Read:
+    try:
+        return json_schema.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    except schema.SchemaError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_metadata(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in METADATA:
+            raise ValueError(f"the source has no column {name!r}{did_you_mean(name, METADATA)}")
+    return names
+
+
 @dataclass(frozen=True, config=STRICT)
 class _Constraint:
     name: Text = Field(description='what a row that breaks it is told, such as "amount is positive"')
@@ -70,10 +93,10 @@ class _Constraint:
 
 @dataclass(frozen=True, config=STRICT)
 class _Schema:
-    ddl: Text | None = None
-    json_schema: Location | None = None
+    ddl: Annotated[Text, AfterValidator(_from_ddl)] | None = None
+    json_schema: Annotated[Location, AfterValidator(_from_json_schema)] | None = None
     raw: StrictBool = False
-    metadata: Texts = ()
+    metadata: Annotated[Texts, AfterValidator(_check_metadata)] = ()
     extra: Extra = Extra.IGNORE
     any_as_text: StrictBool = False
     constraints: tuple[_Constraint, ...] = ()
@@ -93,21 +116,15 @@ def _rejects(section: _Rejects) -> RejectSpec:
 
 
 def _schema(section: _Schema) -> SchemaSpec:
-    """Raises ValueError with all that is wrong."""
-    problems = []
-    body = json_schema.Read((), (), closed=False)
-    try:
-        body = _body(section)
-    except schema.SchemaError as error:
-        problems.append(f"[schema] {'ddl' if section.ddl else 'json_schema'}: {error}")
+    """Raises ValueError with all that does not fit the body's fields."""
+    body = cast(json_schema.Read | None, section.ddl or section.json_schema) or json_schema.Read((), (), closed=False)
     fields = schema.closed(body.fields) if section.extra is Extra.REJECT else body.fields
     names = [field.name for field in fields]
-    for name in section.metadata:
-        if name not in METADATA:
-            problems.append(f"[schema] metadata: the source has no column {name!r}{did_you_mean(name, METADATA)}")
-        elif f"_{name}" in (field.lower() for field in names):
-            problem = f"{name!r} becomes the column _{name}, and the schema has a field of that name"
-            problems.append(f"[schema] metadata: {problem}")
+    problems = [
+        f"[schema] metadata: {name!r} becomes the column _{name}, and the schema has a field of that name"
+        for name in section.metadata
+        if f"_{name}" in (field.lower() for field in names)
+    ]
     for number, one in enumerate(section.constraints):
         label = "[[schema.constraints]]"
         if one.field is not None and names and schema.find(fields, one.field) is None:
@@ -123,17 +140,6 @@ def _schema(section: _Schema) -> SchemaSpec:
     return SchemaSpec(
         fields, (*body.constraints, *constraints), section.metadata, extra, section.any_as_text, section.raw
     )
-
-
-def _body(section: _Schema) -> json_schema.Read:
-    if section.ddl is not None:
-        return json_schema.Read(ddl.parse(section.ddl), (), closed=False)
-    if section.json_schema is None:
-        return json_schema.Read((), (), closed=False)
-    try:
-        return json_schema.parse(Path(section.json_schema).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise schema.SchemaError(f"{section.json_schema} cannot be read: {error}") from None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -154,7 +160,7 @@ class _File:
     spark: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(default_factory=dict)
 
 
-_SECTIONS: Final = frozenset({"source", "schema", "rejects", "sink", "trigger", "log", "metrics", "spark"})
+_SECTIONS: Final = ("source", "schema", "rejects", "sink", "trigger", "log", "metrics", "spark")
 _MODELS: Final[Mapping[str, Any]] = {
     "[source]": SourceSpec,
     "[schema]": _Schema,
@@ -166,8 +172,8 @@ _MODELS: Final[Mapping[str, Any]] = {
 }
 _ADDRESS: Final = ("endpoint_url", "region", "profile")
 _VARIABLE: Final = re.compile(r"(\$?)\$\{([^}]*)\}")
-_LOGIN: Final = re.compile(r"(?<=://)[^/@\s\"']*@")
-_UNSHOWN: Final = frozenset({"dsn", "ledger"})
+_LOGIN: Final = re.compile(r"(?<=://)[^\s\"']*@")
+_UNSHOWN: Final = frozenset({"dsn", "ledger", "ddl", "json_schema"})  # secrets, and what is long
 _SHORTEST_SECRET: Final = 4
 
 
@@ -224,10 +230,10 @@ class _Reading:
 
     def pipeline(self) -> Pipeline | None:
         """None if there are mistakes."""
-        for name in _SECTIONS & self.raw.keys():
-            if not isinstance(section := self.raw[name], dict):
-                del self.raw[name]
-                self.add([f"{name} = {_shown(section)}: it is a section; write [{name}] with its options below"])
+        for name in _SECTIONS:
+            if not isinstance(self.raw.get(name, {}), dict):
+                value = _shown(self.raw.pop(name))
+                self.add([f"{name} = {value}: it is a section; write [{name}] with its options below"])
         if "spark" in self.raw:
             self.raw["spark"] = dict(_flat(self.raw["spark"], "spark"))
         table = _with_defaults(self.fill(self.raw, ()))
@@ -246,7 +252,8 @@ class _Reading:
         for mistake in mistakes:
             for value, variable in self._filled.items():
                 mistake = mistake.replace(value, variable)
-            self.mistakes.append(_LOGIN.sub("…@", mistake))
+            mistake = _LOGIN.sub("…@", mistake)
+            self.mistakes += [mistake] * (mistake not in self.mistakes)
 
     def fill(self, value: Any, location: tuple[Any, ...]) -> Any:
         """`${NAME}` replaced by the environment's value; `$${NAME}` stands for itself."""
@@ -284,10 +291,7 @@ class _Reading:
             section, option = "[sink]", "type"
         if (section, option) in self._unset:
             return
-        table = self.raw.get(section.strip("[]"), {}) if section else self.raw
-        if section == "[[schema.constraints]]":
-            table = self.raw["schema"]["constraints"][location[2]]
-        value = table.get(option)
+        value = self.written(section, location).get(option)
         shown = "" if option in _UNSHOWN or section == "[spark]" else f" = {_shown(value)}"
         match kind:
             case "value_error" if len(location) == 1 and option in _SECTIONS:
@@ -309,8 +313,15 @@ class _Reading:
             case _ if option == "constraints":
                 text = "constraints: it is a list of sections; write [[schema.constraints]] with its options below"
             case _:
-                text = f"{option}{shown}: {PROBLEMS['tuple_type' if isinstance(location[-1], int) else kind]}"
+                kind = "tuple_type" if isinstance(location[-1], int) else kind
+                text = f"{option}{shown}: {PROBLEMS.get(kind, 'it is not of the right type')}"
         yield f"{section} {text}".strip()
+
+    def written(self, section: str, location: tuple[Any, ...]) -> Mapping[str, Any]:
+        """The section as it is in the file, before variables were filled in."""
+        if section == "[[schema.constraints]]":
+            return self.raw["schema"]["constraints"][location[2]]  # type: ignore[no-any-return]
+        return self.raw.get(section.strip("[]"), {}) if section else self.raw
 
 
 def _where(location: tuple[Any, ...]) -> tuple[str, str]:
@@ -341,7 +352,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = _LOGIN.sub("…@", json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
@@ -380,7 +391,7 @@ def _conflicts(table: Mapping[str, Any]) -> Iterator[str]:
         if given == ["raw"] and body["raw"] is False:
             yield f"[schema] raw = false, and neither ddl nor json_schema is given: {_BODY}"
     if body.get("raw") is True:
-        for option in body.keys() & {"extra", "any_as_text", "constraints"}:
+        for option in [name for name in ("extra", "any_as_text", "constraints") if name in body]:
             yield f"[schema] {option} is about the body's fields, and with raw = true there are none; leave it out"
     if "metadata" in body and sink.get("type") == "handler":
         yield "[schema] metadata: a handler gets the whole message anyway; leave it out"
