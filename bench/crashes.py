@@ -221,13 +221,17 @@ def executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, kill
             if trial.orders.left() < ENOUGH:
                 trial.orders.send(PER_LIFE)
             before = trial.committed()
-            if not crashing.wait_until(lambda before=before: trial.committed() > before, driver):
+            if not crashing.wait_until(partial(committed_since, trial, before), driver):
                 raise Ended(f"nothing happened for {crashing.PATIENCE:.0f} s: {driver.said()}")
             time.sleep(chance.uniform(0, SOON))
             crashing.wait_until(lambda: bool(cluster().executors()), driver)
             cluster().kill_executor(chance.choice(cluster().executors()))
             yield f"in batch {trial.committed() + 1}, {trial.orders.left():,} messages in the queue"
         driver.stop()
+
+
+def committed_since(trial: Trial, batch: int) -> bool:
+    return trial.committed() > batch
 
 
 def drivers(trial: Trial, chance: Random, kills: int) -> Iterator[str]:

@@ -125,7 +125,7 @@ class Site:
             region = "us-east-1"
             key = "$.id"
             max_messages_per_batch = {per_batch}
-            {source}
+            {source or 'dedup = "segments"'}
             [schema]
             {SCHEMA}
             metadata = ["sent_at"]

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from semel.spark.source import reader
 from semel.spark.source.datasource import SqsSource, SqsStreamReader
-from semel.spark.source.options import COLUMN_NAMES, read_options
+from semel.spark.source.options import read_options
 from semel.sqs import Failure, Received
 
 
@@ -73,5 +73,5 @@ class Boto3Source(SqsSource):
         return "sqs_boto3"
 
     def streamReader(self, schema: Any) -> Boto3Reader:
-        options = read_options({str(k): str(v) for k, v in self.options.items()}, column_names=COLUMN_NAMES)
+        options = read_options({str(k): str(v) for k, v in self.options.items()})
         return Boto3Reader(options, schema)

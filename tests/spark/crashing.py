@@ -372,6 +372,7 @@ class Trial:
     incarnations: int = 0
 
     def __post_init__(self) -> None:
+        source = {"dedup": "segments", **self.source}
         text = PIPELINE.format(
             name=self.name,
             checkpoint=self.checkpoint,
@@ -379,7 +380,7 @@ class Trial:
             endpoint=self.orders.broker.url,
             visibility=VISIBILITY,
             per_batch=self.per_batch,
-            source="".join(f"{name} = {json.dumps(value)}\n" for name, value in self.source.items()),
+            source="".join(f"{name} = {json.dumps(value)}\n" for name, value in source.items()),
             sink=self.sink.toml(),
             spark="".join(f'"{name}" = "{value}"\n' for name, value in self.spark.items()),
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from semel.spark.pipeline.config import SchemaSpec
-from semel.spark.pipeline.schema import Field, Kind, Plain
+import pyarrow as pa
 
-SCHEMA = SchemaSpec((Field("id", Plain(Kind.STRING), nullable=False), Field("amount", Plain(Kind.LONG))))
+from semel.spark.pipeline.config import SchemaSpec
+
+SCHEMA = SchemaSpec((pa.field("id", pa.string(), nullable=False), pa.field("amount", pa.int64())))

@@ -29,6 +29,7 @@ checkpoint = "checkpoint"
 [source]
 queues = ["orders"]
 key = "$.id"
+dedup = "segments"
 endpoint_url = "{url}"
 visibility = 30
 max_seconds_per_batch = 5

@@ -17,10 +17,10 @@ from semel.spark.pipeline.config import (
     HandlerSpec,
     ParquetSpec,
     Pipeline,
+    PipelineFileError,
     SchemaSpec,
     SourceSpec,
 )
-from semel.spark.pipeline.config_file import PipelineFileError
 from semel.spark.pipeline.schema import Constraint, closed
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from doctor.gatekeeper import Gate, gatekeeper
 from semel import Client
 from semel.broker import EmbeddedBroker
 from semel.cli import main
 from semel.spark.pipeline import compatibility
 from semel.spark.pipeline.body_sql import row_schema
-from semel.spark.pipeline.check import Level, check, told
+from semel.spark.pipeline.check import Level, as_text, check
 from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.config_file import load
@@ -90,7 +91,7 @@ def test_a_pipeline_that_can_run_is_told_with_what_it_would_do(
     client.queue("orders").send("{}")
     found = check(pipeline(tmp_path, sqs_broker))
     assert found.passed
-    text = "\n".join(told(found))
+    text = "\n".join(as_text(found))
     assert f"reads     orders at {sqs_broker.url}" in text
     assert "once      each key once for the queue's retention" in text
     assert "rejected unless amount is positive" in text
@@ -148,6 +149,50 @@ def test_what_weakens_a_promise_is_a_warning(tmp_path: Path, sqs_broker: Embedde
     assert all(finding.level is not Level.WARNING for finding in usual.findings)
 
 
+def guarded(folder: Path, gate: Gate, *changes: tuple[str, str]) -> list[str]:
+    file = folder / "orders.toml"
+    text = FILE
+    for old, new in changes:
+        text = text.replace(old, new)
+    file.write_text(text)
+    return problems(load(file, endpoint_url=gate.url))
+
+
+def test_permissions_that_are_missing_are_problems_and_no_message_is_touched(
+    tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
+) -> None:
+    make_queue(client, "orders")
+    client.queue("orders").send("{}")
+    before = sqs_broker.peek("orders")
+    with gatekeeper(sqs_broker) as gate:
+        assert guarded(tmp_path, gate) == []
+        for operation in ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes"):
+            gate.refused = {f"{operation} orders"}
+            (problem,) = guarded(tmp_path, gate)
+            assert problem.startswith("queue orders: ")
+            assert f"The credentials need the permission sqs:{operation} on it" in problem
+        gate.refused = {"SendMessage dead"}
+        (problem,) = guarded(tmp_path, gate)
+        assert problem.startswith("queue dead: SendMessage is not allowed")
+    assert sqs_broker.peek("orders") == before
+    assert sqs_broker.peek("dead") == []
+
+
+def test_who_may_send_to_a_target_need_not_be_allowed_to_read_its_attributes(
+    tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
+) -> None:
+    make_queue(client, "orders")
+    sink = (PARQUET, '[sink]\ntype = "sqs"\nqueue = "clean"')
+    client.create_queue("clean")
+    with gatekeeper(sqs_broker) as gate:
+        gate.refused = {"GetQueueAttributes clean"}
+        assert guarded(tmp_path, gate, sink) == []
+        gate.refused = {"GetQueueAttributes clean", "SendMessage clean"}
+        (problem,) = guarded(tmp_path, gate, sink)
+        assert problem.startswith("queue clean: SendMessage is not allowed")
+    assert sqs_broker.peek("clean") == []
+
+
 def test_a_dead_letter_queue_that_the_run_will_create_is_told_with_its_max_receive_count(
     tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
 ) -> None:
@@ -180,6 +225,18 @@ def test_a_key_within_the_schema_or_outside_the_body_is_fine(
     ddl = "id STRING NOT NULL, amount BIGINT, order STRUCT<id: STRING>, lines ARRAY<STRUCT<sku: STRING>>, "
     wider = ("id STRING NOT NULL, amount BIGINT", f"{ddl}tags MAP<STRING, STRING>")
     assert problems(pipeline(tmp_path, sqs_broker, wider, ('dedup = "key"', f'dedup = "key"\nkey = "{key}"'))) == []
+
+
+def test_a_key_that_updates_of_a_row_share_is_a_warning(
+    tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
+) -> None:
+    make_queue(client, "orders")
+    dsn = "postgresql://127.0.0.1:9/shop"
+    sink = f'[sink]\ntype = "postgres"\ndsn = "{dsn}"\ntable = "orders"\nmode = "upsert"\nkey = ["id"]'
+    by_id = pipeline(tmp_path, sqs_broker, (PARQUET, sink), ('dedup = "key"', 'key = "$.id"'))
+    assert any("later ones are dropped as duplicates" in text for level, text in said(by_id) if level is Level.WARNING)
+    other = pipeline(tmp_path, sqs_broker, (PARQUET, sink), ('dedup = "key"', 'key = "attribute:event"'))
+    assert not any("dropped as duplicates" in text for _, text in said(other))
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "year=2024/part-0.parquet", "part-0.parquet"])
@@ -312,7 +369,7 @@ def test_changes_under_a_checkpoint_are_told_and_refused(
     assert not broken.passed
     problems = [finding.text for finding in broken.findings if finding.level is Level.PROBLEM]
     assert len(problems) == 2
-    assert "2 to mend before it can run" in told(broken)
+    assert "2 problems must be fixed before it can run" in as_text(broken)
 
 
 def test_spark_looks_at_conditions_if_it_is_asked_to(

@@ -88,7 +88,7 @@ def test_what_harms_nothing_is_no_change(tmp_path: Path, change: tuple[str, str]
         (('"orders", "refunds"', '"orders"'), "refunds is no longer read"),
         (('"$.id"', '"$.order"'), "key was $.id and is $.order"),
         (('dedup = "key"', 'dedup = "segments"'), "weaker guarantee"),
-        (('dedup = "key"', 'dedup = "ledger"\nledger = "sqlite:///x.db"'), "does not know what came under 'key'"),
+        (('dedup = "key"', 'dedup = "ledger"\nledger = "sqlite:///x.db"'), 'does not know what came under "key"'),
         (('dedup = "key"', 'dedup = "key"\ndedup_partitions = 9'), "dedup_partitions was 4 and is 9"),
         (("amount BIGINT", "amount STRING"), "amount was BIGINT and is STRING"),
         (("amount BIGINT", "amount INT"), "amount was BIGINT and is INT"),
@@ -123,6 +123,13 @@ def test_a_change_that_would_break_exactly_once_is_refused_with_its_reason(
         check(former, spec(tmp_path, change))
     assert said in str(refused.value)
     assert all(one.breaking for one in refused.value.changes)
+
+
+def test_a_history_with_segments_under_a_file_that_leaves_dedup_out_says_what_to_write(tmp_path: Path) -> None:
+    former = spec(tmp_path, ('dedup = "key"', 'dedup = "segments"'))
+    way_out = 'is "key", the default, .* write dedup = "segments" under .source. to go on'
+    with pytest.raises(PipelineChanged, match=way_out):
+        check(former, spec(tmp_path, ('dedup = "key"\n', "")))
 
 
 def test_another_ledger_is_refused_and_another_password_for_it_is_not(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from semel.spark.pipeline.config import (
     HandlerSpec,
     Mode,
     ParquetSpec,
+    PipelineFileError,
     PostgresSpec,
     RejectTo,
     SqsSpec,
 )
-from semel.spark.pipeline.config_file import PipelineFileError, load
+from semel.spark.pipeline.config_file import load
 
 GOOD = """
 name = "orders"
@@ -52,7 +53,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
     assert found.sink == ParquetSpec(str(tmp_path / "out"))
     assert [(field.name, field.nullable) for field in found.schema.fields] == [("id", False), ("amount", True)]
     assert (found.source.dedup, found.source.ack, found.rejects.to) == (
-        Dedup.SEGMENTS,
+        Dedup.KEY,
         Ack.SEALED,
         RejectTo.DEAD_LETTER_QUEUE,
     )
@@ -177,8 +178,11 @@ TWICE = 2 * '[[schema.constraints]]\nname = "n"\ncheck = "id > 1"\n' + "[sink]"
         (("[source]", "[source]\nthreads = 500"), "[source] threads = 500: it must be from 1 to 256"),
         (("[source]", '[source]\ndedup = "keys"'), "not one of segments, key, ledger; did you mean 'key'?"),
         (("[source]", '[source]\ndedup = "ledger"'), '[source] ledger is missing: dedup = "ledger" needs its address'),
-        (("[source]", '[source]\nledger = "redis://x"'), '[source] ledger is given, but dedup is "segments"'),
-        (("[source]", '[source]\nremember = "1d"'), '[source] remember is for dedup = "key"'),
+        (("[source]", '[source]\nledger = "redis://x"'), '[source] ledger is given, but dedup is "key"'),
+        (
+            ("[source]", '[source]\ndedup = "segments"\nremember = "1d"'),
+            '[source] remember is for dedup = "key", and dedup is "segments"',
+        ),
         (("[source]", '[source]\nkey = "id"'), "[source] key = \"id\": it is '$.order.id'"),
         # [schema]
         (("BIGINT", "BIGINTEGER"), "[schema] ddl: field 'amount': there is no type BIGINTEGER; did you mean INTEGER?"),
@@ -260,6 +264,21 @@ def test_a_secret_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "hunter2" not in told
 
 
+def test_what_a_variable_was_filled_with_and_passwords_of_urls_are_in_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2 and more")
+    text = GOOD.replace("[source]", '[source]\nvisibility = "${SHOP_PASSWORD}"\nkey = "${SHOP_PASSWORD}"')
+    text = text.replace('checkpoint = "state"', 'checkpoint = "ftp://me:hunter2@host/x"')
+    text = text.replace('["orders"]', f'["http://me:hunter2{"x" * 90}@host/account/a b"]')
+    told = mistakes(tmp_path, text + '[spark]\n"spark.password" = ["hunter2"]\n')
+    assert all(option in told for option in ("visibility", "key", "checkpoint", "queues", "spark.password"))
+    assert "hunter2" not in told
+    with pytest.raises(ValueError, match="PostgresSpec") as raised:
+        PostgresSpec(["hunter2"], "orders")  # type: ignore[arg-type]
+    assert "hunter2" not in str(raised.value)
+
+
 def test_a_variable_can_be_meant_as_it_stands(tmp_path: Path) -> None:
     found = load(write(tmp_path, GOOD.replace('path = "out"', 'path = "/a/$${x}"')))
     assert found.sink == ParquetSpec("/a/${x}")
@@ -269,6 +288,13 @@ def test_settings_of_spark_may_be_written_in_both_ways(tmp_path: Path) -> None:
     text = '[spark]\nexecutor.memory = "4g"\n"spark.sql.ansi.enabled" = false\n[sink]'
     found = load(write(tmp_path, GOOD.replace("[sink]", text)))
     assert found.spark == {"spark.executor.memory": "4g", "spark.sql.ansi.enabled": "false"}
+
+
+def test_each_key_counts_once_unless_the_file_says_otherwise_and_a_handler_has_its_ledger(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD)).source.dedup is Dedup.KEY
+    handler = GOOD.replace(SINK, 'type = "handler"\napp = "shop:app"')
+    assert load(write(tmp_path, handler)).source.dedup is Dedup.SEGMENTS
+    assert load(write(tmp_path, handler.replace("[source]", '[source]\ndedup = "key"'))).source.dedup is Dedup.KEY
 
 
 def test_a_queue_or_a_handler_needs_no_schema(tmp_path: Path) -> None:
@@ -288,9 +314,45 @@ def test_the_queue_of_a_sink_is_where_the_source_is_unless_it_says_otherwise(tmp
     assert (found.endpoint_url, found.region) == (None, "eu-west-1")
 
 
+def test_an_option_is_handed_to_the_source_as_it_is_written(tmp_path: Path) -> None:
+    text = GOOD.replace("[source]", '[source]\nprofile = "shop-2.0"\nmax_seconds_per_batch = "1500ms"')
+    options = load(write(tmp_path, text)).source.options("/c")
+    assert (options["profile"], options["maxSecondsPerBatch"]) == ("shop-2.0", "1.5")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "source = 3",
+        "schema = []",
+        "sink = 'x'",
+        "spark = 1",
+        "name = nan",
+        "[schema]\nconstraints = 3",
+        "[schema]\nconstraints = [3]",
+        "[[schema.constraints]]\nname = 3",
+        "[sink]\ntype = ['x']",
+        "[sink]",
+        "[source]\nvisibility = nan",
+        "[source]\nremember = -inf",
+        "[source]\nqueues = [[]]",
+        "[source]\nqueues = [1, 2]",
+        "[source]\ndedup = {}",
+        "[trigger]\nevery = 1979-05-27",
+        "[rejects]\nto = 1979-05-27T07:32:00Z",
+        "[sink]\ntype = 'postgres'\nkey = 3\nmode = {}",
+    ],
+)
+def test_whatever_toml_holds_is_a_mistake_and_never_a_traceback(tmp_path: Path, odd: str) -> None:
+    assert "not of the right type" not in mistakes(tmp_path, odd)
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    told = mistakes(tmp_path, GOOD.replace("queues", "queus").replace("path", "paht").replace("ddl", "dll"))
-    assert all(name in told for name in ("queus", "paht", "dll"))
+    text = GOOD.replace("queues", "queus").replace("path", "paht").replace("BIGINT", "BIGINTEGER")
+    text = text.replace("[sink]", 'metadata = ["sentat"]\n[[schema.constraints]]\nchek = "x"\n[sink]')
+    told = mistakes(tmp_path, text.replace("[source]", '[source]\ndedup = "ledger"\nthreads = 1.5'))
+    said = ("queus:", "paht:", "threads = 1.5", "ledger is missing", "BIGINTEGER", "'sentat'", "chek:")
+    assert all(name in told for name in said)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ name = "slow"
 checkpoint = "state"
 [source]
 queues = ["orders"]
+dedup = "segments"
 [schema]
 ddl = "id STRING NOT NULL"
 [[schema.constraints]]

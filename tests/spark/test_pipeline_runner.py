@@ -77,7 +77,14 @@ class Shop:
         self.pipeline = Pipeline(
             "orders",
             str(folder / "checkpoint"),
-            SourceSpec(("orders",), key="$.id", endpoint_url=broker.url, visibility=30, max_seconds_per_batch=5),
+            SourceSpec(
+                ("orders",),
+                key="$.id",
+                dedup=Dedup.SEGMENTS,
+                endpoint_url=broker.url,
+                visibility=30,
+                max_seconds_per_batch=5,
+            ),
             SchemaSpec(FIELDS, CONSTRAINTS),
             ParquetSpec(str(folder / "rows")),
         )

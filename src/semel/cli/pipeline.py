@@ -20,7 +20,7 @@ examples:
   semel pipeline init orders.toml --sink delta     write a commented file
   semel pipeline check orders.toml                 check it, and what it needs
   semel pipeline run orders.toml                   run until SIGTERM or Ctrl-C
-  semel pipeline run orders.toml --available-now   what is there now, then exit
+  semel pipeline run orders.toml --available-now   current backlog, then exit
   semel pipeline status orders.toml --json
   semel pipeline reset orders.toml                 if the checkpoint was damaged
 """
@@ -59,13 +59,17 @@ exit codes:
   3  it never ran
 """
 _CHECK = """\
+It checks the file, the queues, the permissions of the credentials, the tables
+and the checkpoint. Permissions are tested with requests that cannot succeed, so
+that no message is received, sent, deleted or changed.
+
 examples:
   semel pipeline check orders.toml
   semel pipeline check orders.toml --sql --json
 
 exit codes:
   0  it can run
-  1  something is to be mended first
+  1  problems must be fixed before it can run
   2  wrong usage
 """
 _RESET = """\
@@ -116,7 +120,7 @@ def _step(steps: Any, name: str, text: str, epilog: str) -> argparse.ArgumentPar
 def _add_run(steps: Any) -> None:
     parser = _step(steps, "run", "Run a pipeline until it is stopped, or until the backlog is done.", _RUN)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--available-now", action="store_true", help="what is waiting now, then exit")
+    parser.add_argument("--available-now", action="store_true", help="process the current backlog, then exit")
     parser.add_argument("--create-dlq", action="store_true", help=f"create {_CREATE_DLQ}")
     parser.add_argument("--adopt", action="store_true", help=f"add to {_ADOPT}")
     parser.add_argument("--cores", type=_cores, metavar="N", help="cores of this machine to use (default: all)")
@@ -133,9 +137,10 @@ def _cores(text: str) -> int:
 
 
 def run(given: argparse.Namespace) -> int:
-    pipeline = _loaded(given)
+    _require_extra()
     from semel.spark.pipeline import requirements
 
+    pipeline = _loaded(given)
     requirements.check(pipeline)
     from semel.spark.pipeline.runner import run as run_pipeline
 
@@ -175,21 +180,25 @@ def _loaded(given: argparse.Namespace) -> Pipeline:
     return load(given.file, endpoint_url=given.endpoint_url, region=given.region, profile=given.profile)
 
 
+def _require_extra() -> None:
+    """The models of the file need pydantic; asked before anything that imports it."""
+    require("a pipeline", "pydantic", extra="spark")
+
+
 def _check_is_there(file: Path) -> None:
     if not file.exists():
         raise UsageError(f"there is no file {file}; `semel pipeline init {file}` writes one to start from")
 
 
 def _add_status(steps: Any) -> None:
-    parser = _step(steps, "status", "How a pipeline is doing, or how it ended.", _STATUS)
+    parser = _step(steps, "status", "Show how a pipeline is doing, or how it ended.", _STATUS)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=status)
 
 
 def status(given: argparse.Namespace) -> int:
-    _check_is_there(given.file)
-    require("the file of a pipeline", "pyarrow", extra="spark")
+    _require_extra()
     from semel.spark.pipeline.config_file import load
     from semel.spark.pipeline.progress import status as status_
 
@@ -199,7 +208,7 @@ def status(given: argparse.Namespace) -> int:
 def _add_reset(steps: Any) -> None:
     parser = _step(steps, "reset", "Begin a pipeline's progress anew; what is sealed is written first.", _RESET)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument("--accept-loss", action="store_true", help="also where messages may be lost or come twice")
     options.add_aws(parser)
     parser.add_argument("--json", action="store_true", help="as JSON; only shows, unless --yes is given")
@@ -207,6 +216,7 @@ def _add_reset(steps: Any) -> None:
 
 
 def reset(given: argparse.Namespace) -> int:
+    _require_extra()
     import json
     from contextlib import ExitStack
 
@@ -250,7 +260,7 @@ def _add_init(steps: Any) -> None:
         "file", type=Path, nargs="?", default=Path("pipeline.toml"), metavar="FILE", help="default: pipeline.toml"
     )
     parser.add_argument("--sink", choices=SINKS, default="parquet", help="where the rows go (default: parquet)")
-    parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.set_defaults(run=init)
 
 
@@ -268,22 +278,22 @@ def init(given: argparse.Namespace) -> int:
 
 
 def _add_check(steps: Any) -> None:
-    parser = _step(steps, "check", "Is a pipeline's file right, and what would happen? Changes nothing.", _CHECK)
+    parser = _step(steps, "check", "Check a pipeline's file and what it needs. Changes nothing.", _CHECK)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
     parser.add_argument("--create-dlq", action="store_true", help=f"as for a run that creates {_CREATE_DLQ}")
     parser.add_argument("--adopt", action="store_true", help=f"as for a run that adds to {_ADOPT}")
     options.add_aws(parser)
-    parser.add_argument("--sql", action="store_true", help="check the SQL of constraints, too, which starts Spark")
+    parser.add_argument("--sql", action="store_true", help="also check the SQL of constraints, which starts Spark")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=check)
 
 
 def check(given: argparse.Namespace) -> int:
+    _require_extra()
     import json
 
-    pipeline = _loaded(given)
     from semel.spark.pipeline import check
 
-    found = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
-    print(json.dumps(found.plain(), indent=2) if given.json else "\n".join(check.told(found)))
-    return 0 if found.passed else 1
+    result = check.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
+    print(json.dumps(result.plain(), indent=2) if given.json else "\n".join(check.as_text(result)))
+    return 0 if result.passed else 1

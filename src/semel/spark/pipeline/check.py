@@ -1,7 +1,11 @@
-"""`semel pipeline check`: is the file right, do its queues exist, what would happen. It changes nothing."""
+"""`semel pipeline check`: what a run would do, and what would stop it: queues, permissions, tables, the checkpoint.
+
+It changes nothing: permissions are tested with requests that cannot succeed.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -22,16 +26,28 @@ from semel.spark.pipeline.config import (
     HandlerSpec,
     ParquetSpec,
     Pipeline,
+    PipelineFileError,
     PostgresSpec,
     RejectTo,
     SqsSpec,
 )
-from semel.spark.pipeline.config_sections import PipelineFileError, nearest
-from semel.spark.source.options import COLUMN_NAMES, ReadOptions, read_options
-from semel.sqs import Client
-from semel.sqs.errors import AccessDenied
+from semel.spark.source.options import ReadOptions, read_options
+from semel.spark.suggestions import did_you_mean
+from semel.sqs import Client, limits
+from semel.sqs.client.queue import Queue
+from semel.sqs.errors import AccessDenied, BadRequest, QueueNotFound, SqsError
 
 DAY: Final = 86_400
+# Requests that cannot succeed, and so change nothing: SQS refuses them for their parameters if they are allowed, and
+# with AccessDenied if they are not.
+_NO_RECEIPT: Final = "semel-pipeline-check"
+_PROBES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ReceiveMessage": {"MaxNumberOfMessages": limits.MAX_RECEIVE + 1, "VisibilityTimeout": 0},
+    "DeleteMessage": {"ReceiptHandle": _NO_RECEIPT},
+    "ChangeMessageVisibility": {"ReceiptHandle": _NO_RECEIPT, "VisibilityTimeout": 0},
+    "SendMessage": {"MessageBody": "\0", "DelaySeconds": limits.MAX_DELAY + 1},
+}
+_TO_READ: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility")
 
 
 class Level(StrEnum):
@@ -63,27 +79,34 @@ class Check:
 
 
 def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = False, adopt: bool = False) -> Check:
-    """`with_spark`: look at the SQL of constraints, too, for which Spark has to be started. `create_dlq`: the run will
-    create the dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
+    """`with_spark`: check the SQL of constraints too, which starts Spark. `create_dlq`: the run will create the
+    dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
     missing = list(requirements.missing(pipeline))
     findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
-    queues = list(_queues(pipeline, create_dlq))
-    findings += [*queues, *_written_to(pipeline), *_key(pipeline), *_history(pipeline)]
+    try:
+        findings += _queues(pipeline, create_dlq)
+    except SemelError as error:
+        findings.append(Finding(Level.PROBLEM, f"SQS: {error}"))
+    findings += [*_key(pipeline), *_history(pipeline)]
     if not any(isinstance(error, MissingExtra) for error in missing):
-        known = create_dlq or any(finding.level is Level.PROBLEM for finding in queues)
-        own_dlq = pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE
-        findings += _tables(pipeline, adopt, with_rejects=not (own_dlq and known))
+        findings += _tables(pipeline, adopt)
     if with_spark and not missing:
         findings += _conditions(pipeline)
     return Check(pipeline.name, tuple(_plan(pipeline)), tuple(findings))
 
 
-def told(found: Check) -> list[str]:
-    marks = {Level.FINE: "  ok      ", Level.WARNING: "  warning ", Level.PROBLEM: "  PROBLEM "}
-    lines = [f"{found.pipeline}", *(f"  {line}" for line in found.plan), ""]
-    lines += [marks[finding.level] + finding.text for finding in found.findings]
-    problems = sum(finding.level is Level.PROBLEM for finding in found.findings)
-    return [*lines, "", "it can run" if not problems else f"{problems} to mend before it can run"]
+def as_text(result: Check) -> list[str]:
+    labels = {Level.FINE: "  ok      ", Level.WARNING: "  warning ", Level.PROBLEM: "  PROBLEM "}
+    lines = [result.pipeline, *(f"  {line}" for line in result.plan), ""]
+    lines += [labels[finding.level] + finding.text for finding in result.findings]
+    match sum(finding.level is Level.PROBLEM for finding in result.findings):
+        case 0:
+            end = "it can run"
+        case 1:
+            end = "1 problem must be fixed before it can run"
+        case problems:
+            end = f"{problems} problems must be fixed before it can run"
+    return [*lines, "", end]
 
 
 # What would happen.
@@ -104,7 +127,10 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
 
 
 _DEDUP: Final = {
-    Dedup.SEGMENTS: "over crashes, retries, failed deletes; not what SQS or a producer sends twice (dedup = segments)",
+    Dedup.SEGMENTS: (
+        "over crashes, retries and failed deletes; not what SQS delivers again after a confirmed delete, a producer "
+        "sends twice or a redrive brings back (dedup = segments)"
+    ),
     Dedup.KEY: "each key once for the queue's retention, whoever sent or delivered it again (dedup = key)",
     Dedup.LEDGER: "each key once among all that share the ledger (dedup = ledger)",
 }
@@ -129,7 +155,7 @@ def _target(pipeline: Pipeline) -> str:
         case PostgresSpec(table=table, mode=mode):
             return f"the PostgreSQL table {table} ({mode.value}): a batch is one transaction"
         case SqsSpec(queue=queue) if queue.endswith(".fifo"):
-            return f"the queue {queue}: each row once, also if a batch is run again"
+            return f"the FIFO queue {queue}: each row once, if a batch that is run again is so within SQS's 5 minutes"
         case SqsSpec(queue=queue):
             return (
                 f"the Standard queue {queue}: after a crash some rows may be sent again, with the same idempotency-key"
@@ -142,45 +168,72 @@ def _target(pipeline: Pipeline) -> str:
 
 
 def _queues(pipeline: Pipeline, create_dlq: bool) -> Iterator[Finding]:
-    source = pipeline.source
-    options = read_options(source.options(pipeline.checkpoint), column_names=COLUMN_NAMES)
-    try:
-        client = Client(*options.address)
-    except SemelError as error:
-        yield Finding(Level.PROBLEM, f"SQS: {error}")
-        return
-    with client:
+    """The queues that are read, and those that rejects and rows are sent to."""
+    source, sink = pipeline.source, pipeline.sink
+    options = read_options(source.options(pipeline.checkpoint))
+    with Client(*options.address) as client:
         for name in source.queues:
             try:
-                found = client.queue(name).attributes()
+                queue = client.queue(name)
+                attributes = queue.attributes()
             except SemelError as error:
                 yield Finding(Level.PROBLEM, f"queue {name}: {error}")
                 continue
-            yield from _queue(name, found, pipeline, options)
-            if create_dlq and "RedrivePolicy" not in found and pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
-                yield Finding(
-                    Level.FINE,
-                    f"queue {name}: its dead-letter queue will be created, with a maxReceiveCount of "
-                    f"{RECOMMENDED_RECEIVES}",
-                )
-
-
-def _written_to(pipeline: Pipeline) -> Iterator[Finding]:
-    """The queues that rejects and rows go to, if their attributes cannot be read; `_tables` tells the rest."""
-    source, sink = pipeline.source, pipeline.sink
-    queues = []
-    if pipeline.rejects.to is RejectTo.QUEUE and pipeline.rejects.target:
-        queues.append((pipeline.rejects.target, (source.endpoint_url, source.region, source.profile)))
+            yield from _queue(name, attributes, pipeline, options)
+            yield from _permissions(queue, name, *_TO_READ)
+            if pipeline.rejects.to is RejectTo.DEAD_LETTER_QUEUE:
+                yield from _dead_letter_queue(client, name, attributes, create_dlq)
+        if pipeline.rejects.to is RejectTo.QUEUE and pipeline.rejects.target:
+            yield from _target_queue(client, pipeline.rejects.target)
     if isinstance(sink, SqsSpec):
-        queues.append((sink.queue, (sink.endpoint_url, sink.region, sink.profile)))
-    for name, address in queues:
+        with Client(sink.endpoint_url, sink.region, sink.profile) as client:
+            yield from _target_queue(client, sink.queue)
+
+
+def _dead_letter_queue(client: Client, name: str, attributes: Mapping[str, str], create_dlq: bool) -> Iterator[Finding]:
+    if "RedrivePolicy" in attributes:
+        yield from _target_queue(client, json.loads(attributes["RedrivePolicy"])["deadLetterTargetArn"])
+    elif create_dlq:
+        text = f"queue {name}: its dead-letter queue will be created, with a maxReceiveCount of {RECOMMENDED_RECEIVES}"
+        yield Finding(Level.FINE, text)
+    else:
+        yield Finding(
+            Level.PROBLEM,
+            f"queue {name} has no dead-letter queue for what is rejected: run with --create-dlq, give it a "
+            "RedrivePolicy, or set [rejects] queue or table",
+        )
+
+
+def _target_queue(client: Client, name: str) -> Iterator[Finding]:
+    """A queue that is sent to. Whoever may send need not be allowed to read its attributes."""
+    label = name.rpartition(":")[2] if name.startswith("arn:") else name
+    try:
+        queue = client.queue(name)
+        with suppress(AccessDenied):
+            queue.attributes("QueueArn")
+        yield from _permissions(queue, label, "SendMessage")
+    except SemelError as error:
+        yield Finding(Level.PROBLEM, f"queue {label}: {error}")
+
+
+def _permissions(queue: Queue, name: str, *operations: str) -> Iterator[Finding]:
+    allowed = []
+    for operation in operations:
         try:
-            with Client(*address) as client:
-                client.queue(name).attributes("QueueArn")
-        except AccessDenied:
-            yield Finding(Level.WARNING, f"queue {name}: no permission to read its attributes")
-        except SemelError:
+            queue.call(operation, _PROBES[operation])
+        except QueueNotFound:
+            raise
+        except BadRequest:
             pass
+        except AccessDenied as error:
+            yield Finding(Level.PROBLEM, f"queue {name}: {operation} is not allowed: {error}")
+            continue
+        except SqsError as error:
+            yield Finding(Level.WARNING, f"queue {name}: whether {operation} is allowed is not known: {error}")
+            continue
+        allowed.append(operation)
+    if allowed:
+        yield Finding(Level.FINE, f"queue {name}: allowed to call {', '.join(allowed)}")
 
 
 def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
@@ -203,12 +256,23 @@ def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: Rea
 
 
 def _key(pipeline: Pipeline) -> Iterator[Finding]:
-    """A key that is in no message: each would count as another one, and duplicates would come through."""
-    key, fields = pipeline.source.key, pipeline.schema.fields
+    """A key that is in no message: each would count as another one, and duplicates would come through. And a key that
+    updates of a row share: they would count as duplicates."""
+    key, fields, sink = pipeline.source.key, pipeline.schema.fields, pipeline.sink
+    if (
+        isinstance(sink, PostgresSpec)
+        and pipeline.source.dedup is not Dedup.SEGMENTS
+        and [key] == [f"$.{column}" for column in sink.key]
+    ):
+        yield Finding(
+            Level.WARNING,
+            f'[source] key = "{key}" is also what rows are upserted by: of all messages for a row only the first gets '
+            "in, and later ones are dropped as duplicates. Name what tells one update from the next, or leave key out",
+        )
     if key is None or not key.startswith("$") or pipeline.schema.raw:
         return
     if not _leads_to_a_field(JsonPath.parse(key).steps, pa.struct(fields), any_as_text=pipeline.schema.any_as_text):
-        meant = nearest(key.removeprefix("$."), [one.name for one in fields], ".")
+        meant = did_you_mean(key.removeprefix("$."), [field.name for field in fields], ".")
         yield Finding(
             Level.PROBLEM,
             f'[source] key = "{key}": the schema has no such field{meant} '
@@ -227,17 +291,20 @@ def _leads_to_a_field(steps: Sequence[str | int], kind: pa.DataType, *, any_as_t
     return any(_leads_to_a_field(steps[1:], field.type, any_as_text=any_as_text) for field in fields)
 
 
-def _tables(pipeline: Pipeline, adopt: bool, *, with_rejects: bool) -> Iterator[Finding]:
-    """Whether rows and rejects can be written where the file says, and whether nobody else's are there."""
+def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
+    """Whether rows and rejects can be written where the file says, and whether nobody else's are there. Queues that
+    are sent to: see `_target_queue`."""
     from semel.spark.pipeline.body_sql import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
     from semel.spark.sinks.contract import Checkable
     from semel.spark.sinks.dead_letters import TABLE
 
-    with suppress(SemelError):  # `_history` tells of a record that cannot be read
+    with suppress(SemelError):  # `_history` reports a record that cannot be read
         former = Checkpoint(pipeline.checkpoint).record()
-        rejects = [(rejects_of, TABLE)] if with_rejects else []
-        for make, schema in ((sink_of, row_schema(pipeline)), *rejects):
+        tables = [] if isinstance(pipeline.sink, SqsSpec) else [(sink_of, row_schema(pipeline))]
+        if pipeline.rejects.to is RejectTo.TABLE:
+            tables.append((rejects_of, TABLE))
+        for make, schema in tables:
             try:
                 sink = make(pipeline)
                 if isinstance(sink, Checkable):
@@ -276,7 +343,7 @@ def _agreement(pipeline: Pipeline, former: Record) -> Finding:
             agreement.check(checkpoint, former, agreement.log_of(checkpoint), sinks)
         except CheckpointError as error:
             return Finding(Level.PROBLEM, f"checkpoint: {error}")
-        except SemelError:  # a sink that does not answer, of which `_tables` tells
+        except SemelError:  # a sink that does not answer, which `_tables` reports
             return Finding(Level.WARNING, "checkpoint: whether it belongs to the table cannot be looked up")
     return Finding(Level.FINE, "checkpoint: goes on where it was")
 

@@ -145,8 +145,12 @@ def _dedup(old: str, new: str) -> Change:
     if _STRENGTH[new] < _STRENGTH[old]:
         why = "is a weaker guarantee: what is delivered again would get in twice"
     else:
-        why = f"does not know what came under {old!r}: deliveries of it again would get in twice"
-    text = f"[source] dedup was {old!r} and is {new!r}, which {why}; keep {old!r}, or {ANEW}"
+        why = f'does not know what came under "{old}": deliveries of it again would get in twice'
+    default = ", the default" if new == Dedup.KEY else ""
+    text = (
+        f'[source] dedup was "{old}" and is "{new}"{default}, which {why}; '
+        f'write dedup = "{old}" under [source] to go on, or {ANEW}'
+    )
     # The query's plan has other state then, which Spark refuses by itself, with many more words.
     return Change(text, breaking=True)
 

@@ -1,17 +1,33 @@
-"""What a pipeline's file says, as values: checked, with durations in seconds and paths made absolute.
+"""What a pipeline's file says, as pydantic models: checked, with durations in seconds and paths made absolute.
 
-Nothing here reads a file, asks SQS or starts Spark; `file.load` makes these and says what is wrong with a file.
+Nothing here reads a file, asks SQS or starts Spark; `config_file.load` makes these and words what is wrong with a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields as fields_of
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 
-from semel.spark.pipeline.schema import Constraint, Fields
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    StrictInt,
+    StringConstraints,
+    ValidationInfo,
+)
+from pydantic.dataclasses import dataclass
+
+from semel.durations import seconds
+from semel.errors import SemelError
+from semel.spark.pipeline import schema
+from semel.spark.source.options import ReadOptions, camel, limits_of
 
 # What the rows of the source have, and which of it a table may keep as a metadata column, `_` in front.
 METADATA: Final = (
@@ -28,10 +44,21 @@ METADATA: Final = (
     "queue",
 )
 DEDUP_PARTITIONS: Final = 4
+DAY: Final = 86_400
+STRICT: Final = ConfigDict(extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
+
+
+class PipelineFileError(SemelError):
+    """What is wrong with a pipeline's file: all of it at once, each with the way out."""
+
+    def __init__(self, path: Path, mistakes: Sequence[str]) -> None:
+        text = mistakes[0] if len(mistakes) == 1 else "".join(f"\n  - {mistake}" for mistake in mistakes)
+        super().__init__(f"{path}: {text}")
+        self.mistakes = tuple(mistakes)
 
 
 class Dedup(StrEnum):
-    SEGMENTS = "segments"  # redeliveries of what this pipeline has sealed
+    SEGMENTS = "segments"  # redeliveries of what this pipeline has sealed, as long as their delete is not confirmed
     KEY = "key"  # and every other message with the same key, in Spark's state store
     LEDGER = "ledger"  # and every key that a ledger, shared with handlers, has seen
 
@@ -59,63 +86,164 @@ class RejectTo(StrEnum):
     TABLE = "table"
 
 
-@dataclass(frozen=True, slots=True)
+# The types of options. The ValueErrors say what is needed; what pydantic itself refuses is worded in PROBLEMS.
+
+_TEXT: Final = 'a text is needed, in quotes: "…"'
+_LIST: Final = 'a list of texts is needed, such as ["one", "two"]'
+PROBLEMS: Final = {
+    "string_type": _TEXT,
+    "string_pattern_mismatch": _TEXT,
+    "tuple_type": _LIST,
+    "bool_type": "true or false is needed, without quotes",
+    "int_type": "a whole number is needed, without quotes, such as 50_000",
+}
+
+
+def _rule(check: Callable[[Any], Any]) -> AfterValidator:
+    """`check` raises a SemelError or ValueError for a value that is wrong."""
+
+    def checked(value: Any) -> Any:
+        try:
+            check(value)
+        except SemelError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    return AfterValidator(checked)
+
+
+def matching(pattern: str, problem: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value, re.DOTALL):
+            raise ValueError(problem)
+        return value
+
+    return AfterValidator(check)
+
+
+def _between(low: float, high: float, unit: str = "") -> AfterValidator:
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            limits = f"{low:g} to {high:g}" if unit else f"{low:_} to {high:_}"
+            raise ValueError(f"it must be from {limits}{unit}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _limits(option: str, unit: str = "") -> AfterValidator:
+    """Those of the source's own option."""
+    return _between(*limits_of(ReadOptions, option), unit)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError('a duration is needed, such as "30s", "5m" or "1h30m"')
+    try:
+        return seconds(value)
+    except SemelError as error:
+        raise ValueError(str(error)) from None
+
+
+def _path(value: str, info: ValidationInfo) -> str:
+    """Paths are taken from the file's own folder: a run from elsewhere must find the same."""
+    if "://" in value or info.context is None:
+        return value
+    return str((info.context / Path(value).expanduser()).resolve())
+
+
+def _check_unique(values: tuple[str, ...]) -> None:
+    if len(set(values)) < len(values):
+        raise ValueError("it names something twice")
+
+
+def _check_queue(value: str) -> None:
+    from semel.sqs.client.queue import Reference
+
+    Reference.parse(value, "", "")
+
+
+def _check_queues(values: tuple[str, ...]) -> None:
+    if not values:
+        raise ValueError('it is empty: the queues, such as ["orders"]')
+    for number, value in enumerate(values, 1):
+        if "," in value:
+            raise ValueError(f"entry {number} has a comma in it; give each queue by itself")
+        _check_queue(value)
+
+
+def _check_key(value: str) -> None:
+    from semel.messages.keys import key_rule
+
+    try:
+        key_rule(value)
+    except SemelError:
+        rules = "'$.order.id' (a field of the body), 'attribute:NAME', 'message-id' or 'dedup-id'"
+        raise ValueError(f"it is {rules}") from None
+
+
+def setting(value: Any) -> str:
+    if not isinstance(value, str | bool | int | float):
+        raise ValueError("a text, a number or true or false is needed")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+Texts = Annotated[tuple[Text, ...], _rule(_check_unique)]
+Location = Annotated[Text, AfterValidator(_path)]  # a path or an address
+Queue = Annotated[Text, _rule(_check_queue)]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+
+
+# The sections of the file.
+
+
+@dataclass(frozen=True, config=STRICT)
 class SourceSpec:
     """Where messages come from. None: what the source itself takes if the option is not given."""
 
-    queues: tuple[str, ...]
-    key: str | None = None
-    dedup: Dedup = Dedup.SEGMENTS
-    dedup_partitions: int = DEDUP_PARTITIONS  # of dedup = "key"; fixed once the pipeline has run
-    remember: float | None = None  # seconds a key is remembered for; None: the longest retention of the queues
-    ledger: str | None = None
+    queues: Annotated[Texts, _rule(_check_queues)] = Field(description='the queues, such as ["orders"]')
+    key: Annotated[Text, _rule(_check_key)] | None = None
+    dedup: Dedup = Dedup.KEY  # a file with a handler: SEGMENTS, as the app's ledger knows the keys
+    dedup_partitions: Annotated[StrictInt, _between(1, 10_000)] = DEDUP_PARTITIONS  # fixed once the pipeline has run
+    remember: Annotated[Seconds, _between(60, 3_650 * DAY, " seconds")] | None = None  # None: the queues' retention
+    ledger: Text | None = Field(default=None, repr=False)
     ack: Ack = Ack.SEALED
-    receivers: int | None = None
-    threads: int | None = None
-    max_messages_per_batch: int | None = None
-    max_bytes_per_batch: int | None = None
-    max_seconds_per_batch: float | None = None
-    visibility: int | None = None
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
+    receivers: Annotated[StrictInt, _limits("receivers")] | None = None
+    threads: Annotated[StrictInt, _limits("threads")] | None = None
+    max_messages_per_batch: Annotated[StrictInt, _limits("max_messages")] | None = None
+    max_bytes_per_batch: Annotated[StrictInt, _limits("max_bytes")] | None = None
+    max_seconds_per_batch: Annotated[Seconds, _limits("max_seconds", " seconds")] | None = None
+    visibility: Annotated[Seconds, _limits("visibility", " seconds"), AfterValidator(int)] | None = None
+    endpoint_url: Text | None = None
+    region: Text | None = None
+    profile: Text | None = None
 
     def options(self, checkpoint: str) -> dict[str, str]:
-        """The options for `format("sqs")`."""
-        given: dict[str, object | None] = {
+        """The options for `format("sqs")`. Those of dedup = "key" are for the query, on top of the source."""
+        own = {"queues", "dedup", "dedup_partitions", "remember"}
+        given = {camel(one.name): getattr(self, one.name) for one in fields_of(self) if one.name not in own} | {
             "queue": ",".join(self.queues),
             "segments": segments_of(checkpoint),
-            "receivers": self.receivers,
-            "threads": self.threads,
-            "maxMessagesPerBatch": self.max_messages_per_batch,
-            "maxBytesPerBatch": self.max_bytes_per_batch,
-            "maxSecondsPerBatch": self.max_seconds_per_batch,
-            "visibility": self.visibility,
-            "ack": self.ack.value,
-            # The state store's part of dedup = "key" is an operator of the query, on top of the segments.
-            "dedup": Dedup.LEDGER.value if self.dedup is Dedup.LEDGER else Dedup.SEGMENTS.value,
-            "ledger": self.ledger,
-            "key": self.key,
-            "endpointUrl": self.endpoint_url,
-            "region": self.region,
-            "profile": self.profile,
+            "dedup": "ledger" if self.dedup is Dedup.LEDGER else "segments",
         }
-        return {name: _text(value) for name, value in given.items() if value is not None}
+        whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
+        return {name: str(value) for name, value in (given | whole).items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class SchemaSpec:
     """`fields` of the body; none of them if `raw`: then the row's only field is `body`, the text as it came."""
 
-    fields: Fields
-    constraints: tuple[Constraint, ...] = ()
+    fields: SkipValidation[schema.Fields]
+    constraints: SkipValidation[tuple[schema.Constraint, ...]] = ()
     metadata: tuple[str, ...] = ()
     extra: Extra = Extra.IGNORE
     any_as_text: bool = False  # a STRING takes any JSON value, as its text
     raw: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class RejectSpec:
     """`target` is the queue or the table's folder; None for the source's own dead-letter queue."""
 
@@ -123,68 +251,80 @@ class RejectSpec:
     target: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+_TABLE_PATH: Final = "the table's folder, or its address such as s3://bucket/orders"
+
+
+@dataclass(frozen=True, config=STRICT)
 class ParquetSpec:
-    path: str
-    type: str = "parquet"
+    path: Location = Field(description=_TABLE_PATH)
+    type: Literal["parquet"] = "parquet"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class DeltaSpec:
-    path: str
-    type: str = "delta"
+    path: Location = Field(description=_TABLE_PATH)
+    type: Literal["delta"] = "delta"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class PostgresSpec:
-    dsn: str = field(repr=False)
-    table: str
+    dsn: Text = Field(description='where the database is, such as "postgresql://${DB_USER}@host/shop"', repr=False)
+    table: Text = Field(description='the table, such as "orders" or "sales.orders"')
     mode: Mode = Mode.APPEND
-    key: tuple[str, ...] = ()  # the columns that upsert goes by
-    type: str = "postgres"
+    key: Texts = ()  # the columns that upsert goes by
+    type: Literal["postgres"] = "postgres"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class SqsSpec:
     """`body`, `group` and `attributes` name fields of the row. No body: the row as JSON, or the raw text as it came."""
 
-    queue: str
-    body: str | None = None
-    group: str | None = None
-    attributes: tuple[str, ...] = ()
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    type: str = "sqs"
+    queue: Queue = Field(description="the name, URL or ARN of the queue to send to")
+    body: Text | None = None
+    group: Text | None = None
+    attributes: Texts = ()
+    endpoint_url: Text | None = None
+    region: Text | None = None
+    profile: Text | None = None
+    type: Literal["sqs"] = "sqs"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class HandlerSpec:
     """`app` is module:name, as in `semel run`."""
 
-    app: str
-    type: str = "handler"
+    app: Annotated[Text, matching("[^:]+:.+", 'write it as "module:app"')] = Field(
+        description='where the app is, such as "shop:app"'
+    )
+    type: Literal["handler"] = "handler"
 
 
 SinkSpec = ParquetSpec | DeltaSpec | PostgresSpec | SqsSpec | HandlerSpec
+SINKS: Final[Mapping[str, Any]] = {
+    "parquet": ParquetSpec,
+    "delta": DeltaSpec,
+    "postgres": PostgresSpec,
+    "sqs": SqsSpec,
+    "handler": HandlerSpec,
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class TriggerSpec:
-    every: float | None = None  # seconds between the starts of two batches; None: as fast as it goes
+    every: Annotated[Seconds, _between(0, DAY, " seconds")] | None = None  # None: as fast as it goes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class LogSpec:
-    attempts: str | None = None  # folder of the attempt log
+    attempts: Location | None = None  # folder of the attempt log
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class MetricsSpec:
-    health: str | None = None  # [host:]port of /health and /metrics
+    health: Text | None = None  # [host:]port of /health and /metrics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class Pipeline:
     name: str
     checkpoint: str
@@ -195,13 +335,9 @@ class Pipeline:
     trigger: TriggerSpec = TriggerSpec()
     log: LogSpec = LogSpec()
     metrics: MetricsSpec = MetricsSpec()
-    spark: Mapping[str, str] = field(default_factory=dict)  # settings of the session: spark.executor.memory …
+    spark: Mapping[str, str] = Field(default_factory=dict)  # settings of the session: spark.executor.memory …
     path: Path = Path("pipeline.toml")
 
 
 def segments_of(checkpoint: str) -> str:
     return f"{checkpoint.rstrip('/')}/segments"
-
-
-def _text(value: object) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

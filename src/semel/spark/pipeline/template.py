@@ -22,7 +22,7 @@ key = ["id"]                       # the columns that a row is known by, for ups
 """,
     "sqs": """\
 type = "sqs"
-queue = "orders-clean.fifo"        # FIFO: each row once, also after a crash
+queue = "orders-clean.fifo"        # FIFO: what a restart sends again is dropped by SQS for 5 minutes
 group = "country"                  # the field that the message group is taken from
 # body = "payload"                 # a field to send alone; otherwise the row as JSON
 # attributes = ["country"]         # fields to send as message attributes, too
@@ -34,7 +34,7 @@ app = "shop:app"                   # as in `semel run shop:app`
 }
 
 _FILE: Final = """\
-# A queue into a table, each message once. `semel pipeline check FILE` says whether this is right and what would happen;
+# A queue into a table, each message once. `semel pipeline check FILE` checks this file and what it needs;
 # `semel pipeline run FILE` runs it. Stop and start it at any moment.
 
 name = "orders"
@@ -42,10 +42,7 @@ checkpoint = "checkpoint"          # all that it must remember: a folder that al
 
 [source]
 queues = ["orders"]                # names, URLs or ARNs
-key = "$.id"                       # what makes two messages the same; default: idempotency-key attribute, else the id
-dedup = "key"                      # segments: crashes, retries · key: SQS and producers, too · ledger: shared, see docs
-# ledger = "postgresql://host/db"  # for dedup = "ledger"
-# ack = "sealed"                   # or "committed": delete from the queue only after the sink's commit
+{key}# ack = "sealed"                   # or "committed": delete from the queue only after the sink's commit
 # endpoint_url = "http://127.0.0.1:9324"   # the SQS in the box; AWS if not given
 # region = "eu-west-1"
 # receivers = 4                    # tasks that receive at once, each with so many threads:
@@ -87,7 +84,27 @@ check = "amount > 0"
 _RAW: Final = """\
 # [schema]                         # the handler decodes the body itself
 """
+_KEY: Final = """\
+key = "$.id"                       # what makes two messages the same; default: idempotency-key attribute, else the id
+"""
+_KEY_OF_UPDATES: Final = """\
+# key = "$.event_id"               # what makes two messages the same; default: idempotency-key attribute, else the id.
+#                                  # Not the row's id: an update of a row would be dropped as a duplicate
+"""
+_DEDUP: Final = """\
+dedup = "key"                      # the default: each key once, for as long as the queues keep messages
+# dedup = "segments"               # crashes, retries and failed deletes only; not what SQS delivers again after a
+#                                  # delete, a producer sends twice, or a redrive brings back
+# dedup = "ledger"                 # each key once among all that share the ledger:
+# ledger = "postgresql://host/db"
+"""
+_DEDUP_OF_A_HANDLER: Final = """\
+# dedup = "segments"               # the default for a handler: the app's own key and ledger catch every duplicate
+"""
 
 
 def text(sink: str) -> str:
-    return _FILE.format(sink=SINKS[sink], schema=_RAW if sink == "handler" else _SCHEMA)
+    if sink == "handler":
+        return _FILE.format(sink=SINKS[sink], schema=_RAW, key=_DEDUP_OF_A_HANDLER)
+    key = _KEY_OF_UPDATES if sink == "postgres" else _KEY
+    return _FILE.format(sink=SINKS[sink], schema=_SCHEMA, key=key + _DEDUP)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from uuid import uuid4
 
 import pyarrow as pa
@@ -36,6 +36,9 @@ from semel.spark.writer.encoder import Columns, Outgoing, Rows
 from semel.spark.writer.sender import Sender, client_for
 from semel.sqs import Client, Queue, limits
 from semel.sqs.errors import AccessDenied, BadRequest, QueueNotFound
+
+if TYPE_CHECKING:  # executors need no models of the file
+    pass
 
 THREADS: Final = 4
 NOTE_IDS: Final = 500  # ids in one note, a small write

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -46,13 +47,17 @@ class SqsSource(DataSource):
     def name(cls) -> str:
         return "sqs"
 
+    @cached_property
+    def _read(self) -> ReadOptions:
+        return read_options(_plain(self.options))
+
     def schema(self) -> str:
-        chosen = read_options(_plain(self.options), column_names=COLUMN_NAMES).columns
+        chosen = self._read.columns
         kinds = dict(zip(COLUMN_NAMES, SCHEMA.replace("STRING, STRING>", "STRING;STRING>").split(", "), strict=True))
         return ", ".join(kinds[name] for name in chosen or COLUMN_NAMES).replace(";", ", ")
 
     def streamReader(self, schema: StructType) -> SqsStreamReader:
-        options = read_options(_plain(self.options), column_names=COLUMN_NAMES)
+        options = self._read
         if options.segments is None:
             raise OptionError(
                 "option 'segments' is missing: a folder for the segment log, best inside the checkpoint, for example "
@@ -63,7 +68,7 @@ class SqsSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from semel.spark.source.batch_reader import SqsBatchReader
 
-        options = read_options(_plain(self.options), column_names=COLUMN_NAMES)
+        options = self._read
         if options.ack == "committed":
             raise OptionError(
                 "option 'ack' is 'committed', which is for streams: a batch read is never told that its rows were "

@@ -1,51 +1,23 @@
-"""The options of `format("sqs")`, read and checked once. Names are as Spark users write them: camelCase, any case."""
+"""The options of `format("sqs")`: each is declared once, as a field of a dataclass, and read by `read_given`.
+
+Names are as Spark users write them: camelCase, in any case. What reads them is here for the source, and used by the
+writer and the pipeline's file. Spark's Python workers import this module, so it needs nothing but dataclasses.
+"""
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Final
 
 from semel.errors import SemelError
+from semel.spark.suggestions import did_you_mean
 from semel.sqs import limits
 
 MIB: Final = 1 << 20
 # Spark adds these by itself.
-_NOT_OURS: Final = frozenset({"path", "checkpointlocation", "querynamed", "queryname", "outputmode"})
-
-READ: Final = {
-    "queue": "queue",
-    "segments": "segments",
-    "receivers": "receivers",
-    "threads": "threads",
-    "maxmessagesperbatch": "max_messages",
-    "maxbytesperbatch": "max_bytes",
-    "maxsecondsperbatch": "max_seconds",
-    "visibility": "visibility",
-    "ack": "ack",
-    "dedup": "dedup",
-    "ledger": "ledger",
-    "key": "key",
-    "columns": "columns",
-    "inflight": "in_flight",
-    "attemptlog": "attempt_log",
-    "owner": "owner",
-    "endpointurl": "endpoint_url",
-    "region": "region",
-    "profile": "profile",
-}
-_ENDS: Final = ("MessagesPerBatch", "BytesPerBatch", "SecondsPerBatch", "Flight", "Log", "Url")
-
-
-def _camel(lower: str) -> str:
-    end = next((end for end in _ENDS if lower.endswith(end.lower())), "")
-    return lower.removesuffix(end.lower()) + end
-
-
-SPELLED: Final = tuple(_camel(name) for name in READ)
-
+_NOT_OURS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 
 SCHEMA: Final = (
     "message_id STRING, body STRING, key STRING, group_id STRING, dedup_id STRING, sequence_number STRING, "
@@ -59,29 +31,97 @@ class OptionError(SemelError):
     """An option of the source or the sink is wrong; the text names it."""
 
 
+# How options are declared and read.
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    name: str = "",
+    limits: tuple[float, float] | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """A field that is an option. `name`: if it is not the field's own in camelCase. With `limits` it is a number, whole
+    if they are. A `secret` is not printed."""
+    return field(default=default, repr=not secret, metadata={"name": name, "limits": limits, "choices": choices})
+
+
+def options_of(kind: type) -> dict[str, Field[Any]]:
+    """The options that a dataclass declares, by their camelCase names."""
+    return {one.metadata["name"] or camel(one.name): one for one in fields(kind) if "name" in one.metadata}
+
+
+def limits_of(kind: type, field_name: str) -> tuple[float, float]:
+    (found,) = (one.metadata["limits"] for one in fields(kind) if one.name == field_name)
+    return found  # type: ignore[no-any-return]
+
+
+def read_given(kind: type, given: Mapping[str, str], what: str) -> dict[str, Any]:
+    """Values for the fields of `kind`; blank options count as not given. Raises OptionError, which names the option."""
+    known = options_of(kind)
+    by_lower = {name.lower(): name for name in known}
+    values: dict[str, Any] = {}
+    for spelled, value in given.items():
+        name = by_lower.get(spelled.lower())
+        if name is None:
+            if spelled.lower() not in _NOT_OURS:
+                raise OptionError(f"{what} has no option {spelled!r}{did_you_mean(spelled, known)}")
+        elif value.strip():
+            values[known[name].name] = _value(name, value.strip(), known[name].metadata)
+    return values
+
+
+def _value(name: str, text: str, allowed: Mapping[str, Any]) -> Any:
+    if allowed["limits"] is not None:
+        return _number(name, text, *allowed["limits"])
+    if allowed["choices"] and text not in allowed["choices"]:
+        raise OptionError(f"option '{name}' is {text!r}: possible are {', '.join(allowed['choices'])}")
+    return text
+
+
+def _number(name: str, text: str, low: float, high: float) -> float:
+    try:
+        value = type(low)(text.replace("_", ""))
+    except ValueError:
+        raise OptionError(f"option '{name}' is {text!r}, which is no number") from None
+    if not low <= value <= high:
+        raise OptionError(f"option '{name}' is {text}: it must be from {low:g} to {high:g}")
+    return value
+
+
+def camel(name: str) -> str:
+    """max_messages is maxMessages."""
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+# The source's.
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What `spark.readStream.format("sqs")` was told. See docs/spark.md for each."""
 
-    queues: tuple[str, ...]
-    segments: str | None = None
-    receivers: int | None = None
-    threads: int = 8
-    max_messages: int = 100_000
-    max_bytes: int = 128 * MIB
-    max_seconds: float = 10.0
-    visibility: int = 120
-    ack: str = "sealed"
-    dedup: str = "segments"
-    ledger: str | None = None
-    key: str | None = None
-    columns: tuple[str, ...] | None = None
-    in_flight: str = "leave"
-    attempt_log: str | None = None
-    owner: str | None = None  # the query that the log belongs to, if it has a name: a pipeline's does
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
+    queues: tuple[str, ...] = option(name="queue")
+    segments: str | None = option(None)
+    receivers: int | None = option(None, limits=(1, 10_000))
+    threads: int = option(8, limits=(1, 256))
+    max_messages: int = option(100_000, name="maxMessagesPerBatch", limits=(1, 100_000_000))
+    max_bytes: int = option(128 * MIB, name="maxBytesPerBatch", limits=(MIB, 1 << 40))
+    max_seconds: float = option(10.0, name="maxSecondsPerBatch", limits=(0.1, 3_600.0))
+    visibility: int = option(120, limits=(10, limits.MAX_VISIBILITY))
+    ack: str = option("sealed", choices=("sealed", "committed"))
+    dedup: str = option("segments", choices=("segments", "ledger"))
+    ledger: str | None = option(None, secret=True)
+    key: str | None = option(None)
+    columns: tuple[str, ...] | None = option(None)
+    in_flight: str = option("leave", choices=("leave", "wait"))
+    attempt_log: str | None = option(None)
+    owner: str | None = option(None)  # the query that the log belongs to, if it has a name: a pipeline's does
+    endpoint_url: str | None = option(None)
+    region: str | None = option(None)
+    profile: str | None = option(None)
 
     @property
     def address(self) -> tuple[str | None, str | None, str | None]:
@@ -99,48 +139,22 @@ class ReadOptions:
         return 1 if queue.rstrip("/").endswith(".fifo") else min(8, os.cpu_count() or 2)
 
 
-def read_options(given: Mapping[str, str], *, column_names: tuple[str, ...]) -> ReadOptions:
+def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises OptionError that names the option and says what is possible."""
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        field = READ.get(name.lower())
-        if field is None:
-            if name.lower() in _NOT_OURS:
-                continue
-            raise OptionError(f"format 'sqs' has no option {name!r}{_nearest(name, SPELLED)}")
-        if value.strip():
-            found[field] = value.strip()
-    queues = _list(found.pop("queue", ""))
+    values = read_given(ReadOptions, given, "format 'sqs'")
+    queues = values["queues"] = _list(values.get("queues", ""))
     if not queues:
         raise OptionError("option 'queue' is missing: a queue's name, URL or ARN, or several with commas between them")
     if len(set(queues)) != len(queues):
         raise OptionError(f"option 'queue' names a queue twice: {', '.join(queues)}")
-    for field, (low, high, kind) in _NUMBERS.items():
-        if field in found:
-            found[field] = _number(_spelled(field), found[field], low, high, kind)
-    for field, possible in _CHOICES.items():
-        if field in found and found[field] not in possible:
-            raise OptionError(f"option '{_spelled(field)}' is {found[field]!r}: possible are {', '.join(possible)}")
-    if "columns" in found:
-        found["columns"] = _columns(found["columns"], column_names)
-    options = ReadOptions(queues=queues, **found)
+    if "columns" in values:
+        values["columns"] = _list(values["columns"])
+        for name in values["columns"]:
+            if name not in COLUMN_NAMES:
+                raise OptionError(f"option 'columns': there is no column {name!r}{did_you_mean(name, COLUMN_NAMES)}")
+    options = ReadOptions(**values)
     _check_together(options)
     return options
-
-
-_NUMBERS: Final[dict[str, tuple[float, float, type]]] = {
-    "receivers": (1, 10_000, int),
-    "threads": (1, 256, int),
-    "max_messages": (1, 100_000_000, int),
-    "max_bytes": (MIB, 1 << 40, int),
-    "max_seconds": (0.1, 3_600, float),
-    "visibility": (10, limits.MAX_VISIBILITY, int),
-}
-_CHOICES: Final = {
-    "ack": ("sealed", "committed"),
-    "dedup": ("segments", "ledger"),
-    "in_flight": ("leave", "wait"),
-}
 
 
 def _check_together(options: ReadOptions) -> None:
@@ -156,39 +170,5 @@ def _check_together(options: ReadOptions) -> None:
         )
 
 
-def _number(name: str, text: str, low: float, high: float, kind: type) -> Any:
-    try:
-        value = kind(text.replace("_", ""))
-    except ValueError:
-        raise OptionError(f"option '{name}' is {text!r}, which is no number") from None
-    if not low <= value <= high:
-        raise OptionError(f"option '{name}' is {text}: it must be from {low:g} to {high:g}")
-    return value
-
-
-def _columns(text: str, possible: tuple[str, ...]) -> tuple[str, ...]:
-    wanted = _list(text)
-    for name in wanted:
-        if name not in possible:
-            raise OptionError(f"option 'columns': there is no column {name!r}{_nearest(name, possible)}")
-    return wanted
-
-
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _spelled(field: str) -> str:
-    lower = next(name for name, known in READ.items() if known == field)
-    return next(name for name in SPELLED if name.lower() == lower)
-
-
-def _nearest(name: str, possible: tuple[str, ...] | list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), [known.lower() for known in possible], 1, 0.5)
-    if close:
-        meant = next(known for known in possible if known.lower() == close[0])
-        return f"; did you mean {meant!r}?"
-    return f"; there are: {', '.join(possible)}"
-
-
-assert {field.name for field in fields(ReadOptions)} - {"queues"} == set(READ.values()) - {"queue"}

@@ -1,0 +1,15 @@
+"""What was probably meant by a name that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """The end of an error: the nearest known name, or else `otherwise`, which is all known names unless given."""
+    from difflib import get_close_matches  # Spark's workers start often, and seldom need it
+
+    by_lower = {one.lower(): one for one in known}
+    for nearest in get_close_matches(name.lower(), by_lower, 1, 0.6):
+        return f"; did you mean {by_lower[nearest]!r}?"
+    return f"; there are {', '.join(known)}" if otherwise is None else otherwise
