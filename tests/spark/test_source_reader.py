@@ -11,9 +11,10 @@ import pytest
 
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
-from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
+from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.log import BatchAlreadyCommitted, Committed, LogError, SegmentId
 from semel.spark.segments.storage import LocalStore
+from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment
 from semel.sqs.errors import SqsError
 from spark.intake import BY_HAND, Intake, bodies, intake
@@ -326,7 +327,7 @@ def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> 
     with intake(tmp_path / "log") as plain:
         place = plain.with_options(dedup="ledger", ledger=f"sqlite:///{tmp_path}/ledger.db", key="$.id")
         message = {"message_id": "m1", "receipt": "r", "body": "{}", "fence": 1}
-        table = pa.Table.from_pylist([message], COLUMNS)
+        table = pa.Table.from_pylist([message], SEALED_COLUMNS)
         place.log.seal(SegmentId(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
         with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
             place.run(GIVEN)

@@ -26,6 +26,7 @@ from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.log import Committed, Content, Sealed, SegmentAck, SegmentId, SegmentLog, segment_id_of
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
+from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.committer import sent_at
 from semel.version import __version__
 
@@ -224,6 +225,6 @@ def _give_up(log: SegmentLog, name: str) -> None:
     former = log.read_ack(place)
     further = any(other.task == place.task and other.part > place.part for other in (*sealed, *acked))
     queue, attempt = "" if former is None else former.queue, uuid4().hex
-    log.store.put(place.name, codec.encode(codec.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
+    log.store.put(place.name, codec.encode(SEALED_COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
     unconfirmed = {} if former is None else former.unconfirmed
     log.write_ack(place, SegmentAck(queue, attempt=attempt, unconfirmed=unconfirmed))

@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.spark.sinks.contract import InvalidRow, Writer, Written, invalid_rows
+from semel.spark.source.column_types import TRACED
 
 RESULT: Final = "task INT, result BINARY, events BINARY"
 _RESULT: Final = pa.schema([("task", pa.int32()), ("result", pa.binary()), ("events", pa.binary())])
-# What the attempt log is told of a row; parsing carries these along if it is wanted.
-TRACED: Final = ("message_id", "key", "queue", "group_id", "sent_at", "receive_count")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from semel.spark.pipeline.schema import Constraint, Field
+from semel.spark.source.column_types import METADATA as METADATA
 
-# What the rows of the source have, and which of it a table may keep as a metadata column, `_` in front.
-METADATA: Final = (
-    "message_id",
-    "key",
-    "group_id",
-    "dedup_id",
-    "sequence_number",
-    "sent_at",
-    "first_received_at",
-    "received_at",
-    "receive_count",
-    "attributes",
-    "queue",
-)
 DEDUP_PARTITIONS: Final = 4
 
 

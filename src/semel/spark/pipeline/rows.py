@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from semel.spark.pipeline import ddl
 from semel.spark.pipeline.config import HandlerSpec, Pipeline
-from semel.spark.pipeline.schema import Field, Kind, Map, Plain, arrow_schema
+from semel.spark.pipeline.schema import Field, Kind, Plain, arrow_schema
+from semel.spark.source import column_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TEXT, _TIME = Plain(Kind.STRING), Plain(Kind.TIMESTAMP)
-SOURCE: Final = (
-    Field("message_id", _TEXT),
-    Field("body", _TEXT),
-    Field("key", _TEXT),
-    Field("group_id", _TEXT),
-    Field("dedup_id", _TEXT),
-    Field("sequence_number", _TEXT),
-    Field("sent_at", _TIME),
-    Field("first_received_at", _TIME),
-    Field("received_at", _TIME),
-    Field("receive_count", Plain(Kind.INT)),
-    Field("attributes", Map(_TEXT)),
-    Field("queue", _TEXT),
-)
-BODY: Final = Field("body", _TEXT)
+SOURCE: Final = ddl.parse(column_types.ddl(column_types.MESSAGE))
+BODY: Final = Field("body", Plain(Kind.STRING))
 
 
 def row_fields(pipeline: Pipeline) -> tuple[Field, ...]:

@@ -23,36 +23,15 @@ from semel.spark.segments.storage import Store
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, checked, is_in, store_at
 from semel.spark.sinks.parquet import ParquetSink, ParquetWriter
 from semel.spark.sinks.table_schema import UTC_TIME
+from semel.spark.source.column_types import REJECTED
+from semel.spark.source.columns import arrow_columns
 from semel.spark.writer.sender import client_for
 from semel.sqs import Attribute, Entry, Failure
 from semel.sqs.errors import SqsError
 
-MESSAGE: Final = (
-    "message_id",
-    "body",
-    "key",
-    "group_id",
-    "sequence_number",
-    "sent_at",
-    "receive_count",
-    "attributes",
-    "queue",
-)
+_REASON: Final = [pa.field("reason", pa.string()), pa.field("field", pa.string())]
 TABLE: Final = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("body", pa.string()),
-        ("key", pa.string()),
-        ("reason", pa.string()),
-        ("field", pa.string()),
-        ("group_id", pa.string()),
-        ("sequence_number", pa.string()),
-        ("sent_at", UTC_TIME),
-        ("receive_count", pa.int32()),
-        ("attributes", pa.map_(pa.string(), pa.string())),
-        ("queue", pa.string()),
-        ("rejected_at", UTC_TIME),
-    ]
+    [*arrow_columns(REJECTED[:3]), *_REASON, *arrow_columns(REJECTED[3:]), pa.field("rejected_at", UTC_TIME)]
 )
 _FOLDER: Final = "rejects"
 _COMMITTED: Final = f"{_FOLDER}/committed.json"
@@ -70,7 +49,7 @@ def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns |= dict(zip([part.name for part in message.type], message.flatten(), strict=True))
     if columns["body"].null_count:
         raise SinkError("a rejected message came without its body; nothing of its batch is committed")
-    names = [name for name in (*MESSAGE, "reason", "field") if name in columns]
+    names = [name for name in (*REJECTED, "reason", "field") if name in columns]
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
 

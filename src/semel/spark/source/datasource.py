@@ -26,7 +26,8 @@ from pyspark.sql.types import StructType
 from semel.spark.interpreter import use_in_running_spark
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import open_store
-from semel.spark.source.options import COLUMN_NAMES, SCHEMA, OptionError, ReadOptions, read_options
+from semel.spark.source.column_types import ddl
+from semel.spark.source.options import COLUMN_NAMES, OptionError, ReadOptions, read_options
 from semel.spark.source.planner import Planner
 from semel.spark.source.reader import Assignment, Task, client_for, rows
 
@@ -48,8 +49,7 @@ class SqsSource(DataSource):
 
     def schema(self) -> str:
         chosen = read_options(_plain(self.options), column_names=COLUMN_NAMES).columns
-        kinds = dict(zip(COLUMN_NAMES, SCHEMA.replace("STRING, STRING>", "STRING;STRING>").split(", "), strict=True))
-        return ", ".join(kinds[name] for name in chosen or COLUMN_NAMES).replace(";", ", ")
+        return ddl(chosen or COLUMN_NAMES)
 
     def streamReader(self, schema: StructType) -> SqsStreamReader:
         options = read_options(_plain(self.options), column_names=COLUMN_NAMES)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from semel.errors import SemelError
+from semel.spark.source.column_types import COLUMN_NAMES as COLUMN_NAMES
 from semel.sqs import limits
 
 MIB: Final = 1 << 20
@@ -45,14 +46,6 @@ def _camel(lower: str) -> str:
 
 
 SPELLED: Final = tuple(_camel(name) for name in READ)
-
-
-SCHEMA: Final = (
-    "message_id STRING, body STRING, key STRING, group_id STRING, dedup_id STRING, sequence_number STRING, "
-    "sent_at TIMESTAMP, first_received_at TIMESTAMP, received_at TIMESTAMP, receive_count INT, "
-    "attributes MAP<STRING, STRING>, queue STRING, planned_at TIMESTAMP"
-)
-COLUMN_NAMES: Final = tuple(part.split()[0] for part in SCHEMA.replace("MAP<STRING, STRING>", "MAP").split(", "))
 
 
 class OptionError(SemelError):

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from semel.messages.keys import key_rule
 from semel.spark import crash_points
-from semel.spark.segments.codec import COLUMNS, Meta
+from semel.spark.segments.codec import Meta
 from semel.spark.segments.log import BatchAlreadyCommitted, LogError, Sealed, SegmentAck, SegmentId, SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
@@ -398,10 +398,7 @@ def _ms(sent: Any) -> int:
 def rows(table: pa.Table, schema: pa.Schema, planned_at: int) -> Iterator[pa.RecordBatch]:
     """The table as record batches with just the columns and types that Spark expects. `planned_at` is not sealed: it is
     the batch's, in milliseconds."""
-    stamp = pa.scalar(planned_at * 1_000, COLUMNS.field("sent_at").type)
+    stamp = pa.scalar(planned_at * 1_000, columns.TIME)
     table = table.append_column("planned_at", pa.repeat(stamp, len(table)))
     chosen = table.select(schema.names).cast(schema)
     yield from chosen.to_batches(max_chunksize=10_000)
-
-
-assert COLUMNS.names[-2:] == ["receipt", "fence"]

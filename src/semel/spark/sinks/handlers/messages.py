@@ -15,26 +15,14 @@ import pyarrow.compute as pc
 
 from semel.consumer.handler import Handler
 from semel.messages import dead_letter_attributes as letters
+from semel.spark.source.column_types import HANDLED
+from semel.spark.source.columns import TIME, arrow_columns
 from semel.sqs import Attribute, Entry, Received, limits
 
 # A copy that was sent back: the id under which the message first came. Its key is in `semel-key`, as in all copies.
 FIRST_ID: Final = "semel-first-id"
-_TIME: Final = pa.timestamp("us", tz="UTC")
 # What is needed of the source's columns.
-NEEDED: Final = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("body", pa.string()),
-        ("group_id", pa.string()),
-        ("dedup_id", pa.string()),
-        ("sequence_number", pa.string()),
-        ("sent_at", _TIME),
-        ("first_received_at", _TIME),
-        ("receive_count", pa.int32()),
-        ("attributes", pa.map_(pa.string(), pa.string())),
-        ("queue", pa.string()),
-    ]
-)
+NEEDED: Final = arrow_columns(HANDLED)
 # A message that waits in the checkpoint, until `due` seconds since 1970.
 PARKED: Final = NEEDED.append(pa.field("due", pa.float64()))
 _SYSTEM: Final = {
@@ -67,7 +55,7 @@ def messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Received]]:
     """Each row as (queue, message). Attributes are texts: the source has no other kind."""
     columns = {name: batch.column(name) for name in NEEDED.names}
     for name in ("sent_at", "first_received_at"):
-        columns[name] = columns[name].cast(_TIME).cast(pa.int64())
+        columns[name] = columns[name].cast(TIME).cast(pa.int64())
     for row in zip(*(column.to_pylist() for column in columns.values()), strict=True):
         found = dict(zip(columns, row, strict=True))
         yield found["queue"], _message(found)
