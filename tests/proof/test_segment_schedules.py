@@ -40,9 +40,9 @@ from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
 from semel.spark.source import planner
 from semel.spark.source.planner import Offset, Planner
-from semel.spark.source.reader import Assignment, Task
+from semel.spark.source.reader import Assignment, SourceTask
 from semel.sqs import Failure
-from semel.sqs.errors import SqsError
+from semel.sqs.errors import SqsError, Unreachable
 from spark.intake import Intake, bodies, intake
 
 MESSAGES: Final = 60
@@ -106,7 +106,7 @@ class World:
     def delete(self, receipts: Sequence[str]) -> list[Failure | None]:
         """Now and then the network is down for a while."""
         if self.random.random() < 0.2:
-            raise SqsError("the network is down")
+            raise Unreachable("the network is down")
         return self._delete(receipts)
 
     def send(self) -> None:
@@ -147,7 +147,7 @@ class World:
             self.race(task, self.executor(given))
         return [body for table in task.tables() for body in bodies(table)]
 
-    def executor(self, given: Assignment) -> Task:
+    def executor(self, given: Assignment) -> SourceTask:
         """A task on some machine, whose clock is not ours. A few machines have a disk of their own at that path."""
         task, skew = self.place.task(given), self.random.uniform(-2, 2)
         task._clock = lambda: self.place.now() + skew
@@ -155,22 +155,21 @@ class World:
             task.log = SegmentLog(LocalStore(f"{self.place.store.url}-of-another-machine"))
         return task
 
-    def fall_asleep(self, task: Task) -> None:
+    def fall_asleep(self, task: SourceTask) -> None:
         """Before its seal, this task's process stops for a while; Spark gives up on it and on its driver."""
 
         def pause(*arguments: Any, **named: Any) -> Any:
             def wake() -> None:
-                task._seal = Task._seal.__get__(task)  # type: ignore[method-assign]
+                task._seal = SourceTask._seal.__get__(task)  # type: ignore[method-assign]
                 task._seal(*arguments, **named)
-                for finish in task._unfinished:
-                    finish()
+                task._at_end.close()
 
             self.zombies.append(wake)
             raise Killed
 
         task._seal = pause  # type: ignore[method-assign]
 
-    def race(self, task: Task, twin: Task) -> None:
+    def race(self, task: SourceTask, twin: SourceTask) -> None:
         """The twin does all of it between this task's receive and its seal."""
         seal = task._seal
 

@@ -13,7 +13,7 @@ import pytest
 from semel.spark.segments.object_store import S3Store, Timeouts
 from semel.spark.segments.storage import LocalStore, StorageError, Store, open_store
 from semel.spark.source.options import ReadOptions
-from semel.spark.source.reader import Assignment, Task
+from semel.spark.source.reader import Assignment, SourceTask
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_all_tries_of_a_call_to_s3_fit_into_the_time_there_is(seconds: float) ->
 
 def test_a_task_gives_a_seal_in_s3_no_more_time_than_its_messages_stay_hidden(s3: str) -> None:
     options = ReadOptions(("orders",), f"{s3}/log", visibility=40, endpoint_url="http://127.0.0.1:9")
-    store = Task(options, Assignment(1, 0, "orders", 1, 1)).log.store
+    store = SourceTask(options, Assignment(1, 0, "orders", 1, 1)).log.store
     assert isinstance(store, S3Store)
     config = store._client.meta.config
     used = Timeouts(config.retries["total_max_attempts"], config.connect_timeout, config.read_timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from semel.spark.segments.log import BatchAlreadyCommitted, Committed, LogError,
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment
-from semel.sqs.errors import SqsError
+from semel.sqs.errors import Unreachable
 from spark.intake import BY_HAND, Intake, bodies, intake
 
 ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
@@ -137,7 +138,7 @@ def test_a_retried_task_does_not_take_what_a_sibling_has_sealed_in_the_same_run(
     place.send("a", "b")
     one, other = GIVEN, replace(GIVEN, task=1)
     dead = place.task(one)
-    dead._settle = _dies  # type: ignore[method-assign]
+    dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):  # the executor dies between seal and delete
         list(dead.tables())
     place.clock.advance(place.options.visibility + 1)
@@ -150,14 +151,14 @@ def test_fifo_a_retried_task_does_not_take_what_it_has_sealed_itself(tmp_path: P
         place.send(*map(str, range(5)), group="g")
         given = replace(GIVEN, queue="orders.fifo")
         dead = place.task(given)
-        dead._settle = _dies  # type: ignore[method-assign]
+        dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             list(dead.tables())
         place.clock.advance(place.options.visibility + 1)
         assert place.run(given) == [str(n) for n in range(5)]
 
 
-def _dies(*_: object, **__: object) -> None:
+def _dies(*_: object, **__: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
@@ -202,7 +203,7 @@ def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake
     task = place.task(GIVEN)
 
     def fails(receipts: object) -> object:
-        raise SqsError("down")
+        raise Unreachable("down")
 
     task.queue.delete = fails  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
@@ -237,7 +238,7 @@ def test_messages_received_before_a_call_failed_are_not_lost(place: Intake) -> N
     def once(*arguments: object, **named: object) -> object:
         calls[0] += 1
         if calls[0] > 1:
-            raise SqsError("down")
+            raise Unreachable("down")
         return receive(*arguments, **named)  # type: ignore[arg-type]
 
     task.queue.receive = once  # type: ignore[method-assign,assignment]
@@ -312,7 +313,7 @@ def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id", columns=("message_id", "body"))
         place.send('{"id": 1}', '{"id": 2}')
         task = place.task(GIVEN)
-        task._settle = _dies  # type: ignore[method-assign]
+        task._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             list(task.tables())
         assert sorted(place.run(GIVEN)) == ['{"id": 1}', '{"id": 2}']
@@ -328,6 +329,6 @@ def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> 
         place = plain.with_options(dedup="ledger", ledger=f"sqlite:///{tmp_path}/ledger.db", key="$.id")
         message = {"message_id": "m1", "receipt": "r", "body": "{}", "fence": 1}
         table = pa.Table.from_pylist([message], SEALED_COLUMNS)
-        place.log.seal(SegmentId(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
+        place.log.seal(SegmentId(1, 0, 0), table, Meta(ORDERS.rstrip("/"), "an earlier version", True, 0.0))
         with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
             place.run(GIVEN)

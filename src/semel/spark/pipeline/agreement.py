@@ -26,8 +26,8 @@ from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.log import Committed, Content, Sealed, SegmentAck, SegmentId, SegmentLog, segment_id_of
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
+from semel.spark.source.acknowledger import sent_times
 from semel.spark.source.columns import SEALED_COLUMNS
-from semel.spark.source.committer import sent_at
 from semel.version import __version__
 
 NOTHING_STARTED: Final = "Nothing was started, received or deleted"
@@ -211,7 +211,7 @@ def _drop(log: SegmentLog, batch: int) -> None:
             rows = segment.without(refused)
             count = len(rows.table)
             ack = ack or SegmentAck(segment.meta.queue, count, segment.table.nbytes, count)
-            ack = replace(ack, unconfirmed={**ack.unconfirmed, **sent_at(rows)})
+            ack = replace(ack, unconfirmed={**ack.unconfirmed, **sent_times(rows.table)})
         if ack is not None:
             totals.add(ack)
             unconfirmed.setdefault(ack.queue, {}).update(ack.unconfirmed)

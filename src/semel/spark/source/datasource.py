@@ -29,7 +29,7 @@ from semel.spark.segments.storage import open_store
 from semel.spark.source.column_types import ddl
 from semel.spark.source.options import COLUMN_NAMES, OptionError, ReadOptions, read_options
 from semel.spark.source.planner import Planner
-from semel.spark.source.reader import Assignment, Task, client_for, rows
+from semel.spark.source.reader import Assignment, SourceTask, client_for, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
-        for table in Task(self._options, partition.value).tables():
+        for table in SourceTask(self._options, partition.value).tables():
             yield from rows(table, schema, partition.value.planned_at)
 
     def commit(self, end: dict[str, Any]) -> None:
