@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +38,9 @@ class Intake:
         return self.clock.now()
 
     def send(self, *bodies: str, group: str | None = None) -> None:
-        entries = [Entry(body, group=group, dedup=body if group else None) for body in bodies]
+        entries = [
+            Entry(body, group=group, dedup=sha256(body.encode()).hexdigest() if group else None) for body in bodies
+        ]
         assert all(hasattr(sent, "message_id") for sent in self.queue.send_many(entries))
 
     def planner(self) -> Planner:
