@@ -440,9 +440,15 @@ def test_an_unexpected_error_in_a_receiving_thread_ends_the_task(place: Intake) 
     task = place.task(GIVEN)
     receive = task.queue.receive
 
+    calls, received_some = [0], threading.Event()
+
     def breaks(*arguments: object, **named: object) -> object:
         if threading.current_thread() is not threading.main_thread():
+            assert received_some.wait(30)
             raise RuntimeError("a bug")
+        calls[0] += 1
+        if calls[0] == 2:
+            received_some.set()
         return receive(*arguments, **named)  # type: ignore[arg-type]
 
     task.queue.receive = breaks  # type: ignore[method-assign,assignment]
