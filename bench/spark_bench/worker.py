@@ -133,7 +133,7 @@ def observed() -> Iterator[list[dict[str, Any]]]:
 
 def read_files_instead(given: dict[str, Any]) -> None:
     """The ceiling: the same rows from Parquet files, by Spark's own source; everything after it is the same."""
-    from semel.spark.source import options as sqs
+    from semel.spark.source import column_types as sqs
 
     files = given["files"]
 
@@ -145,7 +145,7 @@ def read_files_instead(given: dict[str, Any]) -> None:
             return self
 
         def load(self) -> Any:
-            stream = self._spark.readStream.schema(sqs.SCHEMA).option("maxFilesPerTrigger", 2)
+            stream = self._spark.readStream.schema(sqs.ddl()).option("maxFilesPerTrigger", 2)
             return stream.parquet(files)
 
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -212,13 +212,13 @@ def state(given: dict[str, Any]) -> dict[str, Any]:
     from pyspark.sql import functions as f
 
     from semel.spark import once
-    from semel.spark.source import options as sqs
+    from semel.spark.source import column_types as sqs
     from semel.spark.spark_session import session
 
     spark = session("bench", master="local[2]", **{"spark.sql.shuffle.partitions": 4})
     folder = Path(given["folder"])
     (folder / "known").mkdir()
-    files = spark.readStream.schema(sqs.SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "known"))
+    files = spark.readStream.schema(sqs.ddl()).option("maxFilesPerTrigger", 1).parquet(str(folder / "known"))
     batches: list[dict[str, Any]] = []
     rows = once(source(given, spark).unionByName(files))
 
@@ -257,19 +257,16 @@ def settle() -> None:
 
 
 def known_keys(spark: Any, folder: Path, first: int, count: int) -> None:
-    from semel.spark.source import options as sqs
+    from semel.spark.source import column_types as sqs
 
     names = ["message_id", "key", "queue", "received_at"]
-    kinds = dict(
-        zip(sqs.COLUMN_NAMES, sqs.SCHEMA.replace("STRING, STRING>", "STRING;STRING>").split(", "), strict=True)
-    )
     columns = [
         {
             "message_id": "uuid() AS message_id",
             "key": f"concat('known-', id + {first}) AS key",
             "queue": "'known' AS queue",
             "received_at": "current_timestamp() AS received_at",
-        }.get(name, f"CAST(NULL AS {kinds[name].split(' ', 1)[1].replace(';', ', ')}) AS {name}")
+        }.get(name, f"CAST(NULL AS {sqs.ddl([name]).split(' ', 1)[1]}) AS {name}")
         for name in sqs.COLUMN_NAMES
     ]
     assert all(name in sqs.COLUMN_NAMES for name in names)

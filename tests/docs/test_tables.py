@@ -9,12 +9,14 @@ from typing import Final
 from semel.consumer.settings import OPTIONS
 from semel.spark.pipeline.progress import metrics as pipeline
 from semel.spark.pipeline.progress.snapshot import Snapshot, State
+from semel.spark.source.column_types import COLUMN_NAMES
 from semel.telemetry import metrics as consumer
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")
 CONSUMER: Final = (DOCS / "consumer.md").read_text(encoding="utf-8")
+SPARK: Final = (DOCS / "spark.md").read_text(encoding="utf-8")
 ATTEMPT_LOG: Final = (DOCS / "attempt-log.md").read_text(encoding="utf-8")
 
 
@@ -56,3 +58,8 @@ def test_the_page_on_the_attempt_log_lists_its_columns_and_steps() -> None:
 
 def test_the_page_on_the_consumer_lists_every_setting() -> None:
     assert table(CONSUMER, "setting") == set(OPTIONS)
+
+
+def test_the_page_on_spark_lists_every_column_of_the_source_in_order() -> None:
+    columns = SPARK.partition("**Columns**: ")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"`(\w+)`", columns)) == COLUMN_NAMES

@@ -1,9 +1,10 @@
 """The segment log, the checkpoint and the sink under random crashes and mistakes. However it goes: each message is in
 the table once, or the pipeline refuses to run and says so, and after a reset each message is in the table once.
 
-What happens: drivers and tasks die at any call; tasks are retried within their job; zombies wake up later; two attempts
-race for a seal; a second driver runs on the same checkpoint; the checkpoint is lost, or an older copy of it comes back;
-a segment is lost; an executor does not see the log; machines have clocks of their own; deletes fail; and time passes.
+What happens: drivers and tasks die at any call; the driver seals what it has received for a task; tasks are retried
+within their job; zombies wake up later; two attempts race for a seal; a second driver runs on the same checkpoint; the
+checkpoint is lost, or an older copy of it comes back; a segment is lost; an executor does not see the log; machines
+have clocks of their own; deletes fail; and time passes.
 
 The driver here is Spark's contract and nothing more: a batch is planned, logged, run, committed, and after a crash the
 logged batch is run again with the same offsets. Planner, tasks, log, batches, sink and checkpoint are the real ones.
@@ -40,9 +41,10 @@ from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
 from semel.spark.source import planner
 from semel.spark.source.planner import Offset, Planner
-from semel.spark.source.reader import Assignment, Task
+from semel.spark.source.reader import Assignment, SourceTask
+from semel.spark.source.receiver import Receiver
 from semel.sqs import Failure
-from semel.sqs.errors import SqsError
+from semel.sqs.errors import SqsError, Unreachable
 from spark.intake import Intake, bodies, intake
 
 MESSAGES: Final = 60
@@ -106,7 +108,7 @@ class World:
     def delete(self, receipts: Sequence[str]) -> list[Failure | None]:
         """Now and then the network is down for a while."""
         if self.random.random() < 0.2:
-            raise SqsError("the network is down")
+            raise Unreachable("the network is down")
         return self._delete(receipts)
 
     def send(self) -> None:
@@ -118,11 +120,33 @@ class World:
     def run(self, tasks: list[Assignment], meanwhile: Callable[[], None] = lambda: None) -> list[tuple[int, list[str]]]:
         """A job: all tasks in some order, each tried a few times. `meanwhile` is called before each."""
         self.random.shuffle(tasks)
+        if tasks and self.random.random() < 0.3:
+            self.seal_first(tasks[0])
         found = []
         for given in tasks:
             meanwhile()
             found.append((given.task, self.tried(given)))
         return sorted(found)
+
+    def seal_first(self, given: Assignment) -> None:
+        """The driver has received something while it waited for messages, and seals it for a task. Meanwhile time
+        passes, or an attempt of the task has sealed before it."""
+        place, now = self.place, self.place.now
+        arrivals = Receiver(
+            place.queue,
+            rows=self.random.randint(1, given.rows),
+            size=given.bytes,
+            until=now() + 10,
+            visibility=place.options.visibility,
+            threads=1,
+            first_wait=0,
+            clock=now,
+            monotonic=now,
+        ).run()
+        place.clock.advance(self.random.choice([0, 0, 5, 100]))
+        if self.random.random() < 0.2:
+            list(place.task(given).tables())
+        place.task(given).seal_first(arrivals)
 
     def tried(self, given: Assignment) -> list[str]:
         for left in reversed(range(TRIES)):
@@ -147,7 +171,7 @@ class World:
             self.race(task, self.executor(given))
         return [body for table in task.tables() for body in bodies(table)]
 
-    def executor(self, given: Assignment) -> Task:
+    def executor(self, given: Assignment) -> SourceTask:
         """A task on some machine, whose clock is not ours. A few machines have a disk of their own at that path."""
         task, skew = self.place.task(given), self.random.uniform(-2, 2)
         task._clock = lambda: self.place.now() + skew
@@ -155,22 +179,21 @@ class World:
             task.log = SegmentLog(LocalStore(f"{self.place.store.url}-of-another-machine"))
         return task
 
-    def fall_asleep(self, task: Task) -> None:
+    def fall_asleep(self, task: SourceTask) -> None:
         """Before its seal, this task's process stops for a while; Spark gives up on it and on its driver."""
 
         def pause(*arguments: Any, **named: Any) -> Any:
             def wake() -> None:
-                task._seal = Task._seal.__get__(task)  # type: ignore[method-assign]
+                task._seal = SourceTask._seal.__get__(task)  # type: ignore[method-assign]
                 task._seal(*arguments, **named)
-                for finish in task._unfinished:
-                    finish()
+                task._at_end.close()
 
             self.zombies.append(wake)
             raise Killed
 
         task._seal = pause  # type: ignore[method-assign]
 
-    def race(self, task: Task, twin: Task) -> None:
+    def race(self, task: SourceTask, twin: SourceTask) -> None:
         """The twin does all of it between this task's receive and its seal."""
         seal = task._seal
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import LocalStore, Store
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Offset, Planner
-from semel.spark.source.reader import Assignment, Task
+from semel.spark.source.reader import Assignment, SourceTask
 from semel.sqs import Client, Entry, Queue
 
 BY_HAND = "by hand"  # the plan of an assignment that no planner made: sealed when its task is made
@@ -37,19 +38,23 @@ class Intake:
         return self.clock.now()
 
     def send(self, *bodies: str, group: str | None = None) -> None:
-        entries = [Entry(body, group=group, dedup=body if group else None) for body in bodies]
+        entries = [
+            Entry(body, group=group, dedup=sha256(body.encode()).hexdigest() if group else None) for body in bodies
+        ]
         assert all(hasattr(sent, "message_id") for sent in self.queue.send_many(entries))
 
     def planner(self) -> Planner:
         queues = {self.queue.name: self.queue}
         return Planner(self.options, self.log, queues, sleep=lambda _: None, clock=self.now)
 
-    def task(self, assignment: Assignment) -> Task:
+    def task(self, assignment: Assignment) -> SourceTask:
         now = self.now
         if assignment.plan == BY_HAND and self.log.committed().through < assignment.batch:
             self.log.create(self.options.queues)
             self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 1}})
-        return Task(self.options, assignment, log=self.log, queue=self.queue, first_wait=0, clock=now, monotonic=now)
+        return SourceTask(
+            self.options, assignment, log=self.log, queue=self.queue, first_wait=0, clock=now, monotonic=now
+        )
 
     def run(self, assignment: Assignment) -> list[str]:
         """The bodies that a task gives out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.spark.segments import codec
-from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
+from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.source import columns
 from semel.spark.source.columns import SourceMessage
 from semel.sqs import Received
@@ -28,7 +28,7 @@ def sealed(count: int = 5) -> bytes:
 def test_a_segment_gives_back_what_was_sealed() -> None:
     meta, table = codec.decode(sealed(), "here")
     assert meta == META
-    assert table.schema.equals(COLUMNS)
+    assert table.schema.equals(columns.SEALED_COLUMNS)
     row = table.to_pylist()[3]
     assert row["message_id"] == "id-3"
     assert row["body"] == "ééé"

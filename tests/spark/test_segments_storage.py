@@ -20,7 +20,7 @@ from semel.spark.pipeline.errors import in_one_line
 from semel.spark.segments.object_store import ObjectStore
 from semel.spark.segments.storage import LocalStore, StorageError, StorageUnavailable, Store, open_store
 from semel.spark.source.options import ReadOptions
-from semel.spark.source.reader import Assignment, Task
+from semel.spark.source.reader import Assignment, SourceTask
 from servers.s3_proxy import Answer, Proxy, error, first, losing_the_answer
 from spark.sinks_support import s3_server
 
@@ -259,7 +259,7 @@ def test_all_tries_of_a_call_end_within_the_patience(proxy: Proxy) -> None:
 
 def test_a_task_gives_a_seal_in_s3_no_more_time_than_its_messages_stay_hidden(s3: str) -> None:
     options = ReadOptions(("orders",), f"{s3}/log", visibility=40, endpoint_url="http://127.0.0.1:9")
-    store = Task(options, Assignment(1, 0, "orders", 1, 1)).log.store
+    store = SourceTask(options, Assignment(1, 0, "orders", 1, 1)).log.store
     assert isinstance(store, ObjectStore)
     assert store._patience <= options.margin
 

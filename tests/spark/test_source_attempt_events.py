@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 
 from semel.spark.source import columns
+from semel.spark.source.acknowledger import PendingAck
 from semel.spark.source.attempt_events import Tracer
 from semel.spark.source.columns import SourceMessage
 from semel.sqs.client import Received
@@ -18,6 +20,10 @@ def taken(number: int) -> SourceMessage:
     return SourceMessage(message, 10.0, 40.0, f"key-{number}")
 
 
+def deletes(*ids: str) -> PendingAck:
+    return PendingAck(pa.table({"message_id": list(ids)}), [])
+
+
 def events(folder: Path) -> list[dict[str, object]]:
     return [orjson.loads(line) for file in folder.rglob("attempts-*.jsonl") for line in file.read_bytes().splitlines()]
 
@@ -25,7 +31,7 @@ def events(folder: Path) -> list[dict[str, object]]:
 def test_a_delete_has_the_receive_count_and_key_of_its_delivery(tmp_path: Path) -> None:
     tracer = Tracer(str(tmp_path), "orders", 30)
     tracer.received([taken(1), taken(2)])
-    tracer.deleted(["id-1", "id-2"], {"id-2": 5000})
+    tracer.deleted(deletes("id-1", "id-2"), {"id-2": 5000})
     tracer.close()
     told = [(e["step"], e["message_id"], e["receive_count"], e["key"], e["group"]) for e in events(tmp_path)]
     assert told == [
@@ -39,7 +45,7 @@ def test_a_delete_has_the_receive_count_and_key_of_its_delivery(tmp_path: Path) 
 def test_so_has_one_that_another_task_received(tmp_path: Path) -> None:
     tracer = Tracer(str(tmp_path), "orders", 30)
     tracer.received_before(columns.table([taken(3)], "orders", None))
-    tracer.deleted(["id-3", "id-4"], {})
+    tracer.deleted(deletes("id-3", "id-4"), {})
     tracer.close()
     known, unknown = events(tmp_path)
     assert (known["step"], known["receive_count"], known["key"]) == ("deleted", 3, "key-3")
@@ -51,6 +57,6 @@ def test_without_a_log_nothing_is_kept() -> None:
     tracer = Tracer(None, "orders", 30)
     tracer.received([taken(1)])
     tracer.received_before(columns.table([taken(3)], "orders", None))
-    tracer.deleted(["id-1"], {})
+    tracer.deleted(deletes("id-1"), {})
     tracer.close()
     assert tracer._known == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from semel.ledger.contract import ClaimRequest, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.spark import crash_points
 from semel.spark.segments.codec import Meta
@@ -153,3 +154,23 @@ def test_a_message_without_a_key_is_known_by_its_id_as_before(one: Intake) -> No
     one.clock.advance(VISIBILITY + 1)
     assert one.run(replace(AGAIN, task=1)) == []
     assert one.run(AGAIN) == ["no order"]
+
+
+def test_fifo_the_rest_of_a_group_waits_for_a_message_whose_key_another_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with intake(tmp_path / "fifo", "orders.fifo") as plain, SqliteLedger(":memory:", clock=plain.clock) as ledger:
+        monkeypatch.setitem(claims._ledgers, ADDRESS, ledger)
+        place = plain.with_options(dedup="ledger", ledger=ADDRESS, key="$.id", visibility=VISIBILITY)
+        given = replace(GIVEN, queue="orders.fifo")
+        scope = place.queue.scope
+        (handler,) = ledger.claim([ClaimRequest(f"{scope}/2")], claimant="handler", lease=30)
+        assert isinstance(handler, Won)
+        place.send(order(1), order(2), "no key", order(3), group="g")
+        place.send(order(4), "no key either", order(5), group="h")
+        assert place.run(given) == [order(1), order(4), "no key either", order(5)]
+        assert place.waiting() == (0, 3)
+        assert [entry for entry in ledger.get([f"{scope}/3"]) if entry and entry.status == "done"] == []
+        place.clock.advance(31)
+        assert place.run(replace(given, batch=2)) == [order(2), "no key", order(3)]
+        assert place.waiting() == (0, 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from semel.spark.segments.log import LogError, OtherQuery, SegmentId, counts
 from semel.spark.source.planner import Planner, assignments
-from semel.sqs.errors import SqsError
+from semel.sqs.errors import Unreachable
 from spark.intake import Intake, intake
 
 
@@ -103,7 +104,7 @@ def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake
     end = planner.latest(start, 100)
     given = planner.assignments(start, end)[0]
     tables = place.task(given)
-    tables._settle = _crash  # type: ignore[method-assign]
+    tables._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(tables.tables())
     place.clock.advance(place.options.visibility + 1)
@@ -123,7 +124,7 @@ def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place:
     start = planner.initial()
     end = planner.latest(start, 1_500)
     first = two.task(planner.assignments(start, end)[0])
-    first._settle = _crash  # type: ignore[method-assign]
+    first._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(first.tables())
     two.clock.advance(two.options.visibility + 1)
@@ -258,7 +259,7 @@ def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_mor
     start = planner.initial()
     end = planner.latest(start, 100)
     task = given.task(planner.assignments(start, end)[0])
-    task._settle = _crash  # type: ignore[method-assign]
+    task._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(task.tables())
     given.clock.advance(given.options.visibility - 2)
@@ -267,7 +268,7 @@ def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_mor
     planner.latest(end, 100)
     planner.stop()
     assert given.waiting() == (0, 0)
-    assert len(given.log.unconfirmed_deletes()["orders"]) == 1
+    assert len(given.log.unconfirmed_deletes()[given.queue.scope]) == 1
 
 
 def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
@@ -411,8 +412,8 @@ def test_what_a_dead_driver_left_of_finished_batches_is_dropped(place: Intake) -
 
 
 def _down(_receipts: object) -> object:
-    raise SqsError("down")
+    raise Unreachable("down")
 
 
-def _crash(*_: object, **__: object) -> None:
+def _crash(*_: object, **__: object) -> NoReturn:
     raise KeyboardInterrupt

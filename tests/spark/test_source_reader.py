@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
-from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
+from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.log import BatchAlreadyCommitted, Committed, LogError, SegmentId
 from semel.spark.segments.storage import LocalStore
+from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment
-from semel.sqs.errors import SqsError
+from semel.spark.source.receiver import Arrival, Receiver
+from semel.sqs.errors import Unreachable
 from spark.intake import BY_HAND, Intake, bodies, intake
 
 ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
@@ -136,7 +140,7 @@ def test_a_retried_task_does_not_take_what_a_sibling_has_sealed_in_the_same_run(
     place.send("a", "b")
     one, other = GIVEN, replace(GIVEN, task=1)
     dead = place.task(one)
-    dead._settle = _dies  # type: ignore[method-assign]
+    dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):  # the executor dies between seal and delete
         list(dead.tables())
     place.clock.advance(place.options.visibility + 1)
@@ -149,14 +153,14 @@ def test_fifo_a_retried_task_does_not_take_what_it_has_sealed_itself(tmp_path: P
         place.send(*map(str, range(5)), group="g")
         given = replace(GIVEN, queue="orders.fifo")
         dead = place.task(given)
-        dead._settle = _dies  # type: ignore[method-assign]
+        dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             list(dead.tables())
         place.clock.advance(place.options.visibility + 1)
         assert place.run(given) == [str(n) for n in range(5)]
 
 
-def _dies(*_: object, **__: object) -> None:
+def _dies(*_: object, **__: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
@@ -201,7 +205,7 @@ def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake
     task = place.task(GIVEN)
 
     def fails(receipts: object) -> object:
-        raise SqsError("down")
+        raise Unreachable("down")
 
     task.queue.delete = fails  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
@@ -236,7 +240,7 @@ def test_messages_received_before_a_call_failed_are_not_lost(place: Intake) -> N
     def once(*arguments: object, **named: object) -> object:
         calls[0] += 1
         if calls[0] > 1:
-            raise SqsError("down")
+            raise Unreachable("down")
         return receive(*arguments, **named)  # type: ignore[arg-type]
 
     task.queue.receive = once  # type: ignore[method-assign,assignment]
@@ -311,7 +315,7 @@ def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id", columns=("message_id", "body"))
         place.send('{"id": 1}', '{"id": 2}')
         task = place.task(GIVEN)
-        task._settle = _dies  # type: ignore[method-assign]
+        task._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             list(task.tables())
         assert sorted(place.run(GIVEN)) == ['{"id": 1}', '{"id": 2}']
@@ -326,7 +330,142 @@ def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> 
     with intake(tmp_path / "log") as plain:
         place = plain.with_options(dedup="ledger", ledger=f"sqlite:///{tmp_path}/ledger.db", key="$.id")
         message = {"message_id": "m1", "receipt": "r", "body": "{}", "fence": 1}
-        table = pa.Table.from_pylist([message], COLUMNS)
-        place.log.seal(SegmentId(1, 0, 0), table, Meta("orders", "an earlier version", True, 0.0))
+        table = pa.Table.from_pylist([message], SEALED_COLUMNS)
+        place.log.seal(SegmentId(1, 0, 0), table, Meta(ORDERS.rstrip("/"), "an earlier version", True, 0.0))
         with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
             place.run(GIVEN)
+
+
+def arrivals(place: Intake, count: int) -> list[Arrival]:
+    """What somebody else has received for a task."""
+    receiver = Receiver(
+        place.queue,
+        rows=count,
+        size=1 << 30,
+        until=place.now() + 10,
+        visibility=place.options.visibility,
+        threads=1,
+        first_wait=0,
+        clock=place.now,
+        monotonic=place.now,
+    )
+    return receiver.run()
+
+
+def test_what_the_driver_received_for_a_task_is_sealed_first_and_the_task_goes_on_from_there(place: Intake) -> None:
+    place.send(*map(str, range(5)))
+    place.task(GIVEN).seal_first(arrivals(place, 5))
+    assert place.waiting() == (0, 5)  # nothing is acknowledged yet
+    place.send("later")
+    assert sorted(place.run(GIVEN)) == ["0", "1", "2", "3", "4", "later"]
+    assert place.waiting() == (0, 0)
+    assert [s.part for s in place.log.places(1)[0]] == [0, 1]
+    first, second = (place.log.read_ack(SegmentId(1, 0, part)) for part in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert (first.rows, first.received, second.rows) == (5, 5, 1)
+
+
+def test_what_was_sealed_first_counts_against_the_rows_of_the_task(place: Intake) -> None:
+    place.send(*map(str, range(30)))
+    given = replace(GIVEN, rows=12)
+    place.task(given).seal_first(arrivals(place, 10))
+    assert len(place.run(given)) == 12
+    assert place.waiting() == (18, 0)
+
+
+def test_what_the_driver_received_returns_to_the_queue_if_the_task_has_sealed_before(place: Intake) -> None:
+    place.send("a")
+    assert place.run(GIVEN) == ["a"]
+    place.send("b")
+    place.task(GIVEN).seal_first(arrivals(place, 1))
+    assert place.waiting() == (1, 0)
+    assert place.run(GIVEN) == ["a"]
+
+
+def test_so_does_what_loses_the_race_for_the_seal(place: Intake) -> None:
+    place.send(*map(str, range(3)))
+    task, messages = place.task(GIVEN), arrivals(place, 1)
+    seal = task.log.seal
+
+    def sealed_second(*arguments: object) -> object:
+        rows.extend(place.run(GIVEN))
+        return seal(*arguments)  # type: ignore[arg-type]
+
+    rows: list[str] = []
+    task.log.seal = sealed_second  # type: ignore[method-assign,assignment]
+    task.seal_first(messages)
+    assert len(rows) == 2
+    assert place.waiting() == (1, 0)
+
+
+def test_what_is_known_already_is_not_sealed_first_and_the_task_deletes_it(place: Intake) -> None:
+    place.send("a")
+    dead = place.task(replace(GIVEN, task=1))
+    dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(dead.tables())
+    place.clock.advance(place.options.visibility + 1)
+    place.task(GIVEN).seal_first(arrivals(place, 1))
+    assert place.log.read(SegmentId(1, 0, 0)) is None
+    assert place.waiting() == (1, 0)
+    assert place.run(GIVEN) == []
+    assert place.waiting() == (0, 0)
+
+
+def test_with_a_ledger_what_was_sealed_first_is_recorded_by_the_task(tmp_path: Path) -> None:
+    with intake(tmp_path / "log") as plain:
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
+        place.send('{"id": 1}', '{"id": 1, "again": true}')
+        place.task(GIVEN).seal_first(arrivals(place, 2))
+        assert place.waiting() == (1, 1)  # the second one of a key returns
+        assert len(place.run(GIVEN)) == 1
+        assert place.waiting() == (0, 0)
+        with Ledger.connect(address) as ledger:
+            assert [entry.status if entry else None for entry in ledger.get([ORDERS + "1"])] == ["done"]
+
+
+def test_fifo_a_group_that_was_sealed_first_goes_on_in_order(tmp_path: Path) -> None:
+    with intake(tmp_path / "log", "orders.fifo") as place:
+        place.send(*map(str, range(25)), group="g")
+        given = replace(GIVEN, queue="orders.fifo")
+        place.task(given).seal_first(arrivals(place, 10))
+        assert place.run(given) == [str(n) for n in range(25)]
+        assert place.waiting() == (0, 0)
+
+
+def test_an_unexpected_error_in_a_receiving_thread_ends_the_task(place: Intake) -> None:
+    place.send(*map(str, range(30)))
+    task = place.task(GIVEN)
+    receive = task.queue.receive
+
+    calls, received_some = [0], threading.Event()
+
+    def breaks(*arguments: object, **named: object) -> object:
+        if threading.current_thread() is not threading.main_thread():
+            assert received_some.wait(30)
+            raise RuntimeError("a bug")
+        calls[0] += 1
+        if calls[0] == 2:
+            received_some.set()
+        return receive(*arguments, **named)  # type: ignore[arg-type]
+
+    task.queue.receive = breaks  # type: ignore[method-assign,assignment]
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(task.tables())
+    del task.queue.receive
+
+
+def test_the_limit_of_a_task_counts_bytes_and_not_characters(place: Intake) -> None:
+    one = place.with_options(threads=1)
+    one.send(*["€" * 1_000] * 40)
+    assert len(one.run(replace(GIVEN, bytes=45_000))) == 20
+
+
+def test_the_parts_of_ten_thousand_tasks_are_known_and_in_order(place: Intake) -> None:
+    for task in (10_000, 9_999, 3):
+        assert place.run(replace(GIVEN, task=task)) == []
+    sealed, acked = place.log.places(1)
+    assert [segment.task for segment in sealed] == [3, 9_999, 10_000]
+    assert set(sealed) == acked

@@ -26,7 +26,8 @@ from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.log import Committed, Content, Sealed, SegmentAck, SegmentId, SegmentLog, segment_id_of
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
-from semel.spark.source.committer import sent_at
+from semel.spark.source.acknowledger import sent_times
+from semel.spark.source.columns import SEALED_COLUMNS
 from semel.version import __version__
 
 NOTHING_STARTED: Final = "Nothing was started, received or deleted"
@@ -224,7 +225,7 @@ def _drop(log: SegmentLog, batch: int) -> None:
             rows = segment.without(refused)
             count = len(rows.table)
             ack = ack or SegmentAck(segment.meta.queue, count, segment.table.nbytes, count)
-            ack = replace(ack, unconfirmed={**ack.unconfirmed, **sent_at(rows)})
+            ack = replace(ack, unconfirmed={**ack.unconfirmed, **sent_times(rows.table)})
         if ack is not None:
             totals.add(ack)
             unconfirmed.setdefault(ack.queue, {}).update(ack.unconfirmed)
@@ -238,6 +239,6 @@ def _give_up(log: SegmentLog, name: str) -> None:
     former = log.read_ack(place)
     further = any(other.task == place.task and other.part > place.part for other in (*sealed, *acked))
     queue, attempt = "" if former is None else former.queue, uuid4().hex
-    log.store.put(place.name, codec.encode(codec.COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
+    log.store.put(place.name, codec.encode(SEALED_COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
     unconfirmed = {} if former is None else former.unconfirmed
     log.write_ack(place, SegmentAck(queue, attempt=attempt, unconfirmed=unconfirmed))

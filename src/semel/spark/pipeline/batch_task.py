@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.spark.pipeline.body_sql import TRACED
 from semel.spark.sinks.contract import InvalidRow, Writer, Written, invalid_rows
+from semel.spark.source.column_types import TRACED
 
 RESULT: Final = "task INT, result BINARY, events BINARY"
 _RESULT: Final = pa.schema([("task", pa.int32()), ("result", pa.binary()), ("events", pa.binary())])

@@ -16,13 +16,12 @@ from semel.spark.pipeline.config import Extra, HandlerSpec, Pipeline, PipelineFi
 from semel.spark.pipeline.schema import RESERVED, SOURCE, Constraint, Fields, find, literal
 from semel.spark.pipeline.wire import OPTIONS, Problem, Wire, unknown
 from semel.spark.sinks.table_schema import quoted, sql_type
+from semel.spark.source.column_types import REJECTED, TRACED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IDENTITY: Final = f"{RESERVED}_identity"
-MESSAGE: Final = tuple(name for name in SOURCE.names if name not in ("dedup_id", "first_received_at", "received_at"))
-TRACED: Final = ("message_id", "key", "queue", "group_id", "sent_at", "receive_count")  # for the attempt log
 _MESSAGE, _WIRE, _PROBLEM = f"{RESERVED}_message", f"{RESERVED}_wire", f"{RESERVED}_problem"
 
 # `from_json` stops at the end of the first value, and would not notice what follows it. So the body is read as a member
@@ -97,13 +96,11 @@ def _read(member: str, body: str) -> str:
 
 def _columns(pipeline: Pipeline, with_message: bool, traced: bool) -> Iterator[str]:
     yield f"CASE WHEN {_PROBLEM} IS NULL THEN {_row(pipeline)} END AS row"
-    yield f"{_own('key')} AS key"
     yield f"{_PROBLEM}.reason AS reason"
     yield f"{_PROBLEM}.field AS field"
-    message = f"named_struct({', '.join(f'{literal(name)}, {_own(name)}' for name in MESSAGE)})"
+    message = f"named_struct({', '.join(f'{literal(name)}, {_own(name)}' for name in REJECTED)})"
     yield f"{message if with_message else f'CASE WHEN {_PROBLEM} IS NOT NULL THEN {message} END'} AS message"
-    if traced:
-        yield from (f"{_own(name)} AS {name}" for name in TRACED if name != "key")
+    yield from (f"{_own(name)} AS {name}" for name in (TRACED if traced else ("key",)))
 
 
 def _row(pipeline: Pipeline) -> str:

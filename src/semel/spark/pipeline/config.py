@@ -27,22 +27,9 @@ from pydantic.dataclasses import dataclass
 from semel.durations import seconds
 from semel.errors import SemelError
 from semel.spark.pipeline import schema
+from semel.spark.source.column_types import METADATA as METADATA
 from semel.spark.source.options import ReadOptions, camel, limits_of
 
-# What the rows of the source have, and which of it a table may keep as a metadata column, `_` in front.
-METADATA: Final = (
-    "message_id",
-    "key",
-    "group_id",
-    "dedup_id",
-    "sequence_number",
-    "sent_at",
-    "first_received_at",
-    "received_at",
-    "receive_count",
-    "attributes",
-    "queue",
-)
 DEDUP_PARTITIONS: Final = 4
 DAY: Final = 86_400
 STRICT: Final = ConfigDict(extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)

@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.errors import SemelError
-from semel.spark.segments.codec import COLUMNS
 from semel.spark.sinks.table_schema import SQL_NAMES, column_type, quoted, sql_type
+from semel.spark.source.column_types import MESSAGE
+from semel.spark.source.columns import arrow_columns
 
 Fields = tuple[pa.Field, ...]
-SOURCE: Final = pa.schema(list(COLUMNS)[:12])  # the columns of a message
+SOURCE: Final = arrow_columns(MESSAGE)
 TYPES: Final = {name: kind for kind, name in SQL_NAMES.items() if name != "TIME"}  # of a JSON body's values
 RESERVED: Final = "_semel"  # how no field's name may begin
 COMMENT: Final = b"comment"

@@ -23,27 +23,6 @@ _TRAILER: Final = _DIGEST + 8 + len(MAGIC)
 _META: Final = b"semel"
 SKEW: Final = 5.0  # seconds that the clocks of two hosts may differ by
 
-_TIME: Final = pa.timestamp("us", tz="UTC")
-# What is sealed of a message; the first twelve are columns of the source, which has `planned_at` too.
-COLUMNS: Final = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("body", pa.string()),
-        ("key", pa.string()),
-        ("group_id", pa.string()),
-        ("dedup_id", pa.string()),
-        ("sequence_number", pa.string()),
-        ("sent_at", _TIME),
-        ("first_received_at", _TIME),
-        ("received_at", _TIME),
-        ("receive_count", pa.int32()),
-        ("attributes", pa.map_(pa.string(), pa.string())),
-        ("queue", pa.string()),
-        ("receipt", pa.string()),
-        ("fence", pa.int64()),
-    ]
-)
-
 
 class SegmentDamaged(SemelError):
     """A sealed segment is not what was sealed. The batch stops: its messages exist nowhere else."""

@@ -44,7 +44,7 @@ UNCONFIRMED: Final = "unconfirmed.json"
 COMMITTED: Final = "committed.json"
 RETURNED: Final = "returned"
 _BATCH: Final = re.compile(r"b(?P<batch>\d{10})/")
-_PART: Final = re.compile(r"b(?P<batch>\d{10})/t(?P<task>\d{4})-p(?P<part>\d{5})\.(?P<kind>seg|ack)")
+_PART: Final = re.compile(r"b(?P<batch>\d{10})/t(?P<task>\d{4,})-p(?P<part>\d{5})\.(?P<kind>seg|ack)")
 # A message cannot come back after the longest retention; an hour for clocks that differ.
 HORIZON: Final = 14 * 86_400 + 3_600
 
@@ -350,7 +350,7 @@ class SegmentLog:
                     sealed.append(place)
                 else:
                     acked.add(place)
-        return sealed, acked
+        return sorted(sealed), acked
 
     def write_ack(self, place: SegmentId, ack: SegmentAck) -> None:
         self.store.put(place.ack_name, orjson.dumps(asdict(ack)))

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from semel.errors import Unavailable
 from semel.messages import dead_letter_attributes as letters
-from semel.spark.segments.codec import COLUMNS
 from semel.spark.segments.storage import Store
 from semel.spark.sinks.contract import (
     Commit,
@@ -33,16 +32,17 @@ from semel.spark.sinks.contract import (
 from semel.spark.sinks.parquet import ParquetSink, ParquetWriter
 from semel.spark.sinks.sqs import Address, check_sendable
 from semel.spark.sinks.table_schema import UTC_TIME
+from semel.spark.source.column_types import REJECTED
+from semel.spark.source.columns import arrow_columns
 from semel.spark.writer.sender import client_for
 from semel.sqs import Attribute, Client, Entry, Failure, Queue
 from semel.sqs.client.failures import transient
 from semel.sqs.errors import ServerFailed, SqsError
 
-_NOT_KEPT: Final = ("dedup_id", "first_received_at", "received_at", "receipt", "fence")
-_MESSAGE: Final = [column for column in COLUMNS if column.name not in _NOT_KEPT]
 _REASON: Final = [pa.field("reason", pa.string()), pa.field("field", pa.string())]
-TABLE: Final = pa.schema([*_MESSAGE[:3], *_REASON, *_MESSAGE[3:], ("rejected_at", UTC_TIME)])
-
+TABLE: Final = pa.schema(
+    [*arrow_columns(REJECTED[:3]), *_REASON, *arrow_columns(REJECTED[3:]), pa.field("rejected_at", UTC_TIME)]
+)
 _FOLDER: Final = "rejects"
 _COMMITTED: Final = f"{_FOLDER}/committed.json"
 _NOTE: Final = re.compile(rf"{_FOLDER}/b(\d+)-t\d+\Z")
@@ -57,7 +57,7 @@ def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns |= dict(zip([part.name for part in message.type], message.flatten(), strict=True))
     if columns["body"].null_count:
         raise SinkError("a rejected message came without its body; nothing of its batch is committed")
-    names = [column.name for column in (*_MESSAGE, *_REASON) if column.name in columns]
+    names = [name for name in (*REJECTED, "reason", "field") if name in columns]
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
 

@@ -7,6 +7,7 @@ from time import time
 
 import pyarrow as pa
 
+from semel.spark.source.acknowledger import PendingAck
 from semel.spark.source.columns import SourceMessage
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
@@ -23,14 +24,14 @@ class Tracer:
     def received(self, messages: Sequence[SourceMessage]) -> None:
         if self._log is None:
             return
-        for t in messages:
-            message = t.message
+        for received in messages:
+            message = received.message
             event = Attempt(
-                t.at,
+                received.at,
                 Step.RECEIVED,
                 self._queue,
                 message.message_id,
-                t.key or "",
+                received.key or "",
                 receive_count=message.receive_count,
                 sent_at=message.sent_at or 0,
                 group=message.group or "",
@@ -49,12 +50,12 @@ class Tracer:
                 0, Step.RECEIVED, self._queue, id_, key or "", receive_count=count or 0, group=group or ""
             )
 
-    def deleted(self, ids: Sequence[str], unsure: Mapping[str, int]) -> None:
+    def deleted(self, deletes: PendingAck, unconfirmed: Mapping[str, int]) -> None:
         if self._log is None:
             return
         now = time()
-        for id_ in ids:
-            step = Step.DELETE_FAILED if id_ in unsure else Step.DELETED
+        for id_ in deletes.ids:
+            step = Step.DELETE_FAILED if id_ in unconfirmed else Step.DELETED
             known = self._known.pop(id_, None) or Attempt(now, step, self._queue, id_)
             self._log.add(known._replace(at=now, step=step))
 

@@ -1,8 +1,8 @@
 """`spark.read.format("sqs")`: a queue's backlog as a DataFrame.
 
 With `segments`, the folder is the result: the first evaluation receives, seals and deletes what is waiting; every
-further one, and every DataFrame of the same folder, gives the same rows. Without it, the messages are looked at and
-given back; that raises their receive counts by one each time the DataFrame is evaluated.
+further one, and every DataFrame of the same folder, gives the same rows. Without it, the messages are peeked at and
+returned; that raises their receive counts by one each time the DataFrame is evaluated.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from semel.messages.keys import key_rule
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
+from semel.spark.source.acknowledger import queues_by_scope
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Planner, assignments
-from semel.spark.source.reader import Assignment, Task, client_for, rows
+from semel.spark.source.reader import Assignment, SourceTask, client_for, rows
 from semel.spark.source.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ class SqsBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         client = client_for(self._options.address)
         queues = {name: client.queue(name) for name in self._options.queues}
-        # Nothing is created for a look: the log is only asked in the other branch.
+        # Nothing is created for a peek: the log is only asked in the other branch.
         planner = Planner(self._options, SegmentLog(open_store(self._options.segments or ".")), queues)
         if self._options.segments is None:
+            queues_by_scope(queues)
             end = planner.plan({"log": "", "batch": 0}, planner.look(), self._options.max_messages)
             return [InputPartition(assignment) for assignment in assignments(end)]
         start = planner.initial()
@@ -58,17 +60,17 @@ class SqsBatchReader(DataSourceReader):
         if assignment is None:  # Spark's own, where there was nothing to plan
             return
         if self._options.segments is None:
-            yield from rows(self._look(assignment), schema, assignment.planned_at)
+            yield from rows(self._peek(assignment), schema, assignment.planned_at)
             return
-        for table in Task(self._options, assignment).tables():
+        for table in SourceTask(self._options, assignment).tables():
             yield from rows(table, schema, assignment.planned_at)
 
-    def _look(self, given: Assignment) -> pa.Table:
-        queue = client_for(self._options.address).queue(given.queue)
+    def _peek(self, assignment: Assignment) -> pa.Table:
+        queue = client_for(self._options.address).queue(assignment.queue)
         receiver = Receiver(
             queue,
-            rows=given.rows,
-            size=given.bytes,
+            rows=assignment.rows,
+            size=assignment.bytes,
             until=time.monotonic() + self._options.max_seconds,
             visibility=self._options.visibility,
             threads=self._options.threads,
@@ -79,6 +81,6 @@ class SqsBatchReader(DataSourceReader):
             for arrival in receiver.run()
             for message in arrival.messages
         ]
-        queue.change_visibility([(t.message.receipt, 0) for t in messages])
-        distinct = {t.message.message_id: t for t in messages}
+        queue.change_visibility([(m.message.receipt, 0) for m in messages])
+        distinct = {m.message.message_id: m for m in messages}
         return columns.table(list(distinct.values()), queue.name, self._options.columns)

@@ -2,19 +2,19 @@
 
 So a pipeline and handlers, or two pipelines, can share a queue: of all that see a key, one gets it. A crash between
 the seal and the record leaves the claim to its lease. The replay of the segment records it; or the ledger refuses that,
-for another has taken the key over since: then the row is that one's, and is left out by every replay.
+as another has claimed the key since: then the row is that one's, and every replay leaves it out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 
-from semel.ledger.contract import Claim, ClaimRequest, Completion, Ledger, LedgerError, Status, Won
+from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, Ledger, LedgerError, Status, Won
 from semel.ledger.contract import Done as KnownDone
 from semel.messages.keys import scoped
 from semel.spark.source.columns import SourceMessage
@@ -22,118 +22,121 @@ from semel.sqs import Queue
 
 AT_ONCE: Final = 1_000
 
-Hide = Callable[[Sequence[tuple[SourceMessage, int]]], None]
 _ledgers: dict[str, Ledger] = {}
 
 
-class KeyClaims(Protocol):
-    knows: bool  # whether it tells what was given out before by its key
-    done: list[SourceMessage]  # what the ledger knows as done: to be deleted, not to be given out
+class Claimed(NamedTuple):
+    """`won`: ours to give out, in the order they came. `done`: known to the ledger, to be deleted. `held`: by others,
+    to be hidden for so many seconds."""
 
-    def claim(self, messages: list[SourceMessage], hide: Hide) -> list[SourceMessage]: ...
-
-    def record(self, messages: Sequence[SourceMessage]) -> frozenset[str]:
-        """The ids of the messages that are no longer ours: another has taken their keys over. The same at each call."""
-
-    def record_again(self, table: pa.Table) -> frozenset[str]: ...
-
-    def release(self, messages: Sequence[SourceMessage]) -> None: ...
+    won: list[SourceMessage]
+    done: list[SourceMessage]
+    held: list[tuple[SourceMessage, int]]
 
 
 def claims_for(ledger: str | None, queue: Queue, lease: float) -> KeyClaims:
     """`lease`: seconds from the claim to the record, best as long as the message is hidden. What a task that died has
-    claimed waits for its end; after a longer pause, another may take it over."""
+    claimed waits for its end; after a longer pause, another may claim it."""
     if ledger is None:
-        return _NoClaims()
+        return KeyClaims()
     if ledger not in _ledgers:
         _ledgers[ledger] = Ledger.connect(ledger)
     return LedgerClaims(_ledgers[ledger], queue, lease)
 
 
-class _NoClaims:
-    knows = False
+class KeyClaims:
+    """Without a ledger: every message is ours. `by_key`: whether a key tells what was given out before."""
 
-    def __init__(self) -> None:
-        self.done: list[SourceMessage] = []
+    by_key = False
 
-    def claim(self, messages: list[SourceMessage], hide: Hide) -> list[SourceMessage]:  # noqa: ARG002
-        return messages
+    def claim(self, messages: list[SourceMessage]) -> Claimed:
+        return Claimed(messages, [], [])
 
-    def record(self, messages: Sequence[SourceMessage]) -> frozenset[str]:  # noqa: ARG002
+    def record(self, table: pa.Table) -> frozenset[str]:
+        """Records the keys of a sealed segment as done. Returns the ids of messages that are no longer ours, as another
+        has claimed their keys; the same at each call."""
+        del table
         return frozenset()
 
-    def record_again(self, table: pa.Table) -> frozenset[str]:  # noqa: ARG002
-        return frozenset()
-
-    def release(self, messages: Sequence[SourceMessage]) -> None: ...
+    def release(self, messages: Sequence[SourceMessage]) -> None:
+        """Gives claims up; others may claim these keys at once."""
 
 
-class LedgerClaims:
-    knows = True
+class LedgerClaims(KeyClaims):
+    by_key = True
 
     def __init__(self, ledger: Ledger, queue: Queue, lease: float) -> None:
         self._ledger = ledger
-        self._queue = queue.name
-        self._scope = queue.scope
+        self._queue = queue
         self._lease = lease
-        self.done: list[SourceMessage] = []
 
-    def claim(self, messages: list[SourceMessage], hide: Hide) -> list[SourceMessage]:
-        """What we may give out. What has no key is not guarded. What another holds goes back until its lease ends."""
-        self.done = []
-        won = [t for t in messages if t.key is None]
-        keyed = [t for t in messages if t.key is not None]
-        held: list[tuple[SourceMessage, int]] = []
+    def claim(self, messages: list[SourceMessage]) -> Claimed:
+        """What has no key is not claimed. If a message of a FIFO group has to wait for another's claim, so do those of
+        its group that came after it."""
+        claimed = Claimed([], [], [])
         ours: set[str | None] = set()
-        for start in range(0, len(keyed), AT_ONCE):
-            page = keyed[start : start + AT_ONCE]
-            asks = [ClaimRequest(self._scoped(t), source=f"{self._queue}/{t.message.message_id}") for t in page]
-            for t, verdict in zip(page, self._ledger.claim(asks, claimant=uuid4().hex, lease=self._lease), strict=True):
-                match verdict:
-                    case Won(claim=claim):
-                        won.append(t._replace(fence=claim.fence))
-                        ours.add(t.key)
-                    case KnownDone():
-                        self.done.append(t)
-                    case _ if t.key in ours:  # two messages with one key in one hand
-                        self.done.append(t)
-                    case _:
-                        held.append((t, math.ceil(getattr(verdict, "remaining", self._lease))))
-        if held:
-            hide(held)
-        return won
+        waits: dict[str | None, int] = {}  # by group, in a FIFO queue
+        released: list[Claim] = []
+        verdicts = self._verdicts([message for message in messages if message.key is not None])
+        for message in messages:
+            verdict = None if message.key is None else next(verdicts)
+            group = message.message.group if self._queue.fifo else None
+            match verdict:
+                case KnownDone():
+                    claimed.done.append(message)
+                case None | Won() if group in waits:
+                    claimed.held.append((message, waits[group]))
+                    if verdict is not None:
+                        released.append(verdict.claim)
+                case None:
+                    claimed.won.append(message)
+                case Won(claim=claim):
+                    claimed.won.append(message._replace(fence=claim.fence))
+                    ours.add(message.key)
+                case _ if message.key in ours:  # one receive had two messages with this key
+                    claimed.done.append(message)
+                case _:
+                    seconds = waits.get(group, math.ceil(getattr(verdict, "remaining", self._lease)))
+                    claimed.held.append((message, seconds))
+                    if group is not None:
+                        waits[group] = seconds
+        self._release(released)
+        return claimed
 
-    def record(self, messages: Sequence[SourceMessage]) -> frozenset[str]:
-        return self._record(
-            [(t.message.message_id, Claim(self._scoped(t), t.fence)) for t in messages if t.fence is not None]
-        )
+    def _verdicts(self, messages: Sequence[SourceMessage]) -> Iterator[ClaimResult]:
+        for start in range(0, len(messages), AT_ONCE):
+            requests = [
+                ClaimRequest(self._ledger_key(m), source=f"{self._queue.name}/{m.message.message_id}")
+                for m in messages[start : start + AT_ONCE]
+            ]
+            yield from self._ledger.claim(requests, claimant=uuid4().hex, lease=self._lease)
 
-    def record_again(self, table: pa.Table) -> frozenset[str]:
+    def record(self, table: pa.Table) -> frozenset[str]:
         rows = zip(*(table.column(name).to_pylist() for name in ("message_id", "key", "fence")), strict=True)
-        return self._record([(id_, Claim(self._claimed(id_, key), f)) for id_, key, f in rows if f is not None])
-
-    def _claimed(self, message_id: str, key: str | None) -> str:
-        if key is None:
-            raise LedgerError(
-                f"queue {self._queue}: message {message_id} was sealed with a claim in the ledger but without its key "
-                "(an earlier version left it out if 'columns' did). Whether its row is still ours cannot be told. Run "
-                "this query with dedup 'segments' until the batch is committed: then its rows are given out"
-            )
-        return scoped(self._scope, key)
-
-    def _record(self, claims: Sequence[tuple[str, Claim]]) -> frozenset[str]:
+        claims = [(id_, Claim(self._sealed_key(id_, key), fence)) for id_, key, fence in rows if fence is not None]
         refused: set[str] = set()
         for start in range(0, len(claims), AT_ONCE):
             page = claims[start : start + AT_ONCE]
-            made = self._ledger.record([Completion(claim, Status.DONE) for _, claim in page])
-            refused.update(id_ for (id_, _), ours in zip(page, made, strict=True) if not ours)
+            recorded = self._ledger.record([Completion(claim, Status.DONE) for _, claim in page])
+            refused.update(id_ for (id_, _), ours in zip(page, recorded, strict=True) if not ours)
         return frozenset(refused)
 
+    def _sealed_key(self, message_id: str, key: str | None) -> str:
+        if key is None:
+            raise LedgerError(
+                f"queue {self._queue.name}: message {message_id} was sealed with a claim in the ledger but without its "
+                "key (an earlier version left it out if 'columns' did). Whether its row is still ours is not known. "
+                "Run this query with dedup 'segments' until the batch is committed: then its rows are given out"
+            )
+        return scoped(self._queue.scope, key)
+
     def release(self, messages: Sequence[SourceMessage]) -> None:
-        claims = [Claim(self._scoped(t), t.fence) for t in messages if t.fence is not None]
+        self._release([Claim(self._ledger_key(m), m.fence) for m in messages if m.fence is not None])
+
+    def _release(self, claims: Sequence[Claim]) -> None:
         for start in range(0, len(claims), AT_ONCE):
             self._ledger.release(claims[start : start + AT_ONCE], tried=False)
 
-    def _scoped(self, messages: SourceMessage) -> str:
-        assert messages.key is not None
-        return scoped(self._scope, messages.key)
+    def _ledger_key(self, message: SourceMessage) -> str:
+        assert message.key is not None
+        return scoped(self._queue.scope, message.key)

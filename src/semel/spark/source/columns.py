@@ -1,24 +1,31 @@
-"""Received messages as the columns of a segment, built column by column: this runs for every message."""
+"""The columns of a message as Arrow has them, and how each is built from what was received.
+
+Arrays are built column by column, as this runs for every message.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from semel.messages.keys import KeyRule, NoKey
-from semel.spark.segments.codec import COLUMNS
+from semel.spark.source.column_types import COLUMN_TYPES, MESSAGE
 from semel.sqs.client import Received
 
-_NONE: Final[dict[str, str]] = {}
+TIME: Final = pa.timestamp("us", tz="UTC")
+_TEXT: Final = pa.string()
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_TYPES: Final = {"STRING": _TEXT, "TIMESTAMP": TIME, "INT": pa.int32(), "MAP<STRING, STRING>": _TEXTS}
 # Always sealed: who it is and how to delete it.
-_NEEDED: Final = frozenset({"message_id", "receipt", "sent_at"})
+_NEEDED: Final = frozenset({"message_id", "receipt", "sent_at", "fence"})
 
 
 class SourceMessage(NamedTuple):
-    """A message in hand. `at` in seconds since 1970, `hidden_until` by the monotonic clock."""
+    """A received message. `at` is in seconds since 1970, `hidden_until` is by the monotonic clock. `fence`: that of the
+    claim on its key, if there is one."""
 
     message: Received
     at: float
@@ -35,78 +42,86 @@ def key_of(message: Received, rule: KeyRule) -> str | None:
         return None
 
 
-def table(messages: Sequence[SourceMessage], queue: str, columns: Sequence[str] | None) -> pa.Table:
-    """A table with all the columns of a segment; those that nobody asked for are null. A claim is its key and its
-    fence: where one is sealed, so is the other."""
-    wanted = None if columns is None else _NEEDED | set(columns)
-    if wanted is not None and any(t.fence is not None for t in messages):
-        wanted |= {"key"}
-    arrays = []
-    for field in COLUMNS:
-        if wanted is None or field.name in wanted or field.name == "fence":
-            arrays.append(_BUILD[field.name](messages, queue))
-        else:
-            arrays.append(pa.nulls(len(messages), field.type))
-    return pa.Table.from_arrays(arrays, schema=COLUMNS)
+Build = Callable[[Sequence[SourceMessage], str], pa.Array]
 
 
 def _texts(values: list[Any]) -> pa.Array:
     try:
-        return pa.array(values, pa.string())
+        return pa.array(values, _TEXT)
     except (UnicodeEncodeError, pa.ArrowException):  # a body with half a surrogate pair, which SQS itself refuses
-        return pa.array([None if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string())
+        return pa.array([None if v is None else v.encode("utf-8", "replace").decode() for v in values], _TEXT)
 
 
-def _system(name: str) -> Any:
+def _system(name: str) -> Build:
+    return lambda messages, _: _texts([m.message.system.get(name) for m in messages])
+
+
+def _milliseconds(name: str) -> Build:
     def build(messages: Sequence[SourceMessage], _queue: str) -> pa.Array:
-        return _texts([t.message.system.get(name) for t in messages])
-
-    return build
-
-
-def _milliseconds(name: str) -> Any:
-    def build(messages: Sequence[SourceMessage], _queue: str) -> pa.Array:
-        found = [t.message.system.get(name) for t in messages]
-        return _times([None if text is None else int(text) * 1_000 for text in found])
+        values = [m.message.system.get(name) for m in messages]
+        return _times([None if text is None else int(text) * 1_000 for text in values])
 
     return build
 
 
 def _times(microseconds: list[int | None]) -> pa.Array:
-    return pa.array(microseconds, pa.int64()).view(COLUMNS.field("sent_at").type)
+    return pa.array(microseconds, pa.int64()).view(TIME)
 
 
 def _attributes(messages: Sequence[SourceMessage], _queue: str) -> pa.Array:
-    kind = COLUMNS.field("attributes").type
-    pairs = [_pairs(t.message) for t in messages]
+    pairs = [_pairs(m.message) for m in messages]
     if not any(pairs):
-        nothing = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), nothing, nothing)
-    return pa.array(pairs, kind)
+        empty = pa.array([], _TEXT)
+        return pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), empty, empty)
+    return pa.array(pairs, _TEXTS)
 
 
 def _pairs(message: Received) -> list[tuple[str, str]]:
-    found = message.attributes
-    if not found:
+    attributes = message.attributes
+    if not attributes:
         return []
     return [
-        (name, b64encode(value).decode() if isinstance(value, bytes) else value) for name, (_, value) in found.items()
+        (name, b64encode(value).decode() if isinstance(value, bytes) else value)
+        for name, (_, value) in attributes.items()
     ]
 
 
-_BUILD: Final[dict[str, Any]] = {
-    "message_id": lambda messages, _: pa.array([t.message.message_id for t in messages], pa.string()),
-    "body": lambda messages, _: _texts([t.message.body for t in messages]),
-    "key": lambda messages, _: _texts([t.key for t in messages]),
+_BUILD: Final[dict[str, Build]] = {
+    "message_id": lambda messages, _: pa.array([m.message.message_id for m in messages], _TEXT),
+    "body": lambda messages, _: _texts([m.message.body for m in messages]),
+    "key": lambda messages, _: _texts([m.key for m in messages]),
     "group_id": _system("MessageGroupId"),
     "dedup_id": _system("MessageDeduplicationId"),
     "sequence_number": _system("SequenceNumber"),
     "sent_at": _milliseconds("SentTimestamp"),
     "first_received_at": _milliseconds("ApproximateFirstReceiveTimestamp"),
-    "received_at": lambda messages, _: _times([int(t.at * 1_000_000) for t in messages]),
-    "receive_count": lambda messages, _: pa.array([t.message.receive_count for t in messages], pa.int32()),
+    "received_at": lambda messages, _: _times([int(m.at * 1_000_000) for m in messages]),
+    "receive_count": lambda messages, _: pa.array([m.message.receive_count for m in messages], pa.int32()),
     "attributes": _attributes,
-    "queue": lambda messages, queue: pa.array([queue], pa.string()).take(pa.array([0] * len(messages), pa.int32())),
-    "receipt": lambda messages, _: pa.array([t.message.receipt for t in messages], pa.string()),
-    "fence": lambda messages, _: pa.array([t.fence for t in messages], pa.int64()),
+    "queue": lambda messages, queue: pa.repeat(pa.scalar(queue, _TEXT), len(messages)),
+    "receipt": lambda messages, _: pa.array([m.message.receipt for m in messages], _TEXT),
+    "fence": lambda messages, _: pa.array([m.fence for m in messages], pa.int64()),
 }
+
+
+def arrow_columns(names: Iterable[str]) -> pa.Schema:
+    """Columns of the source as Arrow has them."""
+    return pa.schema([(name, _TYPES[COLUMN_TYPES[name]]) for name in names])
+
+
+MESSAGE_COLUMNS: Final = arrow_columns(MESSAGE)
+SEALED_COLUMNS: Final = pa.schema([*MESSAGE_COLUMNS, ("receipt", _TEXT), ("fence", pa.int64())])
+assert SEALED_COLUMNS.names == list(_BUILD)
+
+
+def table(messages: Sequence[SourceMessage], queue: str, columns: Collection[str] | None) -> pa.Table:
+    """A table with all the columns of a segment; those that nobody asked for are null. A claim is its key and its
+    fence: where one is sealed, so is the other."""
+    wanted = SEALED_COLUMNS.names if columns is None else _NEEDED.union(columns)
+    if any(m.fence is not None for m in messages):
+        wanted = {*wanted, "key"}
+    arrays = [
+        _BUILD[column.name](messages, queue) if column.name in wanted else pa.nulls(len(messages), column.type)
+        for column in SEALED_COLUMNS
+    ]
+    return pa.Table.from_arrays(arrays, schema=SEALED_COLUMNS)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from semel.messages.visibility import visibility_for
@@ -29,8 +30,9 @@ from semel.spark.segments.log import (
     way_out,
 )
 from semel.spark.segments.storage import StorageError
+from semel.spark.source.acknowledger import Acknowledger, queues_by_scope
 from semel.spark.source.options import ReadOptions
-from semel.sqs.client import Failure, Queue
+from semel.sqs.client import Queue
 from semel.sqs.errors import SqsError
 
 _log: Final = logging.getLogger("semel.spark")
@@ -47,7 +49,7 @@ class BatchCommitter:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
-        self._queues = {queue.name: queue for queue in queues.values()}
+        self._queues = queues_by_scope(queues)
         self._options = options
         self._kept_until = kept_until
         self._clock = clock
@@ -130,9 +132,8 @@ class BatchCommitter:
             self._give_back(segment, returned)
             segment = segment.without(returned)
         hidden_until = max(segment.meta.surely_hidden_until, self._kept_until(place))
-        unsure = delete_all(self._queues[segment.meta.queue], segment, self._options.threads)
-        if self._clock() >= hidden_until:  # then even a delete that succeeded may have had no effect
-            unsure = sent_at(segment)
+        with Acknowledger(self._queues[segment.meta.queue], self._options.threads, self._clock) as acknowledger:
+            unsure = acknowledger.acknowledge(segment.table, hidden_until).unconfirmed()
         rows = len(segment.table)
         known = ack or SegmentAck(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)
         return replace(known, deleted=True, unconfirmed={**known.unconfirmed, **unsure})
@@ -168,36 +169,6 @@ class BatchCommitter:
         return None if found == self._unconfirmed else found
 
 
-def sent_at(segment: Sealed) -> dict[str, int]:
-    """By id: when the messages of a segment were sent, in milliseconds; 0 if that is not known."""
-    ids, sent = (segment.table.column(name).to_pylist() for name in ("message_id", "sent_at"))
-    return {id_: 0 if at is None else int(at.timestamp() * 1_000) for id_, at in zip(ids, sent, strict=True)}
-
-
-def delete_all(queue: Queue, segment: Sealed, threads: int) -> dict[str, int]:
-    """Delete a segment's messages; returns those that may not be gone, with the time they were sent."""
-    receipts = segment.table.column("receipt").to_pylist()
-    outcomes = _each_page(lambda page: _deleted(queue, page), receipts, threads)
-    known = zip(sent_at(segment).items(), outcomes, strict=True)
-    return {id_: sent for (id_, sent), outcome in known if outcome is not None}
-
-
-def _deleted(queue: Queue, receipts: list[str]) -> list[Failure | None]:
-    try:
-        return queue.delete(receipts)
-    except SqsError as error:
-        _log.warning("queue %s: %d messages could not be deleted: %s", queue.name, len(receipts), error)
-        return [Failure("Unavailable", str(error))] * len(receipts)
-
-
-def _each_page(
-    call: Callable[[list[str]], list[Failure | None]], receipts: list[str], threads: int
-) -> list[Failure | None]:
-    pages = [receipts[start : start + PAGE] for start in range(0, len(receipts), PAGE)]
-    with ThreadPoolExecutor(threads, thread_name_prefix="semel-settle") as pool:
-        return [outcome for page in pool.map(call, pages) for outcome in page]
-
-
 class VisibilityHeartbeat:
     """`ack=committed`: keeps what the batch in hand has sealed hidden until it is settled. One thread makes the rounds,
     several call. A call that fails costs its own messages a round, not those of others."""
@@ -210,7 +181,7 @@ class VisibilityHeartbeat:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
-        self._queues = {queue.name: queue for queue in queues.values()}
+        self._named_queues = queues
         self._options = options
         self._clock = clock
         self._batch: int | None = None
@@ -220,6 +191,10 @@ class VisibilityHeartbeat:
         self._wake = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
+
+    @cached_property
+    def _queues(self) -> dict[str, Queue]:
+        return queues_by_scope(self._named_queues)
 
     def watch(self, batch: int) -> None:
         self._forget(batch)

@@ -27,9 +27,10 @@ from pyspark.sql.types import StructType
 from semel.spark.interpreter import use_in_running_spark
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import open_store
-from semel.spark.source.options import COLUMN_NAMES, SCHEMA, OptionError, ReadOptions, read_options
+from semel.spark.source.column_types import ddl
+from semel.spark.source.options import COLUMN_NAMES, OptionError, ReadOptions, read_options
 from semel.spark.source.planner import Planner
-from semel.spark.source.reader import Assignment, Task, client_for, rows
+from semel.spark.source.reader import Assignment, SourceTask, client_for, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,9 +53,7 @@ class SqsSource(DataSource):
         return read_options(_plain(self.options))
 
     def schema(self) -> str:
-        chosen = self._read.columns
-        kinds = dict(zip(COLUMN_NAMES, SCHEMA.replace("STRING, STRING>", "STRING;STRING>").split(", "), strict=True))
-        return ", ".join(kinds[name] for name in chosen or COLUMN_NAMES).replace(";", ", ")
+        return ddl(self._read.columns or COLUMN_NAMES)
 
     def streamReader(self, schema: StructType) -> SqsStreamReader:
         options = self._read
@@ -135,7 +134,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
-        for table in Task(self._options, partition.value).tables():
+        for table in SourceTask(self._options, partition.value).tables():
             yield from rows(table, schema, partition.value.planned_at)
 
     def commit(self, end: dict[str, Any]) -> None:

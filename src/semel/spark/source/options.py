@@ -12,19 +12,13 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Final
 
 from semel.errors import SemelError
+from semel.spark.source.column_types import COLUMN_NAMES as COLUMN_NAMES
 from semel.spark.suggestions import did_you_mean
 from semel.sqs import limits
 
 MIB: Final = 1 << 20
 # Spark adds these by itself.
 _NOT_OURS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-
-SCHEMA: Final = (
-    "message_id STRING, body STRING, key STRING, group_id STRING, dedup_id STRING, sequence_number STRING, "
-    "sent_at TIMESTAMP, first_received_at TIMESTAMP, received_at TIMESTAMP, receive_count INT, "
-    "attributes MAP<STRING, STRING>, queue STRING, planned_at TIMESTAMP"
-)
-COLUMN_NAMES: Final = tuple(part.split()[0] for part in SCHEMA.replace("MAP<STRING, STRING>", "MAP").split(", "))
 
 
 class OptionError(SemelError):

@@ -1,11 +1,11 @@
-"""A task of a batch: give out what is sealed at its place; if nothing is, receive, seal, and only then delete.
+"""A task of a batch: give out what is sealed; if nothing is, receive, seal, and only then delete.
 
 The rules:
-1. A row is given out only after it was read from, or won, the seal of its place. So a replay, a retry and a speculative
-   twin give out the same rows.
+1. A row is given out only after it was read from, or won, the seal of its segment. So a replay, a retry and a
+   speculative attempt give out the same rows.
 2. A message is deleted only after the segment that holds it is sealed.
 3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
-4. Whoever loses the race for a seal gives its messages back, and gives out the winner's.
+4. Whoever loses the race for a seal returns its messages to the queue, and gives out the winner's.
 5. Messages whose delete was not confirmed are recorded next to the segment.
 6. A task that does not see the log of its driver receives nothing. One whose segment is gone receives no other
    messages in its place.
@@ -19,36 +19,37 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.messages.keys import key_rule
 from semel.spark import crash_points
-from semel.spark.segments.codec import COLUMNS, Meta
+from semel.spark.segments.codec import Meta
 from semel.spark.segments.log import BatchAlreadyCommitted, LogError, Sealed, SegmentAck, SegmentId, SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
+from semel.spark.source.acknowledger import Acknowledger, PendingAck
 from semel.spark.source.attempt_events import Tracer
-from semel.spark.source.claims import KeyClaims, claims_for
+from semel.spark.source.claims import claims_for
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
-from semel.sqs.client import Client, Failure, Queue
+from semel.sqs.client import Client, Queue
 from semel.sqs.errors import SqsError
 
 _log: Final = logging.getLogger("semel.spark")
-PAGE: Final = 100  # receipts that one thread settles at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
-    before. `unconfirmed`: there are unconfirmed deletes to look out for. `plan`: the id of the batch's sealed plan.
-    `planned_at`: when the batch was planned, in milliseconds."""
+    before. `unconfirmed`: unconfirmed deletes may come back. `plan`: the id of the batch's sealed plan. `planned_at`:
+    when the batch was planned, in milliseconds."""
 
     batch: int
     task: int
@@ -63,11 +64,15 @@ class Assignment:
 
 
 @dataclass(slots=True)
-class _Counts:
-    received: int = 0
-    in_ledger: int = 0
-    duplicates: int = 0
+class _Sifted:
+    """What became of received messages. `messages` are to be sealed. `redelivered` were sealed before, and `done` are
+    so by the ledger: both are to be deleted. `duplicates` were delivered more than once to this task."""
+
+    received: int
+    messages: list[SourceMessage] = field(default_factory=list)
     redelivered: list[SourceMessage] = field(default_factory=list)
+    done: list[SourceMessage] = field(default_factory=list)
+    duplicates: int = 0
 
 
 _clients: dict[tuple[str | None, ...], Client] = {}
@@ -82,7 +87,7 @@ def client_for(address: tuple[str | None, str | None, str | None]) -> Client:
         return _clients[address]
 
 
-class Task:
+class SourceTask:
     def __init__(
         self,
         options: ReadOptions,
@@ -96,71 +101,84 @@ class Task:
     ) -> None:
         assert options.segments is not None
         self.options = options
-        self.given = assignment
+        self.assignment = assignment
         self.log = log or SegmentLog(open_store(options.segments, options.margin))
         self.queue = queue or client_for(options.address).queue(assignment.queue)
         self.attempt = uuid4().hex
         self._first_wait = first_wait
         self._clock, self._monotonic = clock, monotonic
         self._until = monotonic() + options.max_seconds
-        self._rule = key_rule(options.key)
-        self._claims: KeyClaims = claims_for(options.ledger, self.queue, options.visibility)
+        self._key_rule = key_rule(options.key)
+        self._claims = claims_for(options.ledger, self.queue, options.visibility)
         self._tracer = Tracer(options.attempt_log, self.queue.name, options.visibility)
-        self._pool: ThreadPoolExecutor | None = None
-        self._unfinished: list[Callable[[], None]] = []
+        self._acknowledger = Acknowledger(self.queue, options.threads, monotonic)
+        self._at_end = ExitStack()  # acks of deletes that are under way, then what has to be closed
+        self._at_end.callback(self._tracer.close)
+        self._at_end.callback(self._acknowledger.close)
         self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
         self._unconfirmed: frozenset[str] | None = None
         self._part = 0
 
     def tables(self) -> Iterator[pa.Table]:
         """The sealed parts of this task, in order."""
-        try:
+        with self._at_end:
             self._check_log()
-            while True:
-                place = SegmentId(self.given.batch, self.given.task, self._part)
-                sealed = self.log.read(place) or self._missed(place)
-                sealed = self._receive(place) if sealed is None else self._settle_again(sealed)
+            last = False
+            while not last:
+                segment_id = SegmentId(self.assignment.batch, self.assignment.task, self._part)
+                sealed = self._sealed(segment_id)
+                sealed = self._receive(segment_id) if sealed is None else self._acknowledge_replayed(sealed)
                 yield sealed.table
-                if sealed.meta.last:
-                    break
+                last = sealed.meta.last
+                self._rows_left -= len(sealed.table)
+                self._bytes_left -= sealed.table.nbytes
                 self._part += 1
-        finally:
-            for finish in self._unfinished:
-                finish()
-            if self._pool is not None:
-                self._pool.shutdown()
-            self._tracer.close()
+
+    def seal_first(self, arrivals: Sequence[Arrival]) -> None:
+        """Seals what the driver has received for this task as its first part. The task itself finds it sealed,
+        acknowledges it, and receives the rest. What is not sealed returns to the queue."""
+        first = SegmentId(self.assignment.batch, self.assignment.task, 0)
+        with self._at_end:
+            self._check_log()
+            if self._sealed(first) is not None:
+                self._return_to_queue([m for arrival in arrivals for m in self._messages(arrival)])
+                return
+            sifted = self._sift(arrivals)
+            self._return_to_queue([*sifted.redelivered, *sifted.done])
+            if sifted.messages:
+                self._put(first, sifted, last=False)
 
     def _check_log(self) -> None:
-        """The driver has sealed the batch's plan in its log. Who does not find it there looks at another log."""
-        found = self.log.plan(self.given.batch)
-        if found is not None and found["id"] == self.given.plan:
+        """The driver has sealed the batch's plan in its log. Who does not find it there sees another log."""
+        plan, batch = self.log.plan(self.assignment.batch), self.assignment.batch
+        if plan is not None and plan["id"] == self.assignment.plan:
             return
-        if self.log.committed().through >= self.given.batch:
-            raise BatchAlreadyCommitted(
-                f"batch {self.given.batch} of {self.log.store.url} was finished by another attempt"
-            )
+        if self.log.committed().through >= batch:
+            raise BatchAlreadyCommitted(f"batch {batch} of {self.log.store.url} was finished by another attempt")
         raise LogError(
             f"this executor ({socket.gethostname()}) does not see the segment log of its driver in "
-            f"{self.log.store.url}: there is {'no plan' if found is None else 'another plan'} of batch "
-            f"{self.given.batch}. It has received nothing. Put the checkpoint and 'segments' where the driver and all "
-            "executors see the same files: a shared file system at the same path, or s3://"
+            f"{self.log.store.url}: there is {'no plan' if plan is None else 'another plan'} of batch {batch}. It has "
+            "received nothing. Put the checkpoint and 'segments' where the driver and all executors see the same "
+            "files: a shared file system at the same path, or s3://"
         )
 
-    def _missed(self, place: SegmentId) -> Sealed | None:
-        """Nothing is sealed at our place. Unless a twin has just sealed it, nothing of ours may be behind it either:
-        an ack, or a further part, tells of a segment that was there."""
-        sealed, acked = self.log.places(place.batch)
-        if not any(p.task == place.task and p.part >= place.part for p in (*sealed, *acked)):
+    def _sealed(self, segment_id: SegmentId) -> Sealed | None:
+        """What is sealed there. If nothing is, nothing of ours may be behind it either: an ack, or a further part,
+        tells of a segment that was there. Unless another attempt has just sealed it."""
+        sealed = self.log.read(segment_id)
+        if sealed is not None:
+            return sealed
+        segments, acked = self.log.places(segment_id.batch)
+        if not any(s.task == segment_id.task and s.part >= segment_id.part for s in (*segments, *acked)):
             return None
-        found = self.log.read(place)
-        if found is None and self.log.committed().through < place.batch:
-            raise self.log.lost(place)
-        return found
+        sealed = self.log.read(segment_id)
+        if sealed is None and self.log.committed().through < segment_id.batch:
+            raise self.log.lost(segment_id)
+        return sealed
 
-    # Receiving and sealing.
+    # Receiving.
 
-    def _receive(self, place: SegmentId) -> Sealed:
+    def _receive(self, segment_id: SegmentId) -> Sealed:
         receiver = Receiver(
             self.queue,
             rows=self._rows_left,
@@ -168,240 +186,193 @@ class Task:
             until=self._until,
             visibility=self.options.visibility,
             threads=self.options.threads,
-            first_wait=self._first_wait,
+            first_wait=0 if segment_id.part else self._first_wait,
             clock=self._clock,
             monotonic=self._monotonic,
         )
-        arrivals = receiver.run()
-        counts = _Counts(received=sum(len(arrival.messages) for arrival in arrivals))
-        messages = self._claims.claim(self._sift(arrivals, counts), self._hide)
-        counts.in_ledger = len(self._claims.done)
+        sifted = self._sift(receiver.run())
         # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
         # If nothing is deleted before the commit, there is nothing to ask for.
-        last = not self.queue.fifo or self.options.ack == "committed" or receiver.enough or not messages
-        self._tracer.received(messages)
-        return self._seal(place, messages, counts, last=last)
+        last = not self.queue.fifo or self.options.ack == "committed" or receiver.enough or not sifted.messages
+        return self._seal(segment_id, sifted, last=last)
 
-    def _sift(self, arrivals: Sequence[Arrival], counts: _Counts) -> list[SourceMessage]:
-        """What is new among the arrivals and stays ours long enough."""
-        found: dict[str, SourceMessage] = {}
-        now, known, rule = self._monotonic(), self._known_ids(arrivals), self._rule
-        for at, hidden_until, messages in arrivals:
-            ours = hidden_until - now > self.options.margin
-            for message in messages:
-                id_, key = message.message_id, columns.key_of(message, rule)
-                if id_ in known and not (self._claims.knows and key is not None):
-                    counts.redelivered.append(SourceMessage(message, at, hidden_until, None))
+    def _sift(self, arrivals: Sequence[Arrival]) -> _Sifted:
+        """What is new among the arrivals, stays ours long enough, and is not another's by the ledger."""
+        sifted = _Sifted(sum(len(arrival.messages) for arrival in arrivals))
+        fresh: dict[str, SourceMessage] = {}
+        now, known, by_key = self._monotonic(), self._known_ids(arrivals), self._claims.by_key
+        for arrival in arrivals:
+            ours = arrival.hidden_until - now > self.options.margin
+            for message in self._messages(arrival):
+                id_ = message.message.message_id
+                if id_ in known and not (by_key and message.key is not None):
+                    sifted.redelivered.append(message)
                 elif ours:
-                    counts.duplicates += id_ in found
-                    # The newest receipt is the one that counts.
-                    found[id_] = SourceMessage(message, at, hidden_until, key)
-        return list(found.values())
+                    sifted.duplicates += id_ in fresh
+                    fresh[id_] = message  # the newest receipt is the one that counts
+        sifted.messages, sifted.done, held = self._claims.claim(list(fresh.values()))
+        self._hide(held)
+        self._tracer.received(sifted.messages)
+        return sifted
+
+    def _messages(self, arrival: Arrival) -> Iterator[SourceMessage]:
+        at, hidden_until, messages = arrival
+        for message in messages:
+            yield SourceMessage(message, at, hidden_until, columns.key_of(message, self._key_rule))
 
     def _known_ids(self, arrivals: Sequence[Arrival]) -> Collection[str]:
         if self._unconfirmed is None:
-            self._unconfirmed = frozenset(
-                self.log.unconfirmed_deletes().get(self.queue.name, {}) if self.given.unconfirmed else ()
-            )
+            self._unconfirmed = frozenset(self._unconfirmed_deletes() if self.assignment.unconfirmed else ())
         # What another task has sealed was delivered before, to that task; SQS counts deliveries.
-        again = self.given.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
+        again = self.assignment.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
         return self._unconfirmed.union(self._sealed_by_others()) if again else self._unconfirmed
+
+    def _unconfirmed_deletes(self) -> Collection[str]:
+        return self.log.unconfirmed_deletes().get(self.queue.scope, {})
 
     def _sealed_by_others(self) -> Iterator[str]:
         """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
         looked up after each receive, as they may have done so in this very run."""
-        sealed, acked = self.log.places(self.given.batch)
-        for place in sealed:
-            if place.task == self.given.task and place.part >= self._part:  # a twin's: see `_lose`
+        segments, acked = self.log.places(self.assignment.batch)
+        for segment_id in segments:
+            if segment_id.task == self.assignment.task and segment_id.part >= self._part:  # see `_lose`
                 continue
-            ack = self.log.read_ack(place) if place in acked else None
+            ack = self.log.read_ack(segment_id) if segment_id in acked else None
             if ack is not None and ack.deleted:
                 yield from ack.unconfirmed
-            elif (found := self.log.read(place)) is not None:
-                yield from found.table.column("message_id").to_pylist()
+            elif (sealed := self.log.read(segment_id)) is not None:
+                yield from sealed.table.column("message_id").to_pylist()
 
-    def _seal(self, place: SegmentId, messages: list[SourceMessage], counts: _Counts, *, last: bool) -> Sealed:
-        messages, table = self._in_time(messages)
-        ends = min((t.hidden_until for t in messages), default=self._monotonic())
-        hidden = self._clock() + ends - self._monotonic()
+    # Sealing.
+
+    def _seal(self, segment_id: SegmentId, sifted: _Sifted, *, last: bool) -> Sealed:
+        """Seals and acknowledges; returns what of the segment is to be given out."""
+        sealed = self._put(segment_id, sifted, last=last)
+        if sealed.meta.attempt != self.attempt:
+            return self._acknowledge_replayed(sealed)
+        return self._acknowledge(sealed, sifted, _hidden_until(sifted.messages))
+
+    def _put(self, segment_id: SegmentId, sifted: _Sifted, *, last: bool) -> Sealed:
+        """What is sealed there now: our messages, or those of another attempt that was first."""
+        table = self._in_time(sifted)
+        now = self._monotonic()
+        hidden_until = self._clock() + (_hidden_until(sifted.messages) - now if sifted.messages else 0.0)
         crash_points.reached("before-seal")
         try:
-            sealed = self.log.seal(place, table, Meta(self.queue.name, self.attempt, last, hidden))
+            sealed = self.log.seal(segment_id, table, Meta(self.queue.scope, self.attempt, last, hidden_until))
         except BatchAlreadyCommitted:
-            self._claims.release(messages)
-            self._give_back(messages)
+            self._return_to_queue(sifted.messages)
             raise
         crash_points.reached("after-seal")
         if sealed.meta.attempt != self.attempt:
-            self._lose(sealed, messages)
-            return self._settle_again(sealed)
-        refused = self._claims.record(messages)
-        self._rows_left -= len(messages)
-        self._bytes_left -= table.nbytes
-        ack = SegmentAck(
-            self.queue.name,
-            rows=len(messages) - len(refused),
-            bytes=table.nbytes,
-            received=counts.received,
-            redelivered=len(counts.redelivered),
-            in_ledger=counts.in_ledger + len(refused),
-            duplicates=counts.duplicates,
-            backlog=self._of_backlog(messages),
-            refused=tuple(refused),
-            attempt=self.attempt,
-        )
-        again = counts.redelivered
-        if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
-            committed = self.log.unconfirmed_deletes().get(self.queue.name, {}) if again else {}
-            again = [t for t in again if t.message.message_id in committed]
-        redelivered = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
-        redelivered += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._claims.done]
-        ours = [t for t in messages if t.message.message_id not in refused]
-        fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
-        self._settle(place, ack, fresh, redelivered, wait=self.queue.fifo and not last)
-        return sealed.without(refused)
+            self._lose(sealed, sifted.messages)
+        return sealed
 
-    def _in_time(self, messages: list[SourceMessage]) -> tuple[list[SourceMessage], pa.Table]:
-        """The segment's rows. Claims and tables take their time: what is no longer surely ours goes back instead."""
+    def _in_time(self, sifted: _Sifted) -> pa.Table:
+        """The segment's rows. Claims and tables take their time: what is no longer surely ours returns to the queue."""
         while True:
-            table = columns.table(messages, self.queue.name, self.options.columns)
+            table = columns.table(sifted.messages, self.queue.name, self.options.columns)
             until = self._monotonic() + self.options.margin
-            late = [t for t in messages if t.hidden_until <= until]
+            late = [m for m in sifted.messages if m.hidden_until <= until]
             if not late:
-                return messages, table
-            _log.warning(
-                "queue %s: %d messages go back, as there was no time left to seal them", self.queue.name, len(late)
-            )
-            self._claims.release(late)
-            self._give_back(late)
-            messages = [t for t in messages if t.hidden_until > until]
-
-    def _of_backlog(self, messages: Sequence[SourceMessage]) -> int:
-        before = self.given.before
-        return len(messages) if before is None else sum(_sent(t) <= before for t in messages)
+                return table
+            _log.warning("queue %s: no time was left to seal %d messages; returned", self.queue.name, len(late))
+            self._return_to_queue(late)
+            sifted.messages = [m for m in sifted.messages if m.hidden_until > until]
 
     def _lose(self, winner: Sealed, messages: list[SourceMessage]) -> None:
-        """Another attempt was first: what it has too is deleted, the rest goes back to the queue. So does a key that we
-        have claimed: if the winner had it too, its claim was committed, and it is refused to the winner."""
+        """Another attempt was first: what it has too is deleted, the rest returns to the queue. So does a key that we
+        have claimed: if the winner had it too, its claim has ended, and the ledger refuses its record."""
         sealed = set(winner.table.column("message_id").to_pylist())
-        lost = [t for t in messages if t.fence is not None or t.message.message_id not in sealed]
-        self._claims.release(lost)
-        self._delete([t.message.receipt for t in messages if t.fence is None and t.message.message_id in sealed])
-        self._give_back(lost)
+        both = [m for m in messages if m.fence is None and m.message.message_id in sealed]
+        self._return_to_queue([m for m in messages if m.fence is not None or m.message.message_id not in sealed])
+        self._delete_duplicates(both).unconfirmed()
 
-    def _give_back(self, messages: Sequence[SourceMessage]) -> None:
-        self._hide([(t, 0) for t in messages])
+    def _return_to_queue(self, messages: Sequence[SourceMessage]) -> None:
+        self._claims.release(messages)
+        self._hide([(m, 0) for m in messages])
 
-    def _hide(self, pairs: Sequence[tuple[SourceMessage, int]]) -> None:
+    def _hide(self, messages: Sequence[tuple[SourceMessage, int]]) -> None:
+        """For so many seconds each; 0 returns a message to the queue."""
         now = self._monotonic()
-        still = [(t.message.receipt, seconds) for t, seconds in pairs if t.hidden_until > now]
+        pairs = [(m.message.receipt, seconds) for m, seconds in messages if m.hidden_until > now]
         try:
-            self.queue.change_visibility(still)
+            self.queue.change_visibility(pairs)
         except SqsError as error:  # they come back by themselves, only later
-            _log.warning("queue %s: %d messages could not be given back: %s", self.queue.name, len(still), error)
+            _log.warning("queue %s: %d messages could not be returned: %s", self.queue.name, len(pairs), error)
 
-    # Settling: what is sealed is deleted from the queue.
+    # Acknowledging.
 
-    def _settle_again(self, sealed: Sealed) -> Sealed:
-        """A segment that another or an earlier attempt has sealed: without a ack, it may not be deleted. Returns what
-        of it is to be given out."""
+    def _acknowledge_replayed(self, sealed: Sealed) -> Sealed:
+        """A segment of another or an earlier attempt. Without an ack, its messages may still be in the queue."""
         ack = self.log.read_ack(sealed.place)
         if ack is not None:
             return sealed.without(ack.refused)
-        received, refused = len(sealed.table), self._claims.record_again(sealed.table)
-        sealed = sealed.without(refused)
-        good_for = sealed.meta.surely_hidden_until - self._clock()
-        ends = self._monotonic() + good_for
         self._tracer.received_before(sealed.table)
-        columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
-        fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
+        hidden_until = self._monotonic() + sealed.meta.surely_hidden_until - self._clock()
+        return self._acknowledge(sealed, _Sifted(len(sealed.table)), hidden_until)
+
+    def _acknowledge(self, sealed: Sealed, sifted: _Sifted, hidden_until: float) -> Sealed:
+        """Deletes in the background, while the rows are given out. Returns what is to be given out."""
+        refused = self._claims.record(sealed.table)
+        rows = sealed.without(refused)
         ack = SegmentAck(
-            self.queue.name,
-            rows=len(fresh),
+            self.queue.scope,
+            rows=len(rows.table),
             bytes=sealed.table.nbytes,
-            received=received,
-            in_ledger=len(refused),
-            backlog=len(fresh),
+            received=sifted.received,
+            redelivered=len(sifted.redelivered),
+            in_ledger=len(sifted.done) + len(refused),
+            duplicates=sifted.duplicates,
+            backlog=self._of_backlog(rows.table),
             refused=tuple(refused),
             attempt=sealed.meta.attempt,
         )
-        self._settle(sealed.place, ack, fresh, [])
-        return sealed
-
-    def _settle(
-        self,
-        place: SegmentId,
-        ack: SegmentAck,
-        fresh: list[tuple[str, str, int, float]],
-        redelivered: list[tuple[str, str, int, float]],
-        *,
-        wait: bool = False,
-    ) -> None:
-        """Delete in the background, while the rows are given out; `wait`: before anything else is received."""
-        later = self.options.ack == "committed"
-        jobs = self._deletions(redelivered if later else fresh + redelivered)
-
-        def finish() -> None:
-            unsure = self._outcome(jobs)
-            confirmed = [id_ for id_, *_ in redelivered if id_ not in unsure]
-            if not later:
-                crash_points.reached("after-delete")
-                self._tracer.deleted([id_ for id_, *_ in fresh], unsure)
-            self.log.write_ack(place, replace(ack, deleted=not later, unconfirmed=unsure, confirmed=tuple(confirmed)))
-
-        if wait:
-            finish()
+        again = sifted.redelivered
+        if self.options.ack == "committed" and again:  # what this very batch has sealed is not committed yet
+            committed = self._unconfirmed_deletes()
+            again = [m for m in again if m.message.message_id in committed]
+        duplicates = self._delete_duplicates([*again, *sifted.done])
+        deletes = self._acknowledger.acknowledge(rows.table, hidden_until) if self.options.ack == "sealed" else None
+        if self.queue.fifo and not sealed.meta.last:  # its groups go on only when they are deleted
+            self._write_ack(sealed.place, ack, deletes, duplicates)
         else:
-            self._unfinished.append(finish)
+            self._at_end.callback(self._write_ack, sealed.place, ack, deletes, duplicates)
+        return rows
 
-    def _deletions(self, entries: list[tuple[str, str, int, float]]) -> list[tuple[Any, Future[dict[str, int]]]]:
-        if not entries:
-            return []
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="semel-delete")
-        pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
-        return [(page, self._pool.submit(self._delete_page, page)) for page in pages]
+    def _delete_duplicates(self, messages: list[SourceMessage]) -> PendingAck:
+        table = columns.table(messages, self.queue.name, ())
+        return self._acknowledger.acknowledge(table, _hidden_until(messages))
 
-    def _delete_page(self, page: list[tuple[str, str, int, float]]) -> dict[str, int]:
-        """Those of which it is not sure that they are gone, with the time they were sent."""
-        outcomes = self._delete([receipt for _, receipt, _, _ in page])
-        now = self._monotonic()
-        return {
-            id_: sent
-            for (id_, _, sent, ends), outcome in zip(page, outcomes, strict=True)
-            if outcome is not None or now >= ends
-        }
+    def _write_ack(
+        self, segment_id: SegmentId, ack: SegmentAck, deletes: PendingAck | None, duplicates: PendingAck
+    ) -> None:
+        unconfirmed = duplicates.unconfirmed()
+        confirmed = tuple(id_ for id_ in duplicates.ids if id_ not in unconfirmed)
+        if deletes is not None:
+            unconfirmed |= deletes.unconfirmed()
+            crash_points.reached("after-delete")
+            self._tracer.deleted(deletes, unconfirmed)
+        self.log.write_ack(
+            segment_id, replace(ack, deleted=deletes is not None, unconfirmed=unconfirmed, confirmed=confirmed)
+        )
 
-    def _delete(self, receipts: list[str]) -> list[Failure | None]:
-        try:
-            return self.queue.delete(receipts)
-        except SqsError as error:
-            _log.warning("queue %s: %d messages could not be deleted yet: %s", self.queue.name, len(receipts), error)
-            return [Failure("Unavailable", str(error))] * len(receipts)
-
-    @staticmethod
-    def _outcome(jobs: list[tuple[Any, Future[dict[str, int]]]]) -> dict[str, int]:
-        unsure: dict[str, int] = {}
-        for _, job in jobs:
-            unsure |= job.result()
-        return unsure
+    def _of_backlog(self, rows: pa.Table) -> int:
+        """How many were sent before an AvailableNow query began."""
+        if self.assignment.before is None:
+            return len(rows)
+        before = pa.scalar(self.assignment.before * 1_000, pa.int64()).cast(columns.TIME)
+        return len(rows) - (pc.sum(pc.greater(rows.column("sent_at"), before)).as_py() or 0)
 
 
-def _sent(messages: SourceMessage) -> int:
-    return int(messages.message.system.get("SentTimestamp", 0))
-
-
-def _ms(sent: Any) -> int:
-    return 0 if sent is None else int(sent.timestamp() * 1_000)
+def _hidden_until(messages: Sequence[SourceMessage]) -> float:
+    return min((m.hidden_until for m in messages), default=0.0)
 
 
 def rows(table: pa.Table, schema: pa.Schema, planned_at: int) -> Iterator[pa.RecordBatch]:
     """The table as record batches with just the columns and types that Spark expects. `planned_at` is not sealed: it is
     the batch's, in milliseconds."""
-    stamp = pa.scalar(planned_at * 1_000, COLUMNS.field("sent_at").type)
+    stamp = pa.scalar(planned_at * 1_000, columns.TIME)
     table = table.append_column("planned_at", pa.repeat(stamp, len(table)))
     chosen = table.select(schema.names).cast(schema)
     yield from chosen.to_batches(max_chunksize=10_000)
-
-
-assert COLUMNS.names[-2:] == ["receipt", "fence"]

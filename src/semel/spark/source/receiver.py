@@ -1,4 +1,4 @@
-"""Receiving, with several threads at once, until there is enough, or no more, or no more time.
+"""Receiving with several threads, until there is enough, or no more, or no more time.
 
 The rule: whatever was received is handed on, also when a call has failed; nothing that arrived is dropped.
 """
@@ -29,7 +29,7 @@ class Arrival(NamedTuple):
 
 
 class Receiver:
-    """One round of receiving from one queue."""
+    """One round of receiving from one queue: up to `rows` messages with `size` bytes of bodies."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Receiver:
     ) -> None:
         self.queue = queue
         self.arrivals: list[Arrival] = []
-        self.error: SqsError | None = None
-        self._wanted = rows
-        self._room = size
+        self._error: BaseException | None = None
+        self._rows_left = rows
+        self._bytes_left = size
         self._until = until
         self._first_wait = first_wait
         self._visibility = visibility
@@ -57,50 +57,54 @@ class Receiver:
         self._lock = threading.Lock()
 
     def run(self) -> list[Arrival]:
-        """Raises the error of a call only if nothing at all was received."""
+        """Raises the error of a call to SQS only if nothing at all was received, and any other error always."""
         helpers = [threading.Thread(target=self._receive, daemon=True) for _ in range(self._threads - 1)]
         for helper in helpers:
             helper.start()
         self._receive()
         for helper in helpers:
             helper.join()
-        if self.error is not None:
-            if not self.arrivals:
-                raise self.error
-            _log.warning("queue %s: going on with what was received before: %s", self.queue.name, self.error)
+        if self._error is not None:
+            if not self.arrivals or not isinstance(self._error, SqsError):
+                raise self._error
+            _log.warning("queue %s: continuing with what was received before: %s", self.queue.name, self._error)
         return self.arrivals
 
     @property
     def enough(self) -> bool:
         """Whether it ended for want of room or time, not of messages."""
-        return self._wanted <= 0 or self._room <= 0 or self._monotonic() >= self._until
+        return self._rows_left <= 0 or self._bytes_left <= 0 or self._monotonic() >= self._until
 
     def _receive(self) -> None:
         empty = 0
-        while empty < EMPTY:
-            with self._lock:
-                limit = min(limits.MAX_RECEIVE, self._wanted)
-                if limit <= 0 or self._room <= 0 or self.error is not None or self._monotonic() >= self._until:
-                    return
-                self._wanted -= limit
-                wait = 0 if self.arrivals else self._first_wait
-            got = self._call(limit, wait)
-            if got is None:
-                return
-            empty = 0 if got else empty + 1
-
-    def _call(self, limit: int, wait: int) -> int | None:
-        at, began = self._clock(), self._monotonic()
         try:
-            messages = self.queue.receive(limit, wait, visibility=self._visibility)
-        except SqsError as error:
+            while empty < EMPTY and (limit := self._reserve()):
+                empty = 0 if self._call(limit) else empty + 1
+        except BaseException as error:  # noqa: BLE001  raised by `run`, which ends the other threads first
             with self._lock:
-                self.error = self.error or error
-            return None
-        size = sum(len(message.body) for message in messages)
+                self._error = self._error or error
+
+    def _reserve(self) -> int:
+        """How many messages this thread may ask for now; 0 ends it."""
         with self._lock:
-            self._wanted += limit - len(messages)
-            self._room -= size
+            if self._error is not None or self.enough:
+                return 0
+            limit = min(limits.MAX_RECEIVE, self._rows_left)
+            self._rows_left -= limit
+            return limit
+
+    def _call(self, limit: int) -> int:
+        at, began = self._clock(), self._monotonic()
+        wait = 0 if self.arrivals else self._first_wait
+        messages = self.queue.receive(limit, wait, visibility=self._visibility)
+        size = sum(_bytes(message.body) for message in messages)
+        with self._lock:
+            self._rows_left += limit - len(messages)
+            self._bytes_left -= size
             if messages:
                 self.arrivals.append(Arrival(at, began + self._visibility, messages))
         return len(messages)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

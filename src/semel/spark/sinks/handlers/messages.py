@@ -9,24 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.messages.dead_letter_attributes import restored
+from semel.spark.source.column_types import HANDLED
+from semel.spark.source.columns import TIME, arrow_columns
 from semel.sqs import Attribute, Received
 
-_TIME: Final = pa.timestamp("us", tz="UTC")
 # What is needed of the source's columns.
-NEEDED: Final = pa.schema(
-    [
-        ("message_id", pa.string()),
-        ("body", pa.string()),
-        ("group_id", pa.string()),
-        ("dedup_id", pa.string()),
-        ("sequence_number", pa.string()),
-        ("sent_at", _TIME),
-        ("first_received_at", _TIME),
-        ("receive_count", pa.int32()),
-        ("attributes", pa.map_(pa.string(), pa.string())),
-        ("queue", pa.string()),
-    ]
-)
+NEEDED: Final = arrow_columns(HANDLED)
 _SYSTEM: Final = {
     "group_id": "MessageGroupId",
     "dedup_id": "MessageDeduplicationId",
@@ -57,7 +45,7 @@ def messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Received]]:
     """Each row as (queue, message). Attributes are texts: the source has no other kind."""
     columns = {name: batch.column(name) for name in NEEDED.names}
     for name in ("sent_at", "first_received_at"):
-        columns[name] = columns[name].cast(_TIME).cast(pa.int64())
+        columns[name] = columns[name].cast(TIME).cast(pa.int64())
     for row in zip(*(column.to_pylist() for column in columns.values()), strict=True):
         found = dict(zip(columns, row, strict=True))
         yield found["queue"], _message(found)

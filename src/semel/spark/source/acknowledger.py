@@ -1,0 +1,140 @@
+"""Deletes messages whose segment is sealed, for tasks and for the driver, and says which deletes are not confirmed.
+
+The rules:
+1. A delete counts only if it was answered while the message was surely hidden. Later, another may have received it.
+2. What may pass (an outage, a receipt that has expired) leaves an unconfirmed delete. What SQS refuses for good, such
+   as for want of a permission, is an error: else each message would come back for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import SemelError
+from semel.spark.source.options import OptionError
+from semel.sqs.client import Failure, Queue
+from semel.sqs.client.failures import short
+from semel.sqs.errors import ReceiptInvalid, SqsError
+
+_log: Final = logging.getLogger("semel.spark")
+PAGE: Final = 100  # messages that one thread deletes at a time
+_COLUMNS: Final = ("message_id", "receipt", "sent_at")
+# Codes of single entries that no later attempt will change: SQS's own, and the names of our errors.
+_REFUSED: Final = frozenset(
+    {"AccessDenied", "KmsAccessDenied", "OptInRequired", "KmsOptInRequired", "InvalidSecurity", "CredentialsRefused"}
+    | {"InvalidClientTokenId", "UnrecognizedClient", "MissingAuthenticationToken", "SignatureDoesNotMatch"}
+    | {"ExpiredToken", "NoCredentials", "QueueDoesNotExist", "NonExistentQueue", "QueueNotFound"}
+)
+
+
+class DeleteRefused(SemelError):
+    """SQS refuses to delete messages, and waiting does not change that."""
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(
+            f"queue {queue}: SQS refuses to delete messages: {reason.rstrip('.')}. Semel needs the permission "
+            "sqs:DeleteMessage on this queue; if the queue was deleted, create it again. What was received is in the "
+            "segment log. Start the query again once this is fixed, and it continues from there"
+        )
+
+
+def queues_by_scope(queues: Mapping[str, Queue]) -> dict[str, Queue]:
+    """The queues of a source by what tells each from all others. A name alone may be that of two accounts' queues.
+    `queues` is by what the option calls them."""
+    scopes: dict[str, Queue] = {}
+    names: dict[str, str] = {}
+    for name, queue in queues.items():
+        if queue.scope in scopes:
+            raise OptionError(f"option 'queue' names one queue twice: {names[queue.scope]} and {name}. Leave one out")
+        scopes[queue.scope], names[queue.scope] = queue, name
+    return scopes
+
+
+def sent_times(messages: pa.Table) -> dict[str, int]:
+    """By id: when messages were sent, in milliseconds; 0 if that is not known."""
+    milliseconds = pc.divide(messages.column("sent_at").cast(pa.int64()), 1_000)
+    return dict(zip(messages.column("message_id").to_pylist(), milliseconds.fill_null(0).to_pylist(), strict=True))
+
+
+class PendingAck:
+    """Deletes that are under way. `ids` are those of all messages."""
+
+    def __init__(self, messages: pa.Table, pages: Sequence[Future[pa.Table]]) -> None:
+        self._messages = messages
+        self._pages = pages
+
+    @property
+    def ids(self) -> list[str]:
+        found: list[str] = self._messages.column("message_id").to_pylist()
+        return found
+
+    def unconfirmed(self) -> dict[str, int]:
+        """Waits for the end. Messages that may not be gone, with the times they were sent. Raises DeleteRefused."""
+        found: dict[str, int] = {}
+        for page in self._pages:
+            left = page.result()
+            if len(left):
+                found |= sent_times(left)
+        return found
+
+
+class Acknowledger:
+    """Deletes from one queue, with several threads. `clock` is the one that `hidden_until` is by."""
+
+    def __init__(self, queue: Queue, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._queue = queue
+        self._threads = threads
+        self._clock = clock
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Acknowledger:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for deletes that are under way."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def acknowledge(self, messages: pa.Table, hidden_until: float) -> PendingAck:
+        """Begins to delete messages with the columns of a segment, all of them hidden until then at least."""
+        messages = messages.select(_COLUMNS)  # bodies need not be kept until the end
+        if self._pool is None and len(messages):
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="semel-delete")
+        pages = []
+        for start in range(0, len(messages), PAGE):
+            assert self._pool is not None
+            pages.append(self._pool.submit(self._delete, messages.slice(start, PAGE), hidden_until))
+        return PendingAck(messages, pages)
+
+    def _delete(self, page: pa.Table, hidden_until: float) -> pa.Table:
+        """Deletes a page; returns what is not confirmed of it."""
+        try:
+            outcomes = self._queue.delete(page.column("receipt").to_pylist())
+        except SqsError as error:
+            if not error.retryable and not isinstance(error, ReceiptInvalid):
+                raise DeleteRefused(self._queue.name, str(error)) from error
+            _log.warning("queue %s: %d messages could not be deleted yet: %s", self._queue.name, len(page), error)
+            return page
+        if not any(outcomes):
+            return page.slice(0, 0) if self._clock() < hidden_until else page
+        for failure in outcomes:
+            if failure is not None and _is_refused(failure):
+                raise DeleteRefused(self._queue.name, f"{failure.message} ({failure.code})")
+        if self._clock() >= hidden_until:
+            return page
+        return page.filter(pa.array([failure is not None for failure in outcomes]))
+
+
+def _is_refused(failure: Failure) -> bool:
+    return not failure.gone and short(failure.code) in _REFUSED
