@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,7 +43,13 @@ class Intake:
 
     def planner(self) -> Planner:
         queues = {self.queue.name: self.queue}
-        return Planner(self.options, self.log, queues, sleep=lambda _: None, clock=self.now)
+        return self.planner_of(queues)
+
+    def planner_of(self, queues: Mapping[str, Queue], **changes: Any) -> Planner:
+        """No poll waits, and all clocks are the broker's."""
+        now = self.now
+        usual: dict[str, Any] = {"clock": now, "monotonic": now, "sqs_time": lambda _: now(), "poll_seconds": 0}
+        return Planner(self.options, self.log, queues, **{**usual, **changes})
 
     def task(self, assignment: Assignment) -> Task:
         now = self.now

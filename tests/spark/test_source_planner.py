@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.spark.segments.log import LogError, OtherQuery, SegmentId, counts
-from semel.spark.source.planner import Planner, assignments
+from semel.spark.segments.log import LogError, OtherQuery, counts
+from semel.spark.segments.model import SegmentId
+from semel.spark.source.planner import assignments
+from semel.spark.source.queue_ids import queue_id
 from semel.sqs.errors import SqsError
 from spark.intake import Intake, intake
 
@@ -44,9 +46,7 @@ def test_the_time_of_a_batch_never_goes_back_whatever_the_drivers_clock_does(pla
     first, _ = place.batch(planner, planner.initial())
     assert first["planned_at"] == int(place.now() * 1_000)
     place.send("b")
-    behind = Planner(
-        place.options, place.log, {"orders": place.queue}, sleep=lambda _: None, clock=lambda: place.now() - 3_600
-    )
+    behind = place.planner_of({"orders": place.queue}, clock=lambda: place.now() - 3_600)
     second, _ = place.batch(behind, first)
     assert second["planned_at"] == first["planned_at"]
     place.clock.advance(60)
@@ -153,7 +153,7 @@ def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> 
     assert planner._heartbeat is not None
     for _ in range(5):
         late.clock.advance(late.options.visibility - 5)
-        assert planner._heartbeat.beat(end["batch"]) == 1
+        assert planner._heartbeat.extend(end["batch"]) == 1
     assert late.waiting() == (0, 1)
     planner.latest(end, 100)
     assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
@@ -165,7 +165,7 @@ def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: 
     returns = late.queue.client.create_queue("returns")
     late.send("a")
     returns.send("b")
-    planner = Planner(late.options, late.log, {"orders": late.queue, "returns": returns}, clock=late.now)
+    planner = late.planner_of({"orders": late.queue, "returns": returns})
     start = planner.initial()
     end = planner.latest(start, 100)
     for given in planner.assignments(start, end):
@@ -173,22 +173,22 @@ def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: 
     late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
     late.clock.advance(late.options.visibility - 5)
     assert planner._heartbeat is not None
-    assert planner._heartbeat.beat(end["batch"]) == 1
+    assert planner._heartbeat.extend(end["batch"]) == 1
     del late.queue.change_visibility
     planner.stop()
 
 
-def test_committed_keeps_nothing_hidden_that_is_settled(place: Intake) -> None:
+def test_committed_keeps_nothing_hidden_that_is_committed(place: Intake) -> None:
     late = place.with_options(ack="committed")
     late.send("a")
     planner = late.planner()
     end, _ = late.batch(planner, planner.initial())
     assert planner._heartbeat is not None
-    assert planner._heartbeat.beat(end["batch"]) == 1
+    assert planner._heartbeat.extend(end["batch"]) == 1
     planner.latest(end, 100)
     calls: list[object] = []
     late.queue.change_visibility = calls.append  # type: ignore[method-assign,assignment]
-    planner._heartbeat.beat(end["batch"])
+    planner._heartbeat.extend(end["batch"])
     del late.queue.change_visibility
     planner.stop()
     assert calls == []
@@ -204,7 +204,7 @@ def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_i
         end = planner.latest(start, 100)
         (given,) = planner.assignments(start, end)
         ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
-        assert len(late.log.places(1)[0]) == 1  # the group is blocked: there is nothing to ask for
+        assert len(late.log.files(1).sealed) == 1  # the group is blocked: there is nothing to ask for
         late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
         assert planner.latest(end, 100) == end
         assert late.waiting() == (0, 2)
@@ -267,7 +267,7 @@ def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_mor
     planner.latest(end, 100)
     planner.stop()
     assert given.waiting() == (0, 0)
-    assert len(given.log.unconfirmed_deletes()["orders"]) == 1
+    assert len(given.log.unconfirmed_deletes()[queue_id(given.queue)]) == 1
 
 
 def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
@@ -294,7 +294,7 @@ def test_available_now_ends_when_what_is_counted_cannot_be_received(place: Intak
     offset = planner.initial()
     planner.available_now()
     place.queue.receive(visibility=600, wait=0)
-    planner.look = lambda: {"orders": 1}  # type: ignore[method-assign]
+    planner.look = lambda: ({"orders": 1}, {"orders": 0})  # type: ignore[method-assign]
     batches = 0
     while (end := place.batch(planner, offset)[0]) != offset:
         offset, batches = end, batches + 1

@@ -12,7 +12,8 @@ import pytest
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.segments.codec import COLUMNS, Meta, SegmentDamaged
-from semel.spark.segments.log import BatchAlreadyCommitted, Committed, LogError, SegmentId
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError
+from semel.spark.segments.model import Committed, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.reader import Assignment
 from semel.sqs.errors import SqsError
@@ -82,7 +83,7 @@ def test_a_twin_gives_out_the_winners_rows_and_gives_its_own_back(place: Intake)
 
 def test_a_zombie_of_a_finished_batch_gives_its_messages_back(place: Intake) -> None:
     place.send("a")
-    place.log.finish(Committed(1), None, range(1, 2))
+    place.log.finish(Committed(1), None, place.log.files(1).names)
     with pytest.raises(BatchAlreadyCommitted, match="batch 1"):
         place.run(GIVEN)
     assert place.waiting() == (1, 0)
@@ -115,7 +116,7 @@ def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_i
         given = replace(GIVEN, queue="orders.fifo")
         place.send(*map(str, range(25)), group="g")
         place.run(given)
-        place.store.delete([SegmentId(1, 0, 0).name, SegmentId(1, 0, 0).ack_name])
+        place.store.delete(name for name in place.log.files(1).names if "p00000" in name)
         with pytest.raises(SegmentDamaged, match="t0000-p00000"):
             place.run(given)
 
@@ -263,7 +264,7 @@ def test_fifo_a_group_goes_on_within_the_batch_and_in_order(tmp_path: Path) -> N
             place.send(f"{number}", group="g")
         assert place.run(replace(GIVEN, queue="orders.fifo")) == [str(n) for n in range(35)]
         assert place.waiting() == (0, 0)
-        assert len(place.log.places(1)[0]) >= 4  # no more than ten of a group are in flight at once
+        assert len(place.log.files(1).sealed) >= 4  # no more than ten of a group are in flight at once
 
 
 def test_fifo_a_replay_gives_out_all_parts(tmp_path: Path) -> None:

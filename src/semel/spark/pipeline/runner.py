@@ -8,6 +8,7 @@ what the table can take, nor behind what a batch has done.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from semel.spark.pipeline.progress.totals import Progress, source_totals
 from semel.spark.pipeline.query import End, Running, Trigger
 from semel.spark.pipeline.sink_factory import rejects_of, sink_of, traces
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
+from semel.spark.segments.model import Committed, Totals
 from semel.spark.sinks.contract import Checkable
 from semel.spark.sinks.dead_letters import TABLE as REJECTED
 from semel.spark.source.deduplication import late_rows
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("semel.spark")
 DRAIN: Final = 60.0  # seconds for the batch in hand after SIGTERM
+SOURCE_DUE: Final = 3.0  # seconds after a batch: by then the source has committed it, unless the next one runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ class _Run:
         self.wanted, self.stop = wanted, stop
         self.sink, self.rejects = sink_of(pipeline), rejects_of(pipeline)
         self.log = agreement.log_of(checkpoint)
+        self.source = Committed()  # of the batches before the one in progress
+        self.source_due: float | None = None  # when to ask what the source has committed since
         former = status.read(checkpoint.store)
         self.board = Progress(pipeline.name, record.id, self.sink.name, former)
         self.status = status.StatusFile(checkpoint.store, self.board)
@@ -180,7 +185,7 @@ class _Run:
             self.rejects,
             self._committed,
             check=partial(self._check_late, spark),
-            content=partial(agreement.content_of, self.log),
+            content=self._content,
             base=self.record.base,
             traced=self.events is not None,
         )
@@ -234,7 +239,29 @@ class _Run:
         self.board.moved(State.STOPPING)
         self.status.write()
 
+    def _content(self) -> str:
+        """What the batch in progress is made of: it is the one after the last that is committed."""
+        self.source = self.log.committed()
+        return str(self.log.content(self.source.through + 1))
+
+    def _received(self, source: Totals) -> None:
+        self.board.received(source, by_key=self.pipeline.source.dedup is Dedup.KEY)
+
+    def _last_received(self) -> None:
+        """The source commits a batch when Spark asks for the next one. Without one, that is read here, once."""
+        if self.source_due is None or time.monotonic() < self.source_due:
+            return
+        try:
+            committed = self.log.committed()
+        except (SemelError, OSError):
+            self.source_due += SOURCE_DUE
+            return
+        self.source_due = None if committed.through > self.source.through else self.source_due + SOURCE_DUE
+        if self.source_due is None:
+            self._received(committed.totals)
+
     def _tick(self) -> None:
+        self._last_received()
         self.display.draw(self.board.snapshot())
         self.status.beat()
 
@@ -259,6 +286,10 @@ class _Run:
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
         """A batch is in: tell it, count it, write the count down. In this order: see progress/attempt_events.py."""
         before = self.board.snapshot().counted
+        if number > before:  # the source's figures are those of the batches before this one: so are the rows, by now
+            self._received(self.source.totals)
+        self.source_due = time.monotonic() + SOURCE_DUE
+        self.backlog.wake()
         if self.events is not None and number > before:
             self.events.committed(number, outcomes)
         rejects: dict[str, int] = {}
@@ -269,15 +300,16 @@ class _Run:
         rows = sum(one.rows for one in (written or outcomes))
         size = sum(one.bytes for one in written)
         self.board.committed(number, began, rows=rows, size=size, rejects=rejects)
-        try:
-            self.board.received(source_totals(self.log.store), by_key=self.pipeline.source.dedup is Dedup.KEY)
-        except (SemelError, OSError) as error:  # figures are missing then; the batch is in
-            log.warning("what was received cannot be counted: %s", error)
         self.status.write()
 
     def _told(self, end: End) -> Report:
         if end.error is None:
             self.backlog.look()
+        if self.source_due is not None:
+            try:
+                self._received(source_totals(self.log))
+            except (SemelError, OSError) as error:  # figures are missing then; the batches are in
+                log.warning("what was received cannot be counted: %s", error)
         if end.error is not None:
             self.board.moved(State.FAILED, end.error)
         elif end.unfinished:

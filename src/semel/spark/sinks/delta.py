@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.spark import crash_points
-from semel.spark.segments.log import Content
+from semel.spark.segments.model import Content
 from semel.spark.sinks.contract import Commit, ForeignTable, MicroBatch, SinkError, Written, checked, is_in, short
 from semel.spark.sinks.delta_files import DeltaWriter, file_system, local_store
 from semel.spark.sinks.parquet_files import check_codec

@@ -42,11 +42,11 @@ class SqsBatchReader(DataSourceReader):
         # Nothing is created for a look: the log is only asked in the other branch.
         planner = Planner(self._options, SegmentLog(open_store(self._options.segments or ".")), queues)
         if self._options.segments is None:
-            end = planner.plan({"log": "", "batch": 0}, planner.look(), self._options.max_messages)
+            end = planner.plan({"log": "", "batch": 0}, planner.look()[0], self._options.max_messages)
             return [InputPartition(assignment) for assignment in assignments(end)]
         start = planner.initial()
         planner.log.store.put_if_absent(
-            PLAN, orjson.dumps(planner.plan(start, planner.look(), self._options.max_messages))
+            PLAN, orjson.dumps(planner.plan(start, planner.look()[0], self._options.max_messages))
         )
         end = orjson.loads(planner.log.store.read(PLAN) or b"")
         return [InputPartition(assignment) for assignment in planner.assignments(start, end)]

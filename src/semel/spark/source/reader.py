@@ -29,13 +29,15 @@ import pyarrow as pa
 from semel.messages.keys import key_rule
 from semel.spark import crash_points
 from semel.spark.segments.codec import COLUMNS, Meta
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError, Sealed, SegmentAck, SegmentId, SegmentLog
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
+from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
 from semel.spark.source.attempt_events import Tracer
 from semel.spark.source.claims import KeyClaims, claims_for
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
+from semel.spark.source.queue_ids import queue_id
 from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
 from semel.sqs.client import Client, Failure, Queue
 from semel.sqs.errors import SqsError
@@ -65,6 +67,7 @@ class Assignment:
 @dataclass(slots=True)
 class _Counts:
     received: int = 0
+    backlog: int = 0
     in_ledger: int = 0
     duplicates: int = 0
     redelivered: list[SourceMessage] = field(default_factory=list)
@@ -150,8 +153,8 @@ class Task:
     def _missed(self, place: SegmentId) -> Sealed | None:
         """Nothing is sealed at our place. Unless a twin has just sealed it, nothing of ours may be behind it either:
         an ack, or a further part, tells of a segment that was there."""
-        sealed, acked = self.log.places(place.batch)
-        if not any(p.task == place.task and p.part >= place.part for p in (*sealed, *acked)):
+        files = self.log.files(place.batch)
+        if not any(p.task == place.task and p.part >= place.part for p in files.all):
             return None
         found = self.log.read(place)
         if found is None and self.log.committed().through < place.batch:
@@ -173,7 +176,7 @@ class Task:
             monotonic=self._monotonic,
         )
         arrivals = receiver.run()
-        counts = _Counts(received=sum(len(arrival.messages) for arrival in arrivals))
+        counts = _Counts(sum(len(arrival.messages) for arrival in arrivals), self._of_backlog(arrivals))
         messages = self._claims.claim(self._sift(arrivals, counts), self._hide)
         counts.in_ledger = len(self._claims.done)
         # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
@@ -201,7 +204,7 @@ class Task:
     def _known_ids(self, arrivals: Sequence[Arrival]) -> Collection[str]:
         if self._unconfirmed is None:
             self._unconfirmed = frozenset(
-                self.log.unconfirmed_deletes().get(self.queue.name, {}) if self.given.unconfirmed else ()
+                self.log.unconfirmed_deletes().get(queue_id(self.queue), {}) if self.given.unconfirmed else ()
             )
         # What another task has sealed was delivered before, to that task; SQS counts deliveries.
         again = self.given.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
@@ -210,11 +213,11 @@ class Task:
     def _sealed_by_others(self) -> Iterator[str]:
         """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
         looked up after each receive, as they may have done so in this very run."""
-        sealed, acked = self.log.places(self.given.batch)
-        for place in sealed:
+        files = self.log.files(self.given.batch)
+        for place in files.sealed:
             if place.task == self.given.task and place.part >= self._part:  # a twin's: see `_lose`
                 continue
-            ack = self.log.read_ack(place) if place in acked else None
+            ack = self.log.read_ack(place, files.acked[place]) if place in files.acked else None
             if ack is not None and ack.deleted:
                 yield from ack.unconfirmed
             elif (found := self.log.read(place)) is not None:
@@ -222,16 +225,7 @@ class Task:
 
     def _seal(self, place: SegmentId, messages: list[SourceMessage], counts: _Counts, *, last: bool) -> Sealed:
         messages, table = self._in_time(messages)
-        ends = min((t.hidden_until for t in messages), default=self._monotonic())
-        hidden = self._clock() + ends - self._monotonic()
-        crash_points.reached("before-seal")
-        try:
-            sealed = self.log.seal(place, table, Meta(self.queue.name, self.attempt, last, hidden))
-        except BatchAlreadyCommitted:
-            self._claims.release(messages)
-            self._give_back(messages)
-            raise
-        crash_points.reached("after-seal")
+        sealed = self._put(place, messages, table, last=last)
         if sealed.meta.attempt != self.attempt:
             self._lose(sealed, messages)
             return self._settle_again(sealed)
@@ -239,20 +233,20 @@ class Task:
         self._rows_left -= len(messages)
         self._bytes_left -= table.nbytes
         ack = SegmentAck(
-            self.queue.name,
+            queue_id(self.queue),
             rows=len(messages) - len(refused),
             bytes=table.nbytes,
             received=counts.received,
             redelivered=len(counts.redelivered),
             in_ledger=counts.in_ledger + len(refused),
             duplicates=counts.duplicates,
-            backlog=self._of_backlog(messages),
+            backlog=counts.backlog,
             refused=tuple(refused),
             attempt=self.attempt,
         )
         again = counts.redelivered
         if self.options.ack == "committed":  # what this very batch has sealed is not committed yet
-            committed = self.log.unconfirmed_deletes().get(self.queue.name, {}) if again else {}
+            committed = self.log.unconfirmed_deletes().get(queue_id(self.queue), {}) if again else {}
             again = [t for t in again if t.message.message_id in committed]
         redelivered = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in again]
         redelivered += [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in self._claims.done]
@@ -260,6 +254,31 @@ class Task:
         fresh = [(t.message.message_id, t.message.receipt, _sent(t), t.hidden_until) for t in ours]
         self._settle(place, ack, fresh, redelivered, wait=self.queue.fifo and not last)
         return sealed.without(refused)
+
+    def _put(self, place: SegmentId, messages: list[SourceMessage], table: pa.Table, *, last: bool) -> Sealed:
+        ends = min((t.hidden_until for t in messages), default=self._monotonic())
+        hidden = self._clock() + ends - self._monotonic()
+        crash_points.reached("before-seal")
+        try:
+            sealed = self.log.seal(place, table, Meta(queue_id(self.queue), self.attempt, last, hidden))
+        except BatchAlreadyCommitted:
+            self._claims.release(messages)
+            self._give_back(messages)
+            raise
+        crash_points.reached("after-seal")
+        return sealed
+
+    def seal_first(self, arrivals: list[Arrival]) -> None:
+        """Seal what the planner has received as part 0; the task itself acknowledges it and goes on with part 1."""
+        counts, place = _Counts(), SegmentId(self.given.batch, self.given.task, 0)
+        try:
+            messages = self._claims.claim(self._sift(arrivals, counts), self._hide)
+            self._give_back([*counts.redelivered, *self._claims.done])  # to the task, which counts and deletes them
+            messages, table = self._in_time(messages)
+            if messages and (sealed := self._put(place, messages, table, last=False)).meta.attempt != self.attempt:
+                self._lose(sealed, messages)
+        finally:
+            self._tracer.close()
 
     def _in_time(self, messages: list[SourceMessage]) -> tuple[list[SourceMessage], pa.Table]:
         """The segment's rows. Claims and tables take their time: what is no longer surely ours goes back instead."""
@@ -276,9 +295,11 @@ class Task:
             self._give_back(late)
             messages = [t for t in messages if t.hidden_until > until]
 
-    def _of_backlog(self, messages: Sequence[SourceMessage]) -> int:
+    def _of_backlog(self, arrivals: Sequence[Arrival]) -> int:
+        """Of all that was received, whatever becomes of it: what was sent before an AvailableNow query began."""
         before = self.given.before
-        return len(messages) if before is None else sum(_sent(t) <= before for t in messages)
+        sent = [int(m.system.get("SentTimestamp", 0)) for arrival in arrivals for m in arrival.messages]
+        return len(sent) if before is None else sum(at <= before for at in sent)
 
     def _lose(self, winner: Sealed, messages: list[SourceMessage]) -> None:
         """Another attempt was first: what it has too is deleted, the rest goes back to the queue. So does a key that we
@@ -305,7 +326,7 @@ class Task:
     def _settle_again(self, sealed: Sealed) -> Sealed:
         """A segment that another or an earlier attempt has sealed: without a ack, it may not be deleted. Returns what
         of it is to be given out."""
-        ack = self.log.read_ack(sealed.place)
+        ack = self.log.read_ack(sealed.segment_id, sealed.meta.attempt)
         if ack is not None:
             return sealed.without(ack.refused)
         received, refused = len(sealed.table), self._claims.record_again(sealed.table)
@@ -316,7 +337,7 @@ class Task:
         columns = [sealed.table.column(name).to_pylist() for name in ("message_id", "receipt", "sent_at")]
         fresh = [(i, r, _ms(s), ends) for i, r, s in zip(*columns, strict=True)]
         ack = SegmentAck(
-            self.queue.name,
+            queue_id(self.queue),
             rows=len(fresh),
             bytes=sealed.table.nbytes,
             received=received,
@@ -325,7 +346,7 @@ class Task:
             refused=tuple(refused),
             attempt=sealed.meta.attempt,
         )
-        self._settle(sealed.place, ack, fresh, [])
+        self._settle(sealed.segment_id, ack, fresh, [])
         return sealed
 
     def _settle(
