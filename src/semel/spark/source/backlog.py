@@ -17,7 +17,6 @@ from semel.spark.source.idle_poll import IdlePoll
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.queue_ids import queue_id
 from semel.spark.source.receiver import Arrival
-from semel.sqs import limits
 from semel.sqs.client import Queue
 from semel.sqs.client.failures import server_time
 
@@ -85,7 +84,7 @@ class Backlog:
             counts = {name: count for name, count in visible.items() if name in self._unfinished and count}
             if counts and self._counts_hold:
                 return counts
-            held = self._polled(any(in_flight[name] for name in self._unfinished))
+            held = self._polled()
             if held:
                 return {name: max(counts.get(name, 0), len(arrival.messages)) for name, arrival in held.items()}
             self._empty_polls += 1
@@ -97,11 +96,9 @@ class Backlog:
         """inFlight=wait: for messages that others have received, until they must have come back."""
         return any(in_flight[name] for name in self._unfinished) and self._monotonic() < self._wait_until
 
-    def _polled(self, others_hold: bool) -> dict[str, Arrival]:
+    def _polled(self) -> dict[str, Arrival]:
         """One long poll of each queue that is not done. A queue that delivers only what was sent later is done."""
-        left = self._wait_until - self._monotonic()
-        long = others_hold and self._empty_polls >= EMPTY_POLLS and left > self._poll_seconds
-        self._poll.begin(self._unfinished, min(limits.MAX_WAIT, int(left)) if long else self._poll_seconds)
+        self._poll.begin(self._unfinished, self._poll_seconds)
         held = self._poll.wait()
         for name, arrival in held.items():
             if all(int(m.system.get("SentTimestamp", 0)) > self.before for m in arrival.messages):
