@@ -1,10 +1,10 @@
 """The segment log, the checkpoint and the sink under random crashes and mistakes. However it goes: each message is in
 the table once, or the pipeline refuses to run and says so, and after a reset each message is in the table once.
 
-What happens: drivers and tasks die at any call; the driver seals what it has received for a task; tasks are retried
-within their job; zombies wake up later; two attempts race for a seal; a second driver runs on the same checkpoint; the
-checkpoint is lost, or an older copy of it comes back; a segment is lost; an executor does not see the log; machines
-have clocks of their own; deletes fail; and time passes.
+What happens: drivers and tasks die at any call; tasks are retried within their job; zombies wake up later; two attempts
+race for a seal; a second driver runs on the same checkpoint; the checkpoint is lost, or an older copy of it comes back;
+a segment is lost; an executor does not see the log; machines have clocks of their own; deletes fail; and time passes.
+Planners of idle queries receive by long polls, seal that as the first part of a task, and die with messages in memory.
 
 The driver here is Spark's contract and nothing more: a batch is planned, logged, run, committed, and after a crash the
 logged batch is run again with the same offsets. Planner, tasks, log, batches, sink and checkpoint are the real ones.
@@ -171,6 +171,17 @@ class World:
             self.race(task, self.executor(given))
         return [body for table in task.tables() for body in bodies(table)]
 
+    def polling(self, planner: Planner) -> Planner:
+        """Now and then a query is idle when messages come: a poll has them, and the planner seals them."""
+        look = planner._waiting
+
+        def idle() -> dict[str, int]:
+            planner._counts_hold = self.random.random() < 0.5
+            return look()
+
+        planner._waiting = idle  # type: ignore[method-assign]
+        return planner
+
     def executor(self, given: Assignment) -> SourceTask:
         """A task on some machine, whose clock is not ours. A few machines have a disk of their own at that path."""
         task, skew = self.place.task(given), self.random.uniform(-2, 2)
@@ -267,10 +278,11 @@ class Pipeline(World):
     def life(self) -> bool:
         """One driver, until it is killed, refuses to go on, or has nothing to do; whether it had something to do."""
         planner: Planner | None = None
+        killed = False
         try:
             sinks = self.sinks()
             record = self.opened(sinks)
-            planner = self.place.with_options(owner=record.query).planner()
+            planner = self.polling(self.place.with_options(owner=record.query).planner())
             batches_ = Batches(
                 record.id,
                 *sinks,
@@ -280,6 +292,7 @@ class Pipeline(World):
             )
             return self.spark(planner, batches_)
         except (Killed, TaskDied):
+            killed = True  # what its polls hold is not given back: it comes back when its visibility ends
             return True
         except SemelError as error:
             self.refusals.append(error)
@@ -289,7 +302,7 @@ class Pipeline(World):
             return True
         finally:
             self.fate.born_again()
-            if planner is not None:
+            if planner is not None and not killed:
                 planner.stop()
 
     def spark(self, planner: Planner, run: Batches) -> bool:
@@ -431,7 +444,7 @@ class Query:
             self.other, other.other = other, self
 
     def batches(self) -> None:
-        planner = self.world.place.planner()
+        planner = self.world.polling(self.world.place.planner())
         try:
             for _ in range(3):
                 start = self.wal[self.done - 1] if self.done else planner.initial()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from driven import Clock
 from semel.broker import EmbeddedBroker, running
 from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.model import SegmentAck
 from semel.spark.segments.storage import LocalStore, Store
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Offset, Planner
@@ -45,7 +47,13 @@ class Intake:
 
     def planner(self) -> Planner:
         queues = {self.queue.name: self.queue}
-        return Planner(self.options, self.log, queues, sleep=lambda _: None, clock=self.now)
+        return self.planner_of(queues)
+
+    def planner_of(self, queues: Mapping[str, Queue], **changes: Any) -> Planner:
+        """No poll waits, and all clocks are the broker's."""
+        now = self.now
+        usual: dict[str, Any] = {"clock": now, "monotonic": now, "sqs_time": lambda _: now(), "poll_seconds": 0}
+        return Planner(self.options, self.log, queues, **{**usual, **changes})
 
     def task(self, assignment: Assignment) -> SourceTask:
         now = self.now
@@ -67,6 +75,11 @@ class Intake:
 
     def with_options(self, **changes: object) -> Intake:
         return replace(self, options=replace(self.options, **changes))  # type: ignore[arg-type]
+
+    def ack(self, batch: int = 1) -> SegmentAck | None:
+        """Of the first segment of a batch."""
+        acked = sorted(self.log.files(batch).acked.items())
+        return self.log.read_ack(*acked[0]) if acked else None
 
     def waiting(self) -> tuple[int, int]:
         """Messages that are visible, and in flight."""

@@ -198,7 +198,7 @@ def test_rows_that_spark_would_drop_as_late_stop_the_pipeline_and_are_kept(spark
     assert report.code == 1
     assert (shop.rows, report.snapshot.totals.same_key) == (named(1), 0)
     log = SegmentLog(LocalStore(f"{shop.pipeline.checkpoint}/segments"))
-    sealed = [log.read(place) for place in log.places(2)[0]]
+    sealed = [log.read(segment_id) for segment_id in log.files(2).sealed]
     assert sorted(key for one in sealed if one is not None for key in one.table["key"].to_pylist()) == named(2, 3)
 
 

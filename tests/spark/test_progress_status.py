@@ -22,7 +22,8 @@ from semel.spark.pipeline.progress.metrics import Metrics, health, serve
 from semel.spark.pipeline.progress.snapshot import MAX_REASONS, OTHER, Snapshot, State, Totals, added
 from semel.spark.pipeline.progress.totals import Progress, Rates, source_totals
 from semel.spark.pipeline.stop import Stop
-from semel.spark.segments import log as segment_log
+from semel.spark.segments import model
+from semel.spark.segments.log import COMMITTED, SegmentLog
 from semel.spark.segments.storage import LocalStore, open_store
 
 ID = "a" * 32
@@ -82,7 +83,7 @@ def test_what_the_source_counts_is_a_total_and_not_added() -> None:
     one.committed(0, 999.0, rows=80, size=0, rejects={"not JSON": 5})
     for _ in range(2):
         one.received(
-            segment_log.Totals(received=120, rows=100, redelivered=8, duplicates=2, in_ledger=10, unconfirmed=3),
+            model.Totals(received=120, rows=100, redelivered=8, duplicates=2, in_ledger=10, unconfirmed=3),
             by_key=True,
         )
     found = one.snapshot().totals
@@ -115,25 +116,23 @@ def test_a_batch_that_took_no_time_at_all_has_a_rate() -> None:
 
 def test_source_totals_are_of_batches_that_are_over_and_of_those_that_are_not(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    log = segment_log.SegmentLog(store)
+    log = SegmentLog(store)
     for batch, task in ((3, 0), (4, 0), (4, 1)):
-        place = segment_log.SegmentId(batch, task, 0)
+        place = model.SegmentId(batch, task, 0)
         store.put(place.name, b"")
         log.write_ack(
-            place, segment_log.SegmentAck("orders", rows=10, received=12, redelivered=2, unconfirmed={"x": 1})
+            place, model.SegmentAck("orders", rows=10, received=12, redelivered=2, unconfirmed={"x": 1}, attempt="a")
         )
-    committed = segment_log.Committed(3, segment_log.Totals(batches=3, received=36, rows=30, redelivered=6))
-    store.put(
-        segment_log.COMMITTED, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "redelivered": 6}})
-    )
-    found = source_totals(store)
+    committed = model.Committed(3, model.Totals(batches=3, received=36, rows=30, redelivered=6))
+    store.put(COMMITTED, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "redelivered": 6}}))
+    found = source_totals(log)
     assert (found.received, found.rows, found.redelivered, found.unconfirmed) == (60, 50, 10, 2)
-    log.finish(committed, None, range(4))
-    assert source_totals(store).received == 60
+    log.finish(committed, None, log.files(3).names)
+    assert source_totals(log).received == 60
 
 
 def test_source_totals_of_a_log_that_is_not_there_are_nothing(tmp_path: Path) -> None:
-    assert source_totals(LocalStore(str(tmp_path / "none"))) == segment_log.Totals()
+    assert source_totals(SegmentLog(LocalStore(str(tmp_path / "none")))) == model.Totals()
 
 
 # The status file.
@@ -332,7 +331,7 @@ def test_the_first_wish_is_to_finish_and_the_second_to_stop_at_once() -> None:
 def metrics() -> Metrics:
     one = board()
     one.committed(7, 999.0, rows=10, size=100, rejects={'say "no"': 2})
-    one.received(segment_log.Totals(received=15, rows=13, redelivered=2), by_key=True)
+    one.received(model.Totals(received=15, rows=13, redelivered=2), by_key=True)
     one.waiting({"orders": 5})
     one.moved(State.RUNNING)
     found = Metrics(one.snapshot, ("orders",))

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from semel.broker import running
-from semel.spark.segments.log import SegmentId
 from semel.spark.source import columns
-from semel.spark.source.acknowledger import PAGE, Acknowledger, DeleteRefused, queues_by_scope
+from semel.spark.source.acknowledger import PAGE, Acknowledger, DeleteRefused
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import OptionError
 from semel.spark.source.planner import Planner
+from semel.spark.source.queue_ids import by_id
 from semel.spark.source.reader import Assignment
 from semel.sqs import Client, Failure
 from semel.sqs.errors import AccessDenied, NoCredentials, SqsError, Throttled, Unreachable
@@ -112,7 +112,7 @@ def test_a_queue_that_is_gone_is_an_error_and_the_query_goes_on_once_it_is_there
     place.queue.client.create_queue("orders")
     answers(place, delete)
     assert place.run(GIVEN) == ["a"]
-    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    ack = place.ack()
     assert ack is not None
     assert len(ack.unconfirmed) == 1
 
@@ -142,14 +142,14 @@ def test_an_ack_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> 
         task._at_end.callback(fails_with(Unreachable("the disk is full")), [])
         with pytest.raises(Unreachable, match="the disk is full"):
             list(tables)
-        assert place.log.read_ack(SegmentId(1, 0, 0)) is not None
+        assert place.ack() is not None
         assert task._acknowledger._pool is None
 
 
 def test_one_queue_under_two_names_is_refused(place: Intake) -> None:
     twice = {"orders": place.queue, place.queue.url: place.queue.client.queue(place.queue.url)}
     with pytest.raises(OptionError, match="names one queue twice: orders and http"):
-        queues_by_scope(twice)
+        by_id(twice)
     planner = Planner(replace(place.options, queues=tuple(twice)), place.log, twice)
     with pytest.raises(OptionError, match="names one queue twice"):
         planner.latest(planner.initial(), 100)
@@ -165,7 +165,7 @@ def test_queues_of_two_accounts_with_one_name_are_two_queues(place: Intake) -> N
         end = None
         for ack in ("sealed", "committed"):
             options = replace(place.options, queues=tuple(queues), ack=ack)
-            planner = Planner(options, place.log, queues, sleep=lambda _: None, clock=place.now)
+            planner = Planner(options, place.log, queues, clock=place.now)
             start = end or planner.initial()
             end = planner.latest(start, 100)
             for given in planner.assignments(start, end):

@@ -14,7 +14,8 @@ import pytest
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import BatchAlreadyCommitted, Committed, LogError, SegmentId
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError
+from semel.spark.segments.model import Committed, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment
@@ -36,7 +37,7 @@ def test_what_a_task_received_is_sealed_deleted_and_given_out(place: Intake) -> 
     place.send(*map(str, range(25)))
     assert sorted(place.run(GIVEN), key=int) == [str(n) for n in range(25)]
     assert place.waiting() == (0, 0)
-    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    ack = place.ack()
     assert ack is not None
     assert (ack.rows, ack.received, dict(ack.unconfirmed)) == (25, 25, {})
 
@@ -86,7 +87,7 @@ def test_a_twin_gives_out_the_winners_rows_and_gives_its_own_back(place: Intake)
 
 def test_a_zombie_of_a_finished_batch_gives_its_messages_back(place: Intake) -> None:
     place.send("a")
-    place.log.finish(Committed(1), None, range(1, 2))
+    place.log.finish(Committed(1), None, place.log.files(1).names)
     with pytest.raises(BatchAlreadyCommitted, match="batch 1"):
         place.run(GIVEN)
     assert place.waiting() == (1, 0)
@@ -119,7 +120,7 @@ def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_i
         given = replace(GIVEN, queue="orders.fifo")
         place.send(*map(str, range(25)), group="g")
         place.run(given)
-        place.store.delete([SegmentId(1, 0, 0).name, SegmentId(1, 0, 0).ack_name])
+        place.store.delete(name for name in place.log.files(1).names if "p00000" in name)
         with pytest.raises(SegmentDamaged, match="t0000-p00000"):
             place.run(given)
 
@@ -210,7 +211,7 @@ def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake
     task.queue.delete = fails  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
     del task.queue.delete
-    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    ack = place.ack()
     assert ack is not None
     assert len(ack.unconfirmed) == 1
 
@@ -227,7 +228,7 @@ def test_a_delete_after_the_visibility_ended_is_not_believed(place: Intake) -> N
     task.queue.delete = late  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
     del task.queue.delete
-    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    ack = place.ack()
     assert ack is not None
     assert len(ack.unconfirmed) == 1
 
@@ -256,7 +257,7 @@ def test_one_message_delivered_twice_to_a_task_is_one_row(place: Intake) -> None
     found = place.task(replace(GIVEN, rows=40))
     rows = [body for table in found.tables() for body in bodies(table)]
     assert sorted(rows) == ["a", "b"]
-    ack = place.log.read_ack(SegmentId(1, 0, 0))
+    ack = place.ack()
     assert ack is not None
     assert ack.duplicates > 0
 
@@ -267,7 +268,7 @@ def test_fifo_a_group_goes_on_within_the_batch_and_in_order(tmp_path: Path) -> N
             place.send(f"{number}", group="g")
         assert place.run(replace(GIVEN, queue="orders.fifo")) == [str(n) for n in range(35)]
         assert place.waiting() == (0, 0)
-        assert len(place.log.places(1)[0]) >= 4  # no more than ten of a group are in flight at once
+        assert len(place.log.files(1).sealed) >= 4  # no more than ten of a group are in flight at once
 
 
 def test_fifo_a_replay_gives_out_all_parts(tmp_path: Path) -> None:
@@ -359,8 +360,8 @@ def test_what_the_driver_received_for_a_task_is_sealed_first_and_the_task_goes_o
     place.send("later")
     assert sorted(place.run(GIVEN)) == ["0", "1", "2", "3", "4", "later"]
     assert place.waiting() == (0, 0)
-    assert [s.part for s in place.log.places(1)[0]] == [0, 1]
-    first, second = (place.log.read_ack(SegmentId(1, 0, part)) for part in (0, 1))
+    assert [s.part for s in place.log.files(1).sealed] == [0, 1]
+    first, second = (place.log.read_ack(*acked) for acked in sorted(place.log.files(1).acked.items()))
     assert first is not None
     assert second is not None
     assert (first.rows, first.received, second.rows) == (5, 5, 1)
@@ -466,6 +467,6 @@ def test_the_limit_of_a_task_counts_bytes_and_not_characters(place: Intake) -> N
 def test_the_parts_of_ten_thousand_tasks_are_known_and_in_order(place: Intake) -> None:
     for task in (10_000, 9_999, 3):
         assert place.run(replace(GIVEN, task=task)) == []
-    sealed, acked = place.log.places(1)
-    assert [segment.task for segment in sealed] == [3, 9_999, 10_000]
-    assert set(sealed) == acked
+    files = place.log.files(1)
+    assert [segment.task for segment in files.all] == [3, 9_999, 10_000]
+    assert set(files.sealed) == set(files.acked)

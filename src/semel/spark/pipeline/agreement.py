@@ -23,7 +23,8 @@ from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Disagreeme
 from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import Committed, Content, Sealed, SegmentAck, SegmentId, SegmentLog, segment_id_of
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.model import Committed, Content, Sealed, SegmentAck, SegmentId
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
 from semel.spark.source.acknowledger import sent_times
@@ -38,22 +39,24 @@ def log_of(checkpoint: Checkpoint) -> SegmentLog:
 
 
 def content_of(log: SegmentLog) -> str:
-    """What the batch in hand is made of, once its tasks have run."""
-    return str(log.content(log.last_planned()))
+    """What the batch in progress is made of, once its tasks have run: the one after the last that is committed."""
+    return str(log.content(log.committed().through + 1))
 
 
-@dataclass(frozen=True, slots=True)
 class DriverLog:
-    """The segment log, as the driver of a batch needs it."""
+    """The segment log, as the driver of a batch needs it. `committed`: what its batches came to before this one."""
 
-    log: SegmentLog
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self.committed = Committed()
 
     def content(self) -> str:
-        """What the batch in progress is made of, once its tasks have run."""
-        return content_of(self.log)
+        """What the batch in progress is made of, once its tasks have run: it is the one after the last committed."""
+        self.committed = self._log.committed()
+        return str(self._log.content(self.committed.through + 1))
 
     def give_back(self, number: int, until: Mapping[str, float]) -> None:
-        self.log.give_back(number, until)
+        self._log.give_back(number, until)
 
 
 def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> None:
@@ -107,9 +110,8 @@ def _check_log(log: SegmentLog, last: Commit, sink: Sink) -> None:
     """That the log knows the batch that a sink has, as what it is."""
     content, identity = Content.parse(last.content), log.identity()
     if content is not None and identity is not None and content.log == identity["id"]:
-        if content.batch <= log.committed().through:
-            return
-        if content.batch == log.last_planned() and content == log.content(content.batch):
+        committed = log.committed().through
+        if content.batch <= committed or (content.batch == committed + 1 and content == log.content(content.batch)):
             return
     raise Disagreement(
         f"{sink.name} has batch {last.number} of this pipeline, made of {last.content or 'what is not known'}, and the "
@@ -149,7 +151,7 @@ def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: S
 
 def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     lasts = [sink.last(record.id) for sink in sinks]
-    identity, committed, pending = log.identity(), log.committed().through, log.last_planned()
+    identity, committed, pending = log.identity(), log.committed().through, log.last_begun()
     own = None if identity is None else identity["id"]
     rows, *others = (None if last is None else Content.parse(last.content) for last in lasts)
     before = rows if rows is not None and rows.log == own else None  # the last batch of this very log that is in
@@ -159,7 +161,9 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
     if pending == committed or (before is not None and before.batch >= pending):
         sealed, gone = _sealed(log, pending) if pending > committed else (0, ())
         older = before is not None and before.batch > pending
-        unknown = tuple(name for name in gone if (ack := log.read_ack(segment_id_of(name))) is None or not ack.deleted)
+        unknown = tuple(
+            name for name in gone if (ack := log.read_ack(SegmentId.parse(name))) is None or not ack.deleted
+        )
         return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older)
     if log.plan(pending) is None:
         raise Disagreement(
@@ -177,12 +181,12 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
     """Carries it out. If it is interrupted, nothing runs until it is begun again; the record comes last."""
     if log.identity() is not None:
-        pending, last = log.last_planned(), sinks[0].last(record.id)
+        pending, last = log.last_begun(), sinks[0].last(record.id)
         content = None if last is None else Content.parse(last.content)
         if plan.batch is None and pending > log.committed().through:
             _drop(log, pending)
         if plan.older_log and content is not None:
-            log.finish(Committed(content.batch, log.committed().totals), None, range(0))
+            log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
             _give_up(log, name)
         log.hand_over(plan.query)
@@ -194,20 +198,19 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
     """How many messages are sealed of a batch, and which of its segments cannot be read."""
-    sealed, acked = log.places(batch)
     count, lost = 0, []
-    for place in sorted({*sealed, *acked}):
-        segment = _read(log, place)
+    for segment_id in log.files(batch).all:
+        segment = _read(log, segment_id)
         if segment is None:
-            lost.append(place.name)
+            lost.append(segment_id.name)
         else:
             count += len(segment.table)
     return count, tuple(lost)
 
 
-def _read(log: SegmentLog, place: SegmentId) -> Sealed | None:
+def _read(log: SegmentLog, segment_id: SegmentId) -> Sealed | None:
     try:
-        return log.read(place)
+        return log.read(segment_id)
     except SegmentDamaged:
         return None
 
@@ -217,9 +220,11 @@ def _drop(log: SegmentLog, batch: int) -> None:
     remembered, so that they are recognised when they come back."""
     unconfirmed, totals = log.unconfirmed_deletes(), log.committed().totals
     totals.batches += 1
-    sealed, acked = log.places(batch)
-    for place in sorted({*sealed, *acked}):
-        ack, segment = log.read_ack(place), _read(log, place)
+    files = log.files(batch)
+    for segment_id in files.all:
+        attempt = files.acked.get(segment_id)
+        ack = None if attempt is None else log.read_ack(segment_id, attempt)
+        segment = _read(log, segment_id)
         if segment is not None and (ack is None or not ack.deleted):
             refused = () if ack is None else ack.refused
             rows = segment.without(refused)
@@ -229,16 +234,19 @@ def _drop(log: SegmentLog, batch: int) -> None:
         if ack is not None:
             totals.add(ack)
             unconfirmed.setdefault(ack.queue, {}).update(ack.unconfirmed)
-    log.finish(Committed(batch, totals), unconfirmed, range(batch, batch + 1))
+    log.finish(Committed(batch, totals), unconfirmed, files.names)
 
 
 def _give_up(log: SegmentLog, name: str) -> None:
-    """An empty segment takes the place of one that cannot be read, so that nothing else is received into it."""
-    place = segment_id_of(name)
-    sealed, acked = log.places(place.batch)
-    former = log.read_ack(place)
-    further = any(other.task == place.task and other.part > place.part for other in (*sealed, *acked))
-    queue, attempt = "" if former is None else former.queue, uuid4().hex
-    log.store.put(place.name, codec.encode(SEALED_COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
+    """An empty segment replaces one that cannot be read, so that nothing else is received in its stead."""
+    segment_id = SegmentId.parse(name)
+    files = log.files(segment_id.batch)
+    sealer, attempt = files.acked.get(segment_id), uuid4().hex
+    former = None if sealer is None else log.read_ack(segment_id, sealer)
+    further = any(other.task == segment_id.task and other.part > segment_id.part for other in files.all)
+    queue = "" if former is None else former.queue
+    log.store.put(segment_id.name, codec.encode(SEALED_COLUMNS.empty_table(), Meta(queue, attempt, not further, 0.0)))
     unconfirmed = {} if former is None else former.unconfirmed
-    log.write_ack(place, SegmentAck(queue, attempt=attempt, unconfirmed=unconfirmed))
+    log.write_ack(segment_id, SegmentAck(queue, attempt=attempt, unconfirmed=unconfirmed))
+    if sealer is not None:
+        log.store.delete([segment_id.ack_name(sealer)])

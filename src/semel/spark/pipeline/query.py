@@ -28,6 +28,7 @@ from semel.spark.pipeline.progress.snapshot import Snapshot, State
 from semel.spark.pipeline.progress.totals import Progress, source_totals
 from semel.spark.pipeline.sink_factory import needs_validation, traces
 from semel.spark.pipeline.stream import Stream, Trigger
+from semel.spark.segments.model import Totals as SourceTotals
 from semel.spark.sinks.contract import Checkable, ReturnsMessages, Sink
 from semel.spark.sinks.dead_letters import TABLE as REJECTED
 from semel.spark.source.deduplication import late_rows
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log: Final = logging.getLogger("semel.spark")
+SOURCE_DUE: Final = 3.0  # seconds after a batch: by then the source has committed it, unless the next one runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class PipelineQuery:
         self.record = record
         self.checkpoint = Checkpoint(pipeline.checkpoint)
         self.log = agreement.log_of(self.checkpoint)
+        self._driver_log = agreement.DriverLog(self.log)
+        self._source_due: float | None = None  # when to ask what the source has committed since
         self._options, self._on_commit = options, on_commit
         former = status.read(self.checkpoint.store)
         self.progress = Progress(pipeline.name, record.id, sink.name, former)
@@ -116,7 +120,7 @@ class PipelineQuery:
             self.record.id,
             self.sink,
             self.rejects,
-            agreement.DriverLog(self.log),
+            self._driver_log,
             self._committed,
             check=partial(self._check_late, spark),
             base=self.record.base,
@@ -136,6 +140,29 @@ class PipelineQuery:
         """It is started again after so many seconds."""
         self.progress.wait_for(str(outage), time.time() + pause)
         self.status.write()
+
+    def tick(self) -> None:
+        """Called often. The source commits a batch when Spark asks for the next one; if there is none, that is read
+        here, once."""
+        if self._source_due is not None and time.monotonic() >= self._source_due:
+            try:
+                committed = self.log.committed()
+            except (SemelError, OSError):
+                self._source_due += SOURCE_DUE
+            else:
+                done = committed.through > self._driver_log.committed.through
+                self._source_due = None if done else self._source_due + SOURCE_DUE
+                if done:
+                    self._received(committed.totals)
+        self.status.beat()
+
+    def count_last(self) -> None:
+        """At the end of a run: what the last batch has received, if its source has not committed it."""
+        if self._source_due is not None:
+            try:
+                self._received(source_totals(self.log))
+            except (SemelError, OSError) as error:  # figures are missing then; the batches are committed
+                log.warning("what was received cannot be counted: %s", error)
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -182,8 +209,11 @@ class PipelineQuery:
 
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
         """Attempt log, totals and status, in this order: see progress/attempt_events.py."""
-        if self._events is not None and number > self.snapshot.counted:
-            self._events.committed(number, outcomes)
+        if number > self.snapshot.counted:
+            self._received(self._driver_log.committed.totals)  # of the batches before this one, as the rows are
+            if self._events is not None:
+                self._events.committed(number, outcomes)
+        self._source_due = time.monotonic() + SOURCE_DUE
         rejects: dict[str, int] = {}
         for outcome in outcomes:
             for reason, count in outcome.rejects.items():
@@ -192,13 +222,11 @@ class PipelineQuery:
         rows = sum(part.rows for part in (written or outcomes))
         size = sum(part.bytes for part in written)
         self.progress.committed(number, began, rows=rows, size=size, rejects=rejects)
-        try:
-            totals = source_totals(self.log.store)
-            self.progress.received(totals, by_key=self.pipeline.source.dedup is Dedup.KEY)
-        except (SemelError, OSError) as error:  # figures are missing then; the batch is committed
-            log.warning("what was received cannot be counted: %s", error)
         self.status.write()
         self._on_commit(outcomes)
+
+    def _received(self, totals: SourceTotals) -> None:
+        self.progress.received(totals, by_key=self.pipeline.source.dedup is Dedup.KEY)
 
 
 def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:

@@ -19,7 +19,8 @@ from semel.spark.source.deduplication import RETENTION
 from semel.sqs.client import Client
 
 _log: Final = logging.getLogger("semel.spark")
-EVERY: Final = 3.0  # seconds between two looks at the backlog
+BUSY: Final = 3.0  # seconds between two looks at the backlog while it changes or batches run
+IDLE: Final = 300.0  # and while nothing happens
 _RETENTION: Final = "MessageRetentionPeriod"
 _WAITING: Final = "ApproximateNumberOfMessages"
 _PATIENCE: Final = 2.0  # seconds for an answer that nothing depends on
@@ -55,7 +56,10 @@ class Backlog:
 
     def __init__(self, source: SourceSpec, tell: Callable[[dict[str, int]], None]) -> None:
         self._source, self._tell = source, tell
-        self._end = threading.Event()
+        self._known: dict[str, int] = {}
+        self._end = False
+        self._changed = threading.Condition()
+        self._batches = False  # whether a batch was committed since the last look
         self._client = Client(
             source.endpoint_url,
             source.region,
@@ -65,13 +69,21 @@ class Backlog:
             max_attempts=1,
         )
 
-    def look(self) -> None:
-        """Once, now. An answer that does not come leaves the last one standing."""
+    def look(self) -> bool:
+        """Once, now; whether something has changed. An answer that does not come leaves the last one standing."""
         try:
             found = {name: self._client.queue(name).attributes(_WAITING) for name in self._source.queues}
-            self._tell({name: int(one.get(_WAITING, 0)) for name, one in found.items()})
+            former, self._known = self._known, {name: int(one.get(_WAITING, 0)) for name, one in found.items()}
         except (SemelError, ValueError):
-            pass
+            return False
+        self._tell(self._known)
+        return former != self._known
+
+    def wake(self) -> None:
+        """A batch was committed."""
+        with self._changed:
+            self._batches = True
+            self._changed.notify_all()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -80,11 +92,23 @@ class Backlog:
         try:
             yield
         finally:
-            self._end.set()
+            with self._changed:
+                self._end = True
+                self._changed.notify_all()
             thread.join()
             self._client.close()
 
     def _watch(self) -> None:
-        self.look()
-        while not self._end.wait(EVERY):
-            self.look()
+        pause = BUSY
+        while True:
+            changed = self.look()
+            # While messages wait and nothing moves, less and less often: groups may be blocked, or a batch takes long.
+            pause = BUSY if changed else min(IDLE, 2 * pause) if any(self._known.values()) else IDLE
+            with self._changed:
+                if self._changed.wait_for(lambda: self._end, BUSY):
+                    return
+                self._changed.wait_for(lambda: self._end or self._batches, pause - BUSY)
+                if self._end:
+                    return
+                if self._batches:
+                    self._batches, pause = False, BUSY

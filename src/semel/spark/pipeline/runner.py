@@ -210,7 +210,12 @@ def run(
     with interruptible(), checkpoint.held(), ExitStack() as stack:
         options = Options(Trigger(pipeline.trigger.every, available_now), create_dlq, adopt)
         query = PipelineQuery(
-            pipeline, sink_of(pipeline), rejects_of(pipeline), recorded(pipeline, checkpoint), options
+            pipeline,
+            sink_of(pipeline),
+            rejects_of(pipeline),
+            recorded(pipeline, checkpoint),
+            options,
+            lambda _: backlog.wake(),
         )
         backlog = queues.Backlog(pipeline.source, query.progress.waiting)
         display = display_for(show)
@@ -220,8 +225,8 @@ def run(
         query.status.write()
 
         def tick() -> None:
+            query.tick()
             display.draw(query.snapshot)
-            query.status.beat()
 
         with repeatedly(tick):
             end = _run_one(
@@ -229,6 +234,7 @@ def run(
             )
         if end.error is None:
             backlog.look()
+        query.count_last()
         _set_last_state(query, end, available_now)
         display.close(query.snapshot)
         return Report(query.snapshot, end.error, end.unfinished)

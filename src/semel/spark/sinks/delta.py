@@ -20,7 +20,7 @@ from pyarrow import types
 
 from semel.spark import crash_points
 from semel.spark.retries import retry
-from semel.spark.segments.log import Content
+from semel.spark.segments.model import Content
 from semel.spark.segments.storage import LocalStore
 from semel.spark.sinks.contract import (
     Commit,

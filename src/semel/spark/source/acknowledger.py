@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import SemelError
-from semel.spark.source.options import OptionError
 from semel.sqs.client import Failure, Queue
 from semel.sqs.client.failures import short
 from semel.sqs.errors import ReceiptInvalid, SqsError
@@ -43,18 +42,6 @@ class DeleteRefused(SemelError):
             "sqs:DeleteMessage on this queue; if the queue was deleted, create it again. What was received is in the "
             "segment log. Start the query again once this is fixed, and it continues from there"
         )
-
-
-def queues_by_scope(queues: Mapping[str, Queue]) -> dict[str, Queue]:
-    """The queues of a source by what tells each from all others. A name alone may be that of two accounts' queues.
-    `queues` is by what the option calls them."""
-    scopes: dict[str, Queue] = {}
-    names: dict[str, str] = {}
-    for name, queue in queues.items():
-        if queue.scope in scopes:
-            raise OptionError(f"option 'queue' names one queue twice: {names[queue.scope]} and {name}. Leave one out")
-        scopes[queue.scope], names[queue.scope] = queue, name
-    return scopes
 
 
 def sent_times(messages: pa.Table) -> dict[str, int]:

@@ -19,10 +19,10 @@ from semel.messages.keys import key_rule
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
-from semel.spark.source.acknowledger import queues_by_scope
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Planner, assignments
+from semel.spark.source.queue_ids import by_id
 from semel.spark.source.reader import Assignment, SourceTask, client_for, rows
 from semel.spark.source.receiver import Receiver
 
@@ -43,12 +43,12 @@ class SqsBatchReader(DataSourceReader):
         # Nothing is created for a peek: the log is only asked in the other branch.
         planner = Planner(self._options, SegmentLog(open_store(self._options.segments or ".")), queues)
         if self._options.segments is None:
-            queues_by_scope(queues)
-            end = planner.plan({"log": "", "batch": 0}, planner.look(), self._options.max_messages)
+            by_id(queues)
+            end = planner.plan({"log": "", "batch": 0}, planner.look()[0], self._options.max_messages)
             return [InputPartition(assignment) for assignment in assignments(end)]
         start = planner.initial()
         planner.log.store.put_if_absent(
-            PLAN, orjson.dumps(planner.plan(start, planner.look(), self._options.max_messages))
+            PLAN, orjson.dumps(planner.plan(start, planner.look()[0], self._options.max_messages))
         )
         end = orjson.loads(planner.log.store.read(PLAN) or b"")
         return [InputPartition(assignment) for assignment in planner.assignments(start, end)]

@@ -1,9 +1,12 @@
-"""Which batch comes next, and what its tasks are to do. Runs beside the driver; receives nothing itself.
+"""Which batch comes next, and what its tasks are to do. Runs beside the driver.
 
 An offset names segments: {"log": id, "id": …, "batch": 7, "plan": {"orders": 2}, "rows": 25000, "bytes": …,
 "planned_at": …} is the end of batch 7, whose two tasks have received from `orders`, each up to so many rows and bytes.
 It has all that a replay needs. `planned_at`, in milliseconds, is the time of all its rows: it never goes back, whatever
 clocks do. Spark writes it down; then it is sealed in the log as the one plan of that batch, before a task is started.
+
+The planner receives nothing itself, except while the query is idle: what a long poll then brings is sealed as the first
+part of the queue's first task, after the plan.
 """
 
 from __future__ import annotations
@@ -14,47 +17,49 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import uuid4
 
-from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentAck, SegmentLog, way_out
-from semel.spark.source.committer import BatchCommitter, VisibilityHeartbeat
+from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
+from semel.spark.segments.model import BatchFiles, SegmentAck, SegmentId
+from semel.spark.source import backlog
+from semel.spark.source.backlog import IN_FLIGHT, VISIBLE, Backlog
+from semel.spark.source.committer import BatchCommitter
+from semel.spark.source.heartbeat import VisibilityHeartbeat
+from semel.spark.source.idle_poll import IdlePoll
 from semel.spark.source.options import ReadOptions
-from semel.spark.source.reader import Assignment
+from semel.spark.source.queue_ids import by_id
+from semel.spark.source.reader import Assignment, SourceTask
 from semel.sqs.client import Queue
 
 Offset = dict[str, Any]
 # A task costs a few milliseconds before it has received anything: fewer of them when little is waiting.
 WORTH_A_TASK: Final = 1_000
-IDLE: Final = (0.05, 1.0)  # seconds between looks at an empty queue: from, growing to
-SKEW: Final = 1_000  # milliseconds that SQS's clock may be ahead of ours
-EMPTY_BATCHES: Final = 3  # with AvailableNow: so many batches in a row that received nothing end it
-
-_VISIBLE: Final = "ApproximateNumberOfMessages"
-_IN_FLIGHT: Final = "ApproximateNumberOfMessagesNotVisible"
+IDLE: Final = 1.0  # seconds that an idle query waits in one call: Spark asks again, and can stop in between
 
 
 class Planner:
+    """`queues` by the names of the option 'queue'."""
+
     def __init__(
         self,
         options: ReadOptions,
         log: SegmentLog,
         queues: Mapping[str, Queue],
         *,
-        sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        sqs_time: Callable[[Queue], float | None] = backlog.sqs_time,
+        poll_seconds: int | None = None,
     ) -> None:
         self.options = options
         self.log = log
         self.queues = dict(queues)
-        self._sleep = sleep
-        self._clock = clock
-        self._heartbeat = VisibilityHeartbeat(log, self.queues, options, clock) if options.ack == "committed" else None
-        self._idle = IDLE[0]
+        self._clock, self._monotonic, self._sqs_time = clock, monotonic, sqs_time
+        self._poll_seconds = poll_seconds  # for tests: of every poll
+        self._poll = IdlePoll(self.queues, options, clock, monotonic)
         self._checked = self._begun = False
-        self._left: int | None = None  # with AvailableNow: how many messages of the backlog are to come
-        self._old = 0  # and how many of it were in the last batch
-        self._empty = 0
-        self._before: int | None = None  # and until when it was sent, in milliseconds
-        self._backlog: dict[str, int] = {}
-        self._in_flight: dict[str, int] = {}
+        self._counts_hold = True  # whether what SQS counts can be received: the last batch received something
+        self._idle_since: float | None = None
+        self._available_now: Backlog | None = None
+        self._visible: dict[str, int] = {}
 
     # What Spark asks.
 
@@ -65,73 +70,76 @@ class Planner:
         committed = self.log.committed().through
         if committed and self.options.owner is None:
             raise OtherQuery(
-                f"{self.log.store.url} is the segment log of a query that has got to batch {committed}, but this "
+                f"{self.log.store.url} is the segment log of a query that has committed batch {committed}, but this "
                 f"checkpoint is new. {NOTHING_DONE}. {way_out(None)}"
             )
         return {"log": identity["id"], "batch": committed}
 
     def latest(self, start: Offset, rows: int | None) -> Offset:
-        """The end of the next batch, or `start` if nothing is waiting. `rows`: no more than these, if given."""
-        self._account(self._settled(start))
-        left = self._left_behind(start["batch"] + 1)
-        if left is not None:
-            return left
-        if self._backlog_is_done:
-            return start
-        backlog = self._wait_for_others() if self._waits else self.look()
-        if not any(backlog.values()):
-            self._pause()
-            return start
-        self._idle = IDLE[0]
-        return self.plan(start, backlog, rows)
+        """The end of the next batch, or `start` if nothing is waiting. `rows`: no more than these, if not None."""
+        self.committed(start)
+        plan = self._left_behind(start["batch"] + 1)
+        if plan is not None:
+            return plan
+        waiting = self._waiting() if self._available_now is None else self._available_now.waiting()
+        return self.plan(start, waiting, rows) if any(waiting.values()) else start
 
-    def plan(self, start: Offset, backlog: Mapping[str, int], rows: int | None) -> Offset:
-        plan = {name: self._tasks(name, count) for name, count in backlog.items() if count}
+    def plan(self, start: Offset, waiting: Mapping[str, int], rows: int | None) -> Offset:
+        plan = {name: self._tasks(name, count) for name, count in waiting.items() if count}
         tasks = max(1, sum(plan.values()))
-        limit = sum(backlog.values()) if rows is None else rows
-        if self._left is not None:
-            limit = min(limit, max(self._left, WORTH_A_TASK))
-        end = {
-            "log": start["log"],
-            "id": uuid4().hex,
-            "batch": start["batch"] + 1,
-            "plan": plan,
-            "rows": max(1, -(-limit // tasks)),
-            "bytes": max(1, self.options.max_bytes // tasks),
-            "planned_at": max(start.get("planned_at", 0), int(self._clock() * 1_000)),
-        }
-        return end if self._before is None else {**end, "before": self._before}
+        limit = sum(waiting.values()) if rows is None else rows
+        end = {"log": start["log"], "id": uuid4().hex, "batch": start["batch"] + 1, "plan": plan}
+        if self._available_now is not None:
+            limit = min(limit, max(sum(waiting.values()), WORTH_A_TASK))
+            end["before"] = self._available_now.before
+        end["rows"] = max(1, -(-limit // tasks))
+        end["bytes"] = max(1, self.options.max_bytes // tasks)
+        end["planned_at"] = max(start.get("planned_at", 0), int(self._clock() * 1_000))
+        return end
 
     def assignments(self, start: Offset, end: Offset) -> list[Assignment]:
         if start["batch"] == end["batch"]:
             return []
         if end["batch"] != start["batch"] + 1 or not {"plan", "planned_at"} <= end.keys():
             raise LogError(
-                f"the offsets {start} and {end} are not two in a row: the checkpoint was changed by hand, or made by "
-                "another version"
+                f"the offsets {start} and {end} do not follow each other: the checkpoint was changed by hand, or made "
+                "by another version"
             )
         self._check(end)
         self.log.seal_plan(end, self.options.owner)
-        sealed, _ = self.log.places(end["batch"])
+        files = self.log.files(end["batch"])
         if self._heartbeat is not None:
             self._heartbeat.watch(end["batch"])
-        return assignments(end, replay=bool(sealed), unconfirmed=self._committer.any_unconfirmed)
+        planned = assignments(end, replay=bool(files.sealed), unconfirmed=self._committer.any_unconfirmed)
+        self._seal_polled(planned, files)
+        return planned
 
     def committed(self, end: Offset) -> None:
-        self._account(self._settled(end))
+        self._check(end)
+        if self._heartbeat is not None:
+            self._heartbeat.committed(end["batch"])
+        self._count(self._committer.commit_through(end["batch"], end.get("id")))
 
     def available_now(self) -> None:
         """From here on: what is waiting at this moment, and no more."""
-        self._before = int(self._clock() * 1_000) + SKEW
-        self._left = sum(self.look().values()) + (sum(self._in_flight.values()) if self._waits else 0)
+        seconds = backlog.POLL if self._poll_seconds is None else self._poll_seconds
+        self._available_now = Backlog(
+            self.queues,
+            self._poll,
+            self.options,
+            self.look,
+            clock=self._clock,
+            monotonic=self._monotonic,
+            sqs_time=self._sqs_time,
+            poll_seconds=seconds,
+        )
 
     def report(self) -> Offset | None:
-        """For the progress that Spark shows: how much was waiting when it was last looked."""
-        if not self._backlog:
-            return None
-        return {"waiting": dict(self._backlog)}
+        """For the progress that Spark shows: how much was waiting when SQS was last asked."""
+        return {"waiting": dict(self._visible)} if self._visible else None
 
     def stop(self) -> None:
+        self._poll.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
@@ -143,16 +151,10 @@ class Planner:
         if self._begun:
             return None
         self._begun = True
-        found = self.log.plan(batch)
-        if found is not None and self.options.owner is None:
+        plan = self.log.plan(batch)
+        if plan is not None and self.options.owner is None:
             raise self.log.planned_by_another(batch, None)
-        return found
-
-    def _settled(self, offset: Offset) -> list[SegmentAck]:
-        self._check(offset)
-        if self._heartbeat is not None:
-            self._heartbeat.committed(offset["batch"])
-        return self._committer.settle(offset["batch"], offset.get("id"))
+        return plan
 
     def _check(self, offset: Offset) -> None:
         if not self._checked:
@@ -160,50 +162,79 @@ class Planner:
             self._checked = True
 
     @cached_property
+    def _by_id(self) -> dict[str, Queue]:
+        return by_id(self.queues)
+
+    @cached_property
+    def _heartbeat(self) -> VisibilityHeartbeat | None:
+        if self.options.ack != "committed":
+            return None
+        return VisibilityHeartbeat(self.log, self._by_id, self.options, self._clock)
+
+    @cached_property
     def _committer(self) -> BatchCommitter:
-        kept_until = self._heartbeat.kept_until if self._heartbeat else (lambda _: 0.0)
-        return BatchCommitter(self.log, self.queues, self.options, kept_until, self._clock)
+        hidden_until = self._heartbeat.hidden_until if self._heartbeat else (lambda _: 0.0)
+        return BatchCommitter(self.log, self._by_id, self.options, hidden_until, self._clock)
 
-    @property
-    def _backlog_is_done(self) -> bool:
-        """With AvailableNow: as many came as were waiting, and the last batch had none of them: what SQS delivers twice
-        counts twice, so the number alone would end it too soon."""
-        if self._left is None:
-            return False
-        return (self._left <= 0 and not self._old) or self._empty >= EMPTY_BATCHES
-
-    def _account(self, acks: list[SegmentAck]) -> None:
+    def _count(self, acks: list[SegmentAck]) -> None:
         if not acks:
             return
-        received = sum(ack.received for ack in acks)
-        self._empty = 0 if received else self._empty + 1
-        if self._left is not None:
-            self._old = sum(ack.backlog for ack in acks)
-            self._left -= self._old
-        if not received:  # nothing came although something was counted: others are faster, or groups are blocked
-            self._pause()
+        self._counts_hold = any(ack.received for ack in acks)
+        if self._available_now is not None:
+            self._available_now.count(acks)
 
-    def look(self) -> dict[str, int]:
-        """By queue: how many messages are said to be waiting."""
-        for name, queue in self.queues.items():
-            attributes = queue.attributes(_VISIBLE, _IN_FLIGHT)
-            self._backlog[name] = int(attributes.get(_VISIBLE, 0))
-            self._in_flight[name] = int(attributes.get(_IN_FLIGHT, 0))
-        return dict(self._backlog)
+    def look(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What SQS counts, by queue: visible messages, and those in flight. Both are approximate."""
+        found = {name: queue.attributes(VISIBLE, IN_FLIGHT) for name, queue in self.queues.items()}
+        visible, in_flight = (
+            {name: int(attributes.get(kind, 0)) for name, attributes in found.items()} for kind in (VISIBLE, IN_FLIGHT)
+        )
+        self._visible = visible
+        return dict(visible), in_flight
 
-    @property
-    def _waits(self) -> bool:
-        """With AvailableNow and inFlight=wait: what others had in hand is part of the backlog."""
-        return self.options.in_flight == "wait" and self._before is not None
+    def _waiting(self) -> dict[str, int]:
+        """By queue: how many messages are waiting. While a query is idle, long polls tell, and SQS is not asked for
+        counts."""
+        if self._counts_hold and any((counts := self.look()[0]).values()):
+            self._idle_since = None
+            return counts
+        self._counts_hold = False
+        held = self._polled()
+        if not held:
+            return {}
+        self._idle_since = None
+        counts = self.look()[0]
+        return {name: max(count, len(held[name].messages) if name in held else 0) for name, count in counts.items()}
 
-    def _wait_for_others(self) -> dict[str, int]:
-        while not any((backlog := self.look()).values()) and any(self._in_flight.values()):
-            self._pause()
-        return backlog
+    def _polled(self) -> dict[str, Any]:
+        now, before = self._monotonic(), self._idle_since
+        # With a trigger that comes rarely, a message would be held too long: then a poll ends before this call does.
+        often = before is not None and now - before < self._poll.patience
+        seconds = self._poll.longest if often else 1
+        self._poll.begin(self.queues, seconds if self._poll_seconds is None else self._poll_seconds)
+        held = self._poll.wait(IDLE if often else None)
+        self._idle_since = self._monotonic()
+        return held
 
-    def _pause(self) -> None:
-        self._sleep(self._idle)
-        self._idle = min(IDLE[1], self._idle * 2)
+    def _seal_polled(self, planned: list[Assignment], files: BatchFiles) -> None:
+        """What polls have received is the first part of the queue's first task, unless the batch was begun before."""
+        first = {assignment.queue: assignment for assignment in reversed(planned)}
+        for name, assignment in first.items():
+            arrivals = self._poll.take(name)
+            if not arrivals:
+                continue
+            if SegmentId(assignment.batch, assignment.task, 0) in files.all:
+                self._poll.give_back(name, arrivals)
+                continue
+            task = SourceTask(
+                self.options,
+                assignment,
+                log=self.log,
+                queue=self.queues[name],
+                clock=self._clock,
+                monotonic=self._monotonic,
+            )
+            task.seal_first(arrivals)
 
     def _tasks(self, name: str, waiting: int) -> int:
         return max(1, min(self.options.receivers_of(name), -(-waiting // WORTH_A_TASK)))

@@ -25,12 +25,12 @@ from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semel.messages.keys import key_rule
 from semel.spark import crash_points
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError, Sealed, SegmentAck, SegmentId, SegmentLog
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
+from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger, PendingAck
@@ -38,6 +38,7 @@ from semel.spark.source.attempt_events import Tracer
 from semel.spark.source.claims import claims_for
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
+from semel.spark.source.queue_ids import queue_id
 from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
 from semel.sqs.client import Client, Queue
 from semel.sqs.errors import SqsError
@@ -66,9 +67,11 @@ class Assignment:
 @dataclass(slots=True)
 class _Sifted:
     """What became of received messages. `messages` are to be sealed. `redelivered` were sealed before, and `done` are
-    so by the ledger: both are to be deleted. `duplicates` were delivered more than once to this task."""
+    so by the ledger: both are to be deleted. `duplicates` were delivered more than once to this task. `backlog`: how
+    many of all were sent before an AvailableNow query began."""
 
     received: int
+    backlog: int | None = None
     messages: list[SourceMessage] = field(default_factory=list)
     redelivered: list[SourceMessage] = field(default_factory=list)
     done: list[SourceMessage] = field(default_factory=list)
@@ -168,8 +171,8 @@ class SourceTask:
         sealed = self.log.read(segment_id)
         if sealed is not None:
             return sealed
-        segments, acked = self.log.places(segment_id.batch)
-        if not any(s.task == segment_id.task and s.part >= segment_id.part for s in (*segments, *acked)):
+        files = self.log.files(segment_id.batch)
+        if not any(s.task == segment_id.task and s.part >= segment_id.part for s in files.all):
             return None
         sealed = self.log.read(segment_id)
         if sealed is None and self.log.committed().through < segment_id.batch:
@@ -198,7 +201,7 @@ class SourceTask:
 
     def _sift(self, arrivals: Sequence[Arrival]) -> _Sifted:
         """What is new among the arrivals, stays ours long enough, and is not another's by the ledger."""
-        sifted = _Sifted(sum(len(arrival.messages) for arrival in arrivals))
+        sifted = _Sifted(sum(len(arrival.messages) for arrival in arrivals), self._of_backlog(arrivals))
         fresh: dict[str, SourceMessage] = {}
         now, known, by_key = self._monotonic(), self._known_ids(arrivals), self._claims.by_key
         for arrival in arrivals:
@@ -228,16 +231,17 @@ class SourceTask:
         return self._unconfirmed.union(self._sealed_by_others()) if again else self._unconfirmed
 
     def _unconfirmed_deletes(self) -> Collection[str]:
-        return self.log.unconfirmed_deletes().get(self.queue.scope, {})
+        return self.log.unconfirmed_deletes().get(queue_id(self.queue), {})
 
     def _sealed_by_others(self) -> Iterator[str]:
         """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
         looked up after each receive, as they may have done so in this very run."""
-        segments, acked = self.log.places(self.assignment.batch)
-        for segment_id in segments:
+        files = self.log.files(self.assignment.batch)
+        for segment_id in files.sealed:
             if segment_id.task == self.assignment.task and segment_id.part >= self._part:  # see `_lose`
                 continue
-            ack = self.log.read_ack(segment_id) if segment_id in acked else None
+            attempt = files.acked.get(segment_id)
+            ack = None if attempt is None else self.log.read_ack(segment_id, attempt)
             if ack is not None and ack.deleted:
                 yield from ack.unconfirmed
             elif (sealed := self.log.read(segment_id)) is not None:
@@ -259,7 +263,7 @@ class SourceTask:
         hidden_until = self._clock() + (_hidden_until(sifted.messages) - now if sifted.messages else 0.0)
         crash_points.reached("before-seal")
         try:
-            sealed = self.log.seal(segment_id, table, Meta(self.queue.scope, self.attempt, last, hidden_until))
+            sealed = self.log.seal(segment_id, table, Meta(queue_id(self.queue), self.attempt, last, hidden_until))
         except BatchAlreadyCommitted:
             self._return_to_queue(sifted.messages)
             raise
@@ -305,7 +309,7 @@ class SourceTask:
 
     def _acknowledge_replayed(self, sealed: Sealed) -> Sealed:
         """A segment of another or an earlier attempt. Without an ack, its messages may still be in the queue."""
-        ack = self.log.read_ack(sealed.place)
+        ack = self.log.read_ack(sealed.segment_id, sealed.meta.attempt)
         if ack is not None:
             return sealed.without(ack.refused)
         self._tracer.received_before(sealed.table)
@@ -317,14 +321,14 @@ class SourceTask:
         refused = self._claims.record(sealed.table)
         rows = sealed.without(refused)
         ack = SegmentAck(
-            self.queue.scope,
+            queue_id(self.queue),
             rows=len(rows.table),
             bytes=sealed.table.nbytes,
             received=sifted.received,
             redelivered=len(sifted.redelivered),
             in_ledger=len(sifted.done) + len(refused),
             duplicates=sifted.duplicates,
-            backlog=self._of_backlog(rows.table),
+            backlog=len(rows.table) if sifted.backlog is None else sifted.backlog,
             refused=tuple(refused),
             attempt=sealed.meta.attempt,
         )
@@ -335,9 +339,9 @@ class SourceTask:
         duplicates = self._delete_duplicates([*again, *sifted.done])
         deletes = self._acknowledger.acknowledge(rows.table, hidden_until) if self.options.ack == "sealed" else None
         if self.queue.fifo and not sealed.meta.last:  # its groups go on only when they are deleted
-            self._write_ack(sealed.place, ack, deletes, duplicates)
+            self._write_ack(sealed.segment_id, ack, deletes, duplicates)
         else:
-            self._at_end.callback(self._write_ack, sealed.place, ack, deletes, duplicates)
+            self._at_end.callback(self._write_ack, sealed.segment_id, ack, deletes, duplicates)
         return rows
 
     def _delete_duplicates(self, messages: list[SourceMessage]) -> PendingAck:
@@ -357,12 +361,13 @@ class SourceTask:
             segment_id, replace(ack, deleted=deletes is not None, unconfirmed=unconfirmed, confirmed=confirmed)
         )
 
-    def _of_backlog(self, rows: pa.Table) -> int:
-        """How many were sent before an AvailableNow query began."""
-        if self.assignment.before is None:
-            return len(rows)
-        before = pa.scalar(self.assignment.before * 1_000, pa.int64()).cast(columns.TIME)
-        return len(rows) - (pc.sum(pc.greater(rows.column("sent_at"), before)).as_py() or 0)
+    def _of_backlog(self, arrivals: Sequence[Arrival]) -> int | None:
+        """Of all that was received, whatever becomes of it: what was sent before an AvailableNow query began."""
+        before = self.assignment.before
+        if before is None:
+            return None
+        messages = (message for arrival in arrivals for message in arrival.messages)
+        return sum(int(message.system.get("SentTimestamp", 0)) <= before for message in messages)
 
 
 def _hidden_until(messages: Sequence[SourceMessage]) -> float:

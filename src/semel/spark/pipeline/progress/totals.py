@@ -18,8 +18,8 @@ from typing import Final
 from semel.errors import SemelError
 from semel.spark.pipeline.errors import MAX_LINE, PipelineFailed
 from semel.spark.pipeline.progress.snapshot import LastBatch, Snapshot, State, Totals, added
-from semel.spark.segments import log as segment_log
-from semel.spark.segments.storage import Store
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.model import Totals as SourceTotals
 from semel.telemetry.logs import safe_text
 from semel.version import __version__
 
@@ -149,7 +149,7 @@ class Progress:
                 ),
             )
 
-    def received(self, source: segment_log.Totals, *, by_key: bool) -> None:
+    def received(self, source: SourceTotals, *, by_key: bool) -> None:
         """What the source has come to. Only right after a commit, when no row is on its way."""
         with self._lock:
             totals = self._now.totals
@@ -167,26 +167,15 @@ class Progress:
             )
 
 
-def source_totals(store: Store) -> segment_log.Totals:
-    """What all batches of a segment log came to: those that are committed, and those that are not yet.
-
-    `over` is read last: a batch that is dropped meanwhile is counted there, and its acks are left out here.
-    """
-    log = segment_log.SegmentLog(store)
-    places = [place for name in store.names() if (place := segment_id_of(name)) is not None]
-    acks = [(place, log.read_ack(place)) for place in places]
+def source_totals(log: SegmentLog) -> SourceTotals:
+    """What all batches of a segment log came to, with the one that is not committed yet: its acks are read one by one,
+    for the end of a run. `committed.json` is read last: it counts a batch that is dropped meanwhile."""
+    before = log.committed().through
+    files = log.files(before + 1)
+    acks = [log.read_ack(segment_id, attempt) for segment_id, attempt in files.acked.items()]
     committed = log.committed()
-    totals = committed.totals
-    for place, ack in acks:
-        if ack is not None and place.batch > committed.through:
-            totals.add(ack)
-    return totals
-
-
-def segment_id_of(name: str) -> segment_log.SegmentId | None:
-    """The place that a file of a segment log acks."""
-    if not name.endswith(".ack"):
-        return None
-    batch, _, rest = name.partition("/")
-    task, _, part = rest.removesuffix(".ack").partition("-")
-    return segment_log.SegmentId(int(batch[1:]), int(task[1:]), int(part[1:]))
+    if committed.through == before:
+        for ack in acks:
+            if ack is not None:
+                committed.totals.add(ack)
+    return committed.totals

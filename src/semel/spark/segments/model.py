@@ -1,0 +1,182 @@
+"""The values of the segment log: a segment's identity and acknowledgement, a batch's content, and the totals.
+
+The rule: a name is a value's identity. The name of an ack carries the attempt that sealed its segment, so that a list
+of names says what a batch is made of, and all writers of one ack write the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.spark.segments.codec import Meta
+
+_FILE: Final = re.compile(r"b(?P<batch>\d{10})/t(?P<task>\d{4,})-p(?P<part>\d{5,})\.(?:seg|(?P<attempt>[^/]*)\.ack)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentId:
+    """One part of what one task of a batch received."""
+
+    batch: int
+    task: int
+    part: int
+
+    @property
+    def name(self) -> str:
+        return f"{self._stem}.seg"
+
+    def ack_name(self, attempt: str) -> str:
+        return f"{self._stem}.{attempt}.ack"
+
+    @property
+    def _stem(self) -> str:
+        return f"{folder(self.batch)}/t{self.task:04d}-p{self.part:05d}"
+
+    @classmethod
+    def parse(cls, name: str) -> SegmentId:
+        """The segment that a file of the log belongs to."""
+        match = _FILE.fullmatch(name)
+        assert match is not None, name
+        return cls(int(match["batch"]), int(match["task"]), int(match["part"]))
+
+
+def folder(batch: int) -> str:
+    return f"b{batch:010d}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFiles:
+    """What one list of a batch's folder says. `acked`: the attempt that sealed each segment that has an ack."""
+
+    names: tuple[str, ...]
+    sealed: tuple[SegmentId, ...]
+    acked: Mapping[SegmentId, str]
+
+    @classmethod
+    def parse(cls, names: Iterable[str]) -> BatchFiles:
+        names, sealed, acked = tuple(names), [], {}
+        for name in names:
+            match = _FILE.fullmatch(name)
+            if match is None:
+                continue
+            segment_id = SegmentId(int(match["batch"]), int(match["task"]), int(match["part"]))
+            if match["attempt"] is None:
+                sealed.append(segment_id)
+            else:
+                acked[segment_id] = match["attempt"]
+        return cls(names, tuple(sealed), acked)
+
+    @property
+    def all(self) -> list[SegmentId]:
+        """Every segment there is, or was: an ack is proof of one."""
+        return sorted({*self.sealed, *self.acked})
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    segment_id: SegmentId
+    meta: Meta
+    table: pa.Table
+
+    def without(self, ids: Collection[str]) -> Sealed:
+        if not ids:
+            return self
+        kept = pc.invert(pc.is_in(self.table.column("message_id"), pa.array(list(ids), pa.string())))
+        return replace(self, table=self.table.filter(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAck:
+    """What became of a segment's messages in the queue.
+
+    `received`: deliveries; `rows`: of them, what was sealed. `redelivered`: recognised as sealed before; `in_ledger`:
+    done according to the ledger; `duplicates`: delivered twice to one task. `unconfirmed`: ids whose delete was not
+    confirmed, with the time they were sent; `confirmed`: ids of earlier segments that came back and are deleted now.
+    `refused`: sealed, but another has their keys in the ledger by now; they are neither given out nor deleted.
+    `deleted` is false while that is to be done. `backlog`: rows that were sent before an AvailableNow query began.
+    `attempt`: who sealed the segment.
+    """
+
+    queue: str
+    rows: int = 0
+    bytes: int = 0
+    received: int = 0
+    redelivered: int = 0
+    in_ledger: int = 0
+    duplicates: int = 0
+    backlog: int = 0
+    deleted: bool = True
+    unconfirmed: Mapping[str, int] = field(default_factory=dict)
+    confirmed: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    attempt: str = ""
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> SegmentAck:
+        return cls(**{**values, "confirmed": tuple(values["confirmed"]), "refused": tuple(values["refused"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a batch is made of: it names the batch to a sink, and no other batch of any log has the same name."""
+
+    log: str
+    batch: int
+    seals: str
+
+    def __str__(self) -> str:
+        return f"{self.log}/{self.batch}/{self.seals}"
+
+    @classmethod
+    def of(cls, log: str, batch: int, attempts: Mapping[SegmentId, str]) -> Content:
+        digest = blake2b(digest_size=7)  # 56 bits: some sinks can keep no more than a whole number
+        for segment_id, attempt in sorted(attempts.items()):
+            digest.update(f"{segment_id.task}/{segment_id.part}/{attempt}\n".encode())
+        return cls(log, batch, digest.hexdigest())
+
+    @classmethod
+    def parse(cls, text: str) -> Content | None:
+        log, _, rest = text.partition("/")
+        batch, _, seals = rest.partition("/")
+        return cls(log, int(batch), seals) if log and batch.isdecimal() else None
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the committed batches came to."""
+
+    batches: int = 0
+    received: int = 0
+    rows: int = 0
+    bytes: int = 0
+    redelivered: int = 0
+    in_ledger: int = 0
+    duplicates: int = 0
+    unconfirmed: int = 0
+    confirmed: int = 0
+
+    def add(self, ack: SegmentAck) -> None:
+        for name in ("received", "rows", "bytes", "redelivered", "in_ledger", "duplicates"):
+            setattr(self, name, getattr(self, name) + getattr(ack, name))
+        self.unconfirmed += len(ack.unconfirmed)
+        self.confirmed += len(ack.confirmed)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, int]) -> Totals:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Batches up to `through` are committed; `totals` is what they came to."""
+
+    through: int = 0
+    totals: Totals = field(default_factory=Totals)

@@ -1,0 +1,124 @@
+"""`ack=committed`: what the batch in progress has sealed is kept hidden until it is committed.
+
+The rule: a call that fails costs its own messages one round, not those of others. One thread makes the rounds, several
+make the calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.model import SegmentId
+from semel.spark.segments.storage import StorageError
+from semel.spark.source.options import ReadOptions
+from semel.sqs.client import Queue
+from semel.sqs.errors import SqsError
+
+_log: Final = logging.getLogger("semel.spark")
+PAGE: Final = 100  # receipts of one call
+
+
+class VisibilityHeartbeat:
+    """`queues` by id."""
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        queues: Mapping[str, Queue],
+        options: ReadOptions,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._options = options
+        self._clock = clock
+        self._batch: int | None = None
+        self._receipts: dict[SegmentId, tuple[str, list[str]]] = {}
+        self._until: dict[SegmentId, float] = {}
+        self._round = threading.Lock()
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, batch: int) -> None:
+        self._forget(batch)
+        self._until = {}
+        with self._wake:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="semel-heartbeat", daemon=True)
+                self._thread.start()
+
+    def committed(self, through: int) -> None:
+        """Batches up to this one are about to be deleted: nothing of them is kept hidden from now on."""
+        if self._batch is not None and self._batch <= through:
+            self._forget(None)
+
+    def hidden_until(self, segment_id: SegmentId) -> float:
+        """Seconds since 1970; 0 if no round has kept the segment hidden."""
+        return self._until.get(segment_id, 0.0)
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+
+    def _forget(self, batch: int | None) -> None:
+        self._batch = batch  # a round that is under way makes no further call
+        with self._round:
+            self._receipts = {}
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if self._wake.wait_for(lambda: self._stopped, self._options.visibility / 3):
+                    return
+            batch = self._batch
+            if batch is None:
+                continue
+            try:
+                self.extend(batch)
+            except Exception:  # noqa: BLE001  the next round may succeed; if none does, the messages come back and are recognised
+                _log.exception("the heartbeat of batch %d failed", batch)
+
+    def extend(self, batch: int) -> int:
+        """One round; returns how many messages stay hidden."""
+        with self._round:
+            self._read_receipts(batch)
+            pages = [
+                (segment_id, queue, receipts[start : start + PAGE])
+                for segment_id, (queue, receipts) in self._receipts.items()
+                for start in range(0, len(receipts), PAGE)
+            ]
+            until = self._clock() + self._options.visibility
+            with ThreadPoolExecutor(self._options.threads, thread_name_prefix="semel-heartbeat") as pool:
+                hidden = list(pool.map(lambda page: self._extend_page(batch, page[1], page[2]), pages))
+            failed = {page[0] for page, count in zip(pages, hidden, strict=True) if count < len(page[2])}
+            self._until |= dict.fromkeys(self._receipts.keys() - failed, until)
+            return sum(hidden)
+
+    def _read_receipts(self, batch: int) -> None:
+        """Which receipts there are by now. Those known before stay hidden also if the log does not answer."""
+        try:
+            for segment_id in self._log.files(batch).sealed:
+                if segment_id not in self._receipts and (segment := self._log.read(segment_id)) is not None:
+                    self._receipts[segment_id] = (segment.meta.queue, segment.table.column("receipt").to_pylist())
+        except StorageError as error:
+            _log.warning("the heartbeat of batch %d does not know what was sealed last: %s", batch, error)
+
+    def _extend_page(self, batch: int, queue: str, receipts: list[str]) -> int:
+        if self._batch != batch:
+            return 0
+        try:
+            outcomes = self._queues[queue].change_visibility(
+                [(receipt, self._options.visibility) for receipt in receipts]
+            )
+        except SqsError as error:
+            _log.warning("queue %s: %d messages could not be kept hidden: %s", queue, len(receipts), error)
+            return 0
+        return sum(outcome is None for outcome in outcomes)

@@ -1,0 +1,132 @@
+"""Long polls of the planner while a query is idle, one per queue: a new message is seen at once, for few requests.
+
+The rule: what a poll has received is taken for the next batch, or goes back to its queue while it is still ours. A poll
+is made only when the planner asks for one; with what it holds it makes no other. If this process dies, SQS shows the
+messages again when their visibility ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from semel.spark.source.options import ReadOptions
+from semel.spark.source.receiver import Arrival
+from semel.sqs import limits
+from semel.sqs.client import Queue
+from semel.sqs.client.cancel import Cancel
+from semel.sqs.errors import Cancelled, SqsError
+
+_log: Final = logging.getLogger("semel.spark")
+
+
+class IdlePoll:
+    """`queues` by the names of the option 'queue'."""
+
+    def __init__(
+        self,
+        queues: Mapping[str, Queue],
+        options: ReadOptions,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queues = queues
+        self._options = options
+        self._clock, self._monotonic = clock, monotonic
+        self._changed = threading.Condition()
+        self._cancel = Cancel()
+        self._polling: set[str] = set()
+        self._held: dict[str, Arrival] = {}
+        self._error: BaseException | None = None
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a message may be held: the rest of its visibility is the batch's."""
+        return self._options.visibility / 4
+
+    @property
+    def longest(self) -> int:
+        """Seconds of a poll. A message is taken to be hidden from the poll's begin on, so this is part of the time for
+        which it is ours."""
+        return max(1, min(limits.MAX_WAIT, self._options.visibility // 4))
+
+    def begin(self, names: Iterable[str], wait: int) -> None:
+        """Poll each of these queues for which no poll runs and nothing is held."""
+        with self._changed:
+            for name in names:
+                if name not in self._polling and name not in self._held and not self._cancel.is_set():
+                    self._polling.add(name)
+                    thread = threading.Thread(target=self._poll, args=(name, wait), name="semel-idle-poll", daemon=True)
+                    thread.start()
+
+    def wait(self, seconds: float | None = None) -> dict[str, Arrival]:
+        """What is held, by queue, as soon as there is something; nothing after so many seconds, or when all polls have
+        ended. Raises the error of a poll if nothing is held."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._held or self._error or not self._polling or self.stopped, seconds)
+            error, self._error = self._error, None
+            if error is not None and not self._held:
+                raise error
+            return dict(self._held)
+
+    def take(self, name: str) -> list[Arrival]:
+        """What is held of a queue is the caller's from now on."""
+        with self._changed:
+            arrival = self._held.pop(name, None)
+            self._changed.notify_all()
+            return [] if arrival is None else [arrival]
+
+    @property
+    def stopped(self) -> bool:
+        return self._cancel.is_set()
+
+    def stop(self) -> None:
+        """End all polls; what they hold goes back."""
+        self._cancel.set()
+        with self._changed:
+            held, self._held = self._held, {}
+            self._changed.notify_all()
+        for name, arrival in held.items():
+            self.give_back(name, [arrival])
+
+    def give_back(self, name: str, arrivals: list[Arrival]) -> None:
+        now = self._monotonic()
+        receipts = [m.receipt for arrival in arrivals if arrival.hidden_until > now for m in arrival.messages]
+        if not receipts:
+            return
+        try:
+            self._queues[name].change_visibility([(receipt, 0) for receipt in receipts])
+        except SqsError as error:  # they come back by themselves, only later
+            _log.warning("queue %s: %d messages could not be given back: %s", name, len(receipts), error)
+
+    def _poll(self, name: str, wait: int) -> None:
+        arrival: Arrival | None = None
+        error: BaseException | None = None
+        try:
+            arrival = self._receive(name, wait)
+        except Cancelled:
+            pass
+        except BaseException as failure:  # noqa: BLE001  raised where somebody waits for the poll
+            error = failure
+        with self._changed:
+            self._polling.discard(name)
+            self._error = self._error or error
+            ours = arrival is not None and not self._cancel.is_set()
+            if arrival is not None and ours:
+                self._held[name] = arrival
+            self._changed.notify_all()
+            if ours:  # nobody may want it: Spark is busy with a batch, or waits for its next trigger
+                self._changed.wait_for(lambda: self._held.get(name) is not arrival, self.patience)
+                ours = self._held.get(name) is not arrival
+                if not ours:
+                    del self._held[name]
+        if arrival is not None and not ours:
+            self.give_back(name, [arrival])
+
+    def _receive(self, name: str, wait: int) -> Arrival | None:
+        began, visibility = self._monotonic(), self._options.visibility
+        messages = self._queues[name].receive(limits.MAX_RECEIVE, wait, visibility=visibility, cancel=self._cancel)
+        return Arrival(self._clock(), began + visibility, messages) if messages else None
