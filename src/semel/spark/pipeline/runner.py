@@ -135,7 +135,7 @@ class _Run:
         self.events = None if folder is None else Events(folder)
         if self.events is not None:
             self.metrics.attempts_dropped = self.events.dropped
-        self.backlog = queues.Backlog(pipeline.source, self.board.waiting)
+        self.backlog = queues.Backlog(pipeline.source, self.board.set_backlog)
         self.display = display_for(wanted.show)
 
     def run(self) -> Report:
@@ -221,17 +221,17 @@ class _Run:
         if address is not None:
             server = serve(address, lambda: health(self.board.snapshot(), silence()), self.metrics)
             stack.callback(server.close)
-            self.board.told(health=server.url)
+            self.board.set_health_url(server.url)
 
     # What the query tells on its way.
 
     def _running(self, query: str) -> None:
-        self.board.told(query=query)
-        self.board.moved(State.RUNNING)
+        self.board.set_query_id(query)
+        self.board.set_state(State.RUNNING)
         self.status.write()
 
     def _stopping(self) -> None:
-        self.board.moved(State.STOPPING)
+        self.board.set_state(State.STOPPING)
         self.status.write()
 
     def _tick(self) -> None:
@@ -270,7 +270,7 @@ class _Run:
         size = sum(one.bytes for one in written)
         self.board.committed(number, began, rows=rows, size=size, rejects=rejects)
         try:
-            self.board.received(source_totals(self.log.store), by_key=self.pipeline.source.dedup is Dedup.KEY)
+            self.board.set_source_totals(source_totals(self.log.store), by_key=self.pipeline.source.dedup is Dedup.KEY)
         except (SemelError, OSError) as error:  # figures are missing then; the batch is in
             log.warning("what was received cannot be counted: %s", error)
         self.status.write()
@@ -279,14 +279,14 @@ class _Run:
         if end.error is None:
             self.backlog.look()
         if end.error is not None:
-            self.board.moved(State.FAILED, end.error)
+            self.board.set_state(State.FAILED, end.error)
         elif end.unfinished:
             note = SemelError(
                 "a batch was left unfinished; the next start runs it again, and nothing is lost or doubled"
             )
-            self.board.moved(State.STOPPED, note)
+            self.board.set_state(State.STOPPED, note)
         else:
-            self.board.moved(State.STOPPED if end.stopped or not self.wanted.available_now else State.DONE)
+            self.board.set_state(State.STOPPED if end.stopped or not self.wanted.available_now else State.DONE)
         self.status.write()
         snapshot = self.board.snapshot()
         self.display.close(snapshot)
