@@ -211,7 +211,16 @@ def test_the_cursor_is_shown_again_whatever_happened() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
-    assert out.getvalue().count("\n") == len(as_lines(RUNNING, 80)) * 2 - 1  # drawn twice, and the cursor is below
+    assert out.getvalue().endswith("\n\x1b[?25h")  # below the picture
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_echo_of_ctrl_c_breaks_no_line_of_the_picture(width: int) -> None:
+    display, out = live(width)
+    display.draw(RUNNING)
+    assert out.getvalue().endswith("\n")
+    display.close(RUNNING)
+    assert not out.getvalue().endswith("\n\n\x1b[?25h")  # and no empty line is left at the end
 
 
 def test_logging_goes_above_the_display_while_it_lasts_and_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,11 +79,10 @@ def outage(error: BaseException) -> Unavailable | None:
 
 def _semel_error(text: str) -> tuple[type[SemelError], str]:
     """The last Semel error that a text of Spark's names, and its words; SemelError and "" if there is none."""
-    name = None
-    for name in _SEMEL.finditer(text):
-        pass
-    if name is None:
+    names = list(_SEMEL.finditer(text))
+    if not names:
         return SemelError, ""
+    name = names[-1]
     words = safe_text(_until_end(text[name.end() :]), MAX_LINE)
     try:
         kind = getattr(import_module(name[1]), name[2], None)

@@ -149,14 +149,20 @@ class Live:
         self._closed = False
 
     def draw(self, snapshot: Snapshot) -> None:
+        from rich.console import Group
+
+        # The empty line is where the cursor stays: there, the terminal's echo of ^C cannot break a line of the picture.
+        self._show(Group(picture(snapshot, self._console.width), ""))
+
+    def close(self, snapshot: Snapshot) -> None:
+        self._show(picture(snapshot, self._console.width))
+        self.stop()
+
+    def _show(self, renderable: RenderableType) -> None:
         with self._lock:
             if not self._closed:
                 self._live.start()
-                self._live.update(picture(snapshot, self._console.width), refresh=True)
-
-    def close(self, snapshot: Snapshot) -> None:
-        self.draw(snapshot)
-        self.stop()
+                self._live.update(renderable, refresh=True)
 
     def stop(self) -> None:
         """What was drawn last stays; the cursor is below it."""
