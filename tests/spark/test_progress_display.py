@@ -78,7 +78,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, state: State) -> None:
     for snapshot in (RUNNING, long_texts, wide):
         lines = as_lines(snapshot, width)
         assert all(cell_len(line) <= width for line in lines)
-        assert len(lines) <= 7 + NOTE_LINES
+        assert len(lines) <= 7 + 2 * NOTE_LINES
 
 
 def test_the_sparkline_fills_the_width_and_no_more() -> None:

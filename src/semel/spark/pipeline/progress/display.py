@@ -34,7 +34,7 @@ IDLE_EVERY: Final = 60.0  # seconds between two lines if nothing has changed
 LABEL: Final = 13  # columns, of which two are the margin
 FIGURE: Final = 16
 NARROW: Final = 60  # below this, the column of figures is as narrow as they are
-NOTE_LINES: Final = 6
+NOTE_LINES: Final = 6  # about
 _ASCII: Final = str.maketrans(dict(zip(f"{figures.BARS}·→–…", "_.-:=+*#|>-~", strict=True)))
 
 
@@ -92,6 +92,7 @@ def in_ascii(text: str) -> str:
 
 def picture(snapshot: Snapshot, width: int, *, heading: bool = True) -> RenderableType:
     from rich.console import Group
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -109,21 +110,10 @@ def picture(snapshot: Snapshot, width: int, *, heading: bool = True) -> Renderab
     parts.append(table)
     if note := figures.note(snapshot):
         style = {State.FAILED: "red", State.WAITING: "yellow"}.get(snapshot.state, "")
-        parts.append(_wrapped(Text(note, style=style), width - 2))
+        most = NOTE_LINES * (width - 2)
+        text = note if len(note) <= most else f"{note[: most - 2]} …"
+        parts.append(Padding(Text(text, style=style), (0, 0, 0, 2)))
     return Group(*parts)
-
-
-def _wrapped(text: Any, width: int) -> RenderableType:
-    """At most NOTE_LINES lines, indented by two."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
-
-    lines = text.wrap(Console(width=width), width)
-    if len(lines) > NOTE_LINES:
-        lines[NOTE_LINES - 1].append(" …")
-        lines[NOTE_LINES - 1].truncate(width, overflow="ellipsis")
-    return Padding(Text("\n").join(lines[:NOTE_LINES]), (0, 0, 0, 2))
 
 
 def as_lines(snapshot: Snapshot, width: int, *, heading: bool = True) -> list[str]:
