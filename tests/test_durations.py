@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from semel.durations import Duration, seconds
+from semel.durations import Duration, seconds, text
 from semel.errors import SemelError
 
 
@@ -28,3 +28,20 @@ def test_durations_are_read_as_people_write_them(text: Duration, expected: float
 def test_what_is_no_duration_is_refused_by_name(text: Duration) -> None:
     with pytest.raises(SemelError, match="duration"):
         seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (-3, "0 s"), (0, "0 s"), (0.0421, "42 ms"), (0.9996, "1 s"), (3, "3 s"), (3.21, "3.2 s"), (62, "62 s"),
+        (119.97, "2 min"), (134, "2 min 14 s"), (300, "5 min"), (3_599.9, "1 h"), (5_400, "1 h 30 min"),
+        (86_399, "1 d"), (187_200, "2 d 4 h"), (40_000_000, "462 d 23 h"),
+    ],
+)  # fmt: skip
+def test_durations_are_shown_as_people_say_them(value: float, shown: str) -> None:
+    assert text(value) == shown
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 41.3, 134, 5_400, 187_200])
+def test_a_duration_that_is_shown_can_be_given_back(value: float) -> None:
+    assert seconds(text(value).replace("min", "m")) == pytest.approx(value)

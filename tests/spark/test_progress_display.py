@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import io
 import logging
-import os
+import re
+import sys
 import threading
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from rich.cells import cell_len
 
 from semel.spark.pipeline.progress.display import (
+    NOTE_LINES,
     JsonLines,
     Lines,
     Live,
     Nothing,
+    as_lines,
     display_for,
+    in_ascii,
     logging_above,
     repeatedly,
 )
-from semel.spark.pipeline.progress.figures import clean, duration, number, render, seconds, sparkline, summary
+from semel.spark.pipeline.progress.figures import clean, number, sparkline, summary
 from semel.spark.pipeline.progress.snapshot import LastBatch, Snapshot, State, Totals
 
 RUNNING = Snapshot(
@@ -45,14 +50,14 @@ RUNNING = Snapshot(
 
 
 def test_a_running_pipeline_at_80_columns() -> None:
-    assert render(RUNNING, 80) == [
-        "orders · running · 2m 14s                           → Parquet table /data/orders",
+    assert as_lines(RUNNING, 80) == [
+        "orders · running · 2 min 14 s                       → Parquet table /data/orders",
         "  rate       12,346 rows/s   " + sparkline(RUNNING.rates, 51),
-        "  waiting    134,567         about 10s at this rate",
+        "  waiting    134,567         about 10 s at this rate",
         "  rows       1,234,567       1,301,222 received; 234,567 rows in this run",
         "  duplicates 61,234          60,012 redelivered · 1,222 same key",
         "  rejected   12              8 not JSON · 4 amount is positive",
-        "  batch      #42             50,000 rows in 3.2 s, 1s ago",
+        "  batch      #42             50,000 rows in 3.2 s, 1 s ago",
     ]
 
 
@@ -60,7 +65,7 @@ def test_a_running_pipeline_at_80_columns() -> None:
 @pytest.mark.parametrize("state", State)
 def test_no_line_is_wider_than_the_terminal(width: int, state: State) -> None:
     long = "x" * 300
-    odd = replace(
+    long_texts = replace(
         RUNNING,
         state=state,
         pipeline=long,
@@ -69,52 +74,60 @@ def test_no_line_is_wider_than_the_terminal(width: int, state: State) -> None:
         totals=replace(RUNNING.totals, rejects={long: 1}),
         backlog={long: 1, "b": 2},
     )
-    for snapshot in (RUNNING, odd):
-        assert all(len(line) <= width for line in render(snapshot, width))
+    wide = replace(long_texts, pipeline="注文" * 30, sink="表" * 80, error="失敗 " * 90, waiting_for="注" * 90)
+    for snapshot in (RUNNING, long_texts, wide):
+        lines = as_lines(snapshot, width)
+        assert all(cell_len(line) <= width for line in lines)
+        assert len(lines) <= 7 + 2 * NOTE_LINES
 
 
 def test_the_sparkline_fills_the_width_and_no_more() -> None:
-    assert len(render(RUNNING, 80)[1]) == 80
-    assert len(render(RUNNING, 120)[1]) == 120
+    assert len(as_lines(RUNNING, 80)[1]) == 80
+    assert len(as_lines(RUNNING, 120)[1]) == 120
 
 
 def test_a_pipeline_that_has_not_done_anything_yet_has_something_to_show() -> None:
     new = Snapshot("orders", "", "table", State.STARTING, 1, "h", "1", started=5.0, updated=5.0)
-    lines = render(new, 80)
+    lines = as_lines(new, 80)
     assert "starting" in lines[0]
-    assert any("not looked yet" in line for line in lines)
+    assert any("not counted yet" in line for line in lines)
     assert any("none yet" in line for line in lines)
 
 
 def test_an_error_is_wrapped_and_told_as_one() -> None:
     failed = replace(RUNNING, state=State.FAILED, error="table orders: the disk is full. " * 5)
-    lines = render(failed, 80)
+    lines = as_lines(failed, 80)
     assert [line for line in lines if line.startswith("  error: table orders")]
     assert "at this rate" not in "\n".join(lines)
 
 
 def test_what_a_stranger_wrote_cannot_move_the_cursor() -> None:
     evil = replace(RUNNING, totals=replace(RUNNING.totals, rejects={"\x1b[2J\nboo": 1}), error="a\x1b[31mb\rc")
-    text = "".join(render(evil, 120)) + summary(evil)
+    text = "".join(as_lines(evil, 120)) + summary(evil)
     assert not {"\x1b", "\n", "\r"} & set(text)
     assert clean("a\x1bb\nc") == "a b c"
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
-    assert all(line.isascii() for line in render(RUNNING, 80, ascii_only=True))
+    raw = io.BytesIO()
+    display = display_for("live", io.TextIOWrapper(raw, encoding="ascii"))
+    display.draw(replace(RUNNING, sink="x" * 300))
+    display.close(RUNNING)
+    assert b"orders | running" in raw.getvalue()
+    assert in_ascii("▁█ · → – …") == "_# | > - ~"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0s"), (14.9, "14s"), (134, "2m 14s"), (11_100, "3h 05m"), (187_200, "2d 04h"), (-3, "0s")],
-)
-def test_durations_read_as_people_say_them(value: float, text: str) -> None:
-    assert duration(value) == text
-
-
-def test_numbers_and_seconds_read_as_people_say_them() -> None:
+def test_numbers_read_as_people_say_them() -> None:
     assert [number(value) for value in (0, 3, 3.14, 12.7, 1_234_567)] == ["0", "3", "3.1", "13", "1,234,567"]
-    assert [seconds(value) for value in (0.0421, 3.21, 134)] == ["42 ms", "3.2 s", "2m 14s"]
+
+
+def test_a_pipeline_that_waits_says_for_what_and_when_it_tries_again() -> None:
+    waiting = replace(
+        RUNNING, state=State.WAITING, waiting_for="PostgreSQL does not answer", retry_at=RUNNING.updated + 7.3
+    )
+    assert "  waiting: PostgreSQL does not answer; next try in 8 s" in as_lines(waiting, 80)
+    assert summary(waiting).endswith("; PostgreSQL does not answer; next try in 8 s")
+    assert "at this rate" not in "\n".join(as_lines(waiting, 80))
 
 
 def test_a_sparkline_shows_the_newest_values_against_the_highest_of_them() -> None:
@@ -127,41 +140,45 @@ def test_a_sparkline_shows_the_newest_values_against_the_highest_of_them() -> No
 # Live.
 
 
-def live(**size: int) -> tuple[Live, io.StringIO]:
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def live(width: int = 80, height: int = 24) -> tuple[Live, io.StringIO]:
     out = io.StringIO()
-    shape = os.terminal_size((size.get("columns", 81), size.get("lines", 24)))
-    return Live(out, size=lambda: shape), out
+    return Live(out, width=width, height=height), out
 
 
 def screen(written: str) -> list[str]:
-    """What a terminal shows after that: cursor-up and clear-down are all that is used."""
-    rows: list[str] = []
-    row = 0
-    for part in written.replace("\x1b[1m", "").replace("\x1b[31m", "").replace("\x1b[0m", "").split("\x1b["):
-        if part[:1].isdigit() and "F" in part:
-            up, _, part = part.partition("F")
-            row -= int(up)
-        elif part.startswith("J"):
-            part = part[1:]
-            del rows[row:]
-        for line in part.split("\n")[:-1]:
-            rows[row : row + 1] = [line]
+    """What a terminal shows after that. Other sequences than those that the display uses are shown as they are."""
+    rows, row = [""], 0
+    for part in re.split(r"(\r|\n|\x1b\[\d*A|\x1b\[2K|\x1b\[[\d;]*m|\x1b\[\?25[lh])", written):
+        if part == "\n":
             row += 1
-    return rows
+            rows += [""] * (row + 1 - len(rows))
+        elif part.endswith("A") and part.startswith("\x1b["):
+            row -= int(part[2:-1])
+        elif part == "\x1b[2K":
+            rows[row] = ""
+        elif part and part[0] not in "\r\x1b":
+            rows[row] += part
+    return [line.rstrip() for line in rows if line]
 
 
 def test_the_live_display_redraws_its_lines_in_place() -> None:
     display, out = live()
     display.draw(RUNNING)
     display.draw(replace(RUNNING, state=State.STOPPING))
-    assert screen(out.getvalue()) == render(replace(RUNNING, state=State.STOPPING), 80)
+    assert screen(out.getvalue()) == as_lines(replace(RUNNING, state=State.STOPPING), 80)
 
 
 def test_a_shorter_picture_leaves_nothing_of_a_longer_one() -> None:
     display, out = live()
     display.draw(replace(RUNNING, state=State.FAILED, error="words " * 40))
     display.draw(RUNNING)
-    assert screen(out.getvalue()) == render(RUNNING, 80)
+    assert screen(out.getvalue()) == as_lines(RUNNING, 80)
 
 
 def test_log_lines_appear_above_the_live_display() -> None:
@@ -169,7 +186,41 @@ def test_log_lines_appear_above_the_live_display() -> None:
     display.draw(RUNNING)
     display.print_above("a warning")
     display.draw(RUNNING)
-    assert screen(out.getvalue()) == ["a warning", *render(RUNNING, 80)]
+    assert screen(out.getvalue()) == ["a warning", *as_lines(RUNNING, 80)]
+
+
+def test_colours_are_left_out_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = replace(RUNNING, state=State.FAILED, error="the disk is full")
+    display, out = live()
+    display.draw(failed)
+    assert "\x1b[31m" in out.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    display, out = live()
+    display.draw(failed)
+    assert "\x1b[31m" not in out.getvalue()
+
+
+def test_the_cursor_is_shown_again_whatever_happened() -> None:
+    display, out = live()
+
+    def interrupted() -> None:
+        with logging_above(display):
+            display.draw(RUNNING)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
+    assert out.getvalue().endswith("\n\x1b[?25h")  # below the picture
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_echo_of_ctrl_c_breaks_no_line_of_the_picture(width: int) -> None:
+    display, out = live(width)
+    display.draw(RUNNING)
+    assert out.getvalue().endswith("\n")
+    display.close(RUNNING)
+    assert not out.getvalue().endswith("\n\n\x1b[?25h")  # and no empty line is left at the end
 
 
 def test_logging_goes_above_the_display_while_it_lasts_and_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +232,7 @@ def test_logging_goes_above_the_display_while_it_lasts_and_back_afterwards(monke
     try:
         with logging_above(display):
             display.draw(RUNNING)
-            logging.getLogger("semel.spark").warning("look here")
+            logging.getLogger("semel.spark").warning("look \x1b[2Jhere")
         logging.getLogger("semel.spark").warning("afterwards")
     finally:
         logging.getLogger().removeHandler(handler)
@@ -189,17 +240,32 @@ def test_logging_goes_above_the_display_while_it_lasts_and_back_afterwards(monke
     assert terminal.getvalue() == "afterwards\n"
 
 
+def test_what_is_written_to_standard_error_goes_above_the_display_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own last resort for log lines, for one."""
+    display, out = live()
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with logging_above(display):
+        display.draw(RUNNING)
+        print("a queue", "was created", file=sys.stderr)
+    assert screen(out.getvalue()) == ["a queue was created", *as_lines(RUNNING, 80)]
+    assert terminal.getvalue() == ""
+    assert sys.stderr is terminal
+
+
 def test_a_display_fits_a_terminal_that_is_lower_than_it() -> None:
-    display, out = live(lines=4)
+    display, out = live(height=4)
     display.draw(RUNNING)
     display.draw(RUNNING)
-    assert len(screen(out.getvalue())) == 3
+    assert len(screen(out.getvalue())) == 4
 
 
 def test_what_was_drawn_last_stays() -> None:
     display, out = live()
     display.draw(RUNNING)
     display.close(replace(RUNNING, state=State.DONE))
+    display.draw(RUNNING)
     display.print_above("afterwards")
     assert screen(out.getvalue())[0].startswith("orders · done")
     assert screen(out.getvalue())[-1] == "afterwards"
@@ -254,6 +320,7 @@ def test_json_lines_are_for_machines() -> None:
     assert found["state"] == "running"
     assert found["lag"] == 134_567
     assert found["totals"]["rejects"] == {"not JSON": 8, "amount is positive": 4}
+    assert (found["waiting_for"], found["retry_at"]) == ("", 0)
     assert "trace" not in found
 
 
@@ -285,6 +352,16 @@ def test_pictures_are_drawn_again_and_again_also_after_one_that_failed() -> None
     while drawn.acquire(blocking=False):
         pass
     assert not drawn.acquire(timeout=0.01)
+
+
+def test_a_dumb_terminal_gets_the_end_only_even_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    display, out = live()
+    display.draw(RUNNING)
+    assert out.getvalue() == ""
+    display.close(RUNNING)
+    assert "\x1b" not in out.getvalue()
+    assert screen(out.getvalue()) == as_lines(RUNNING, 80)
 
 
 def test_auto_is_live_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

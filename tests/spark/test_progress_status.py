@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
@@ -37,7 +38,7 @@ class Clock:
         return self.now
 
 
-def board(clock: Clock | None = None, former: Snapshot | None = None, id_: str = ID) -> Progress:
+def progress(clock: Clock | None = None, former: Snapshot | None = None, id_: str = ID) -> Progress:
     return Progress("orders", id_, "Parquet table /data/orders", former, clock or Clock())
 
 
@@ -45,20 +46,20 @@ def board(clock: Clock | None = None, former: Snapshot | None = None, id_: str =
 
 
 def test_a_batch_is_counted_once_however_often_it_is_run() -> None:
-    one = board()
+    run = progress()
     for _ in range(2):
-        one.committed(7, 999.0, rows=10, size=100, rejects={"not JSON": 1})
-    found = one.snapshot()
+        run.committed(7, 999.0, rows=10, size=100, rejects={"not JSON": 1})
+    found = run.snapshot()
     assert (found.totals.rows, found.totals.bytes, found.totals.batches) == (10, 100, 1)
     assert found.totals.rejects == {"not JSON": 1}
     assert found.counted == 7
 
 
 def test_a_batch_that_was_counted_before_a_crash_is_not_counted_after_it() -> None:
-    one = board()
-    one.committed(7, 999.0, rows=10, size=100, rejects={})
-    former = Snapshot.decode(one.snapshot().encode())
-    again = board(former=former)
+    run = progress()
+    run.committed(7, 999.0, rows=10, size=100, rejects={})
+    former = Snapshot.decode(run.snapshot().encode())
+    again = progress(former=former)
     again.committed(7, 999.0, rows=10, size=100, rejects={})
     assert again.snapshot().totals.rows == 10
     assert again.snapshot().run.rows == 0
@@ -68,25 +69,25 @@ def test_a_batch_that_was_counted_before_a_crash_is_not_counted_after_it() -> No
 
 
 def test_a_batch_that_was_committed_and_not_counted_before_a_crash_is_counted_by_the_run_that_replays_it() -> None:
-    again = board(former=replace(board().snapshot(), counted=6, totals=Totals(rows=60)))
+    again = progress(former=replace(progress().snapshot(), counted=6, totals=Totals(rows=60)))
     again.committed(7, 999.0, rows=10, size=100, rejects={})
     assert again.snapshot().totals.rows == 70
 
 
 def test_the_figures_of_another_pipeline_are_not_gone_on_with() -> None:
-    former = replace(board().snapshot(), counted=6, totals=Totals(rows=60))
-    assert board(former=former, id_="b" * 32).snapshot().totals.rows == 0
+    former = replace(progress().snapshot(), counted=6, totals=Totals(rows=60))
+    assert progress(former=former, id_="b" * 32).snapshot().totals.rows == 0
 
 
 def test_what_the_source_counts_is_a_total_and_not_added() -> None:
-    one = board()
-    one.committed(0, 999.0, rows=80, size=0, rejects={"not JSON": 5})
+    run = progress()
+    run.committed(0, 999.0, rows=80, size=0, rejects={"not JSON": 5})
     for _ in range(2):
-        one.received(
+        run.set_source_totals(
             model.Totals(received=120, rows=100, redelivered=8, duplicates=2, in_ledger=10, unconfirmed=3),
             by_key=True,
         )
-    found = one.snapshot().totals
+    found = run.snapshot().totals
     assert (found.received, found.redelivered, found.in_ledger, found.unconfirmed) == (120, 10, 10, 3)
     assert found.same_key == 15  # 100 rows came out of the source, 85 went through
     assert found.duplicates == 35
@@ -103,15 +104,15 @@ def test_reasons_are_bounded() -> None:
 def test_rates_spread_a_batch_over_the_time_it_took() -> None:
     rates = Rates(started=100.0)
     rates.add(100, 110.0, 120.0)
-    assert rates.last(121.0, 12) == (0.0, *[10.0] * 10, 0.0)
-    assert rates.of_minute(120.0) == pytest.approx(5.0)  # twenty seconds since the start
-    assert rates.of_minute(300.0) == 0
+    assert rates.by_second(121.0, 12) == (0.0, *[10.0] * 10, 0.0)
+    assert rates.last_minute(120.0) == pytest.approx(5.0)  # twenty seconds since the start
+    assert rates.last_minute(300.0) == 0
 
 
 def test_a_batch_that_took_no_time_at_all_has_a_rate() -> None:
     rates = Rates(started=100.0)
     rates.add(100, 110.0, 110.0)
-    assert sum(rates.last(111.0, 5)) == pytest.approx(100)
+    assert sum(rates.by_second(111.0, 5)) == pytest.approx(100)
 
 
 def test_source_totals_are_of_batches_that_are_over_and_of_those_that_are_not(tmp_path: Path) -> None:
@@ -139,19 +140,19 @@ def test_source_totals_of_a_log_that_is_not_there_are_nothing(tmp_path: Path) ->
 
 
 def test_a_snapshot_comes_back_from_the_file_as_it_was(tmp_path: Path) -> None:
-    one = board()
-    one.committed(7, 999.0, rows=10, size=100, rejects={"not JSON": 1})
-    one.waiting({"orders": 5})
-    one.moved(State.FAILED, PipelineFailed("the disk is full", "a long story"))
+    run = progress()
+    run.committed(7, 999.0, rows=10, size=100, rejects={"not JSON": 1})
+    run.set_backlog({"orders": 5})
+    run.set_state(State.FAILED, PipelineFailed("the disk is full", "a long story"))
     store = LocalStore(str(tmp_path))
-    status.StatusFile(store, one).write()
-    assert status.read(store) == one.snapshot()
+    status.StatusFile(store, run).write()
+    assert status.read(store) == run.snapshot()
     assert status.read(LocalStore(str(tmp_path / "other"))) is None
 
 
 def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    found = orjson.loads(board().snapshot().encode())
+    found = orjson.loads(progress().snapshot().encode())
     store.put(status.STATUS, orjson.dumps({**found, "mood": "good", "totals": {"rows": 5, "smiles": 7}}))
     read = status.read(store)
     assert read is not None
@@ -169,7 +170,7 @@ def test_a_status_that_cannot_be_written_is_no_reason_not_to_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    status.StatusFile(LocalStore(str(tmp_path / "file")), board()).write()
+    status.StatusFile(LocalStore(str(tmp_path / "file")), progress()).write()
     assert "cannot be written" in caplog.text
 
 
@@ -183,9 +184,9 @@ def shown(folder: Path, *, json: bool = False) -> tuple[int, str]:
 
 
 def left(folder: Path, state: State, *, pid: int | None = None, error: SemelError | None = None) -> None:
-    one = Progress("orders", ID, "Parquet table /data/orders", None)
-    one.moved(state, error)
-    found = one.snapshot()
+    run = Progress("orders", ID, "Parquet table /data/orders", None)
+    run.set_state(state, error)
+    found = run.snapshot()
     LocalStore(str(folder)).put(status.STATUS, replace(found, pid=pid or found.pid).encode())
 
 
@@ -217,7 +218,7 @@ def test_status_of_one_that_ended_well(tmp_path: Path, state: State) -> None:
     left(tmp_path, state, pid=ended_process())
     code, text = shown(tmp_path)
     assert code == 0
-    assert text.startswith(f"orders: {state} 0s ago")
+    assert text.startswith(f"orders: {state} 0 s ago")
 
 
 def test_status_of_one_that_failed_says_why_and_shows_no_stack_trace(tmp_path: Path) -> None:
@@ -239,11 +240,47 @@ def test_status_of_one_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_driver_on_another_machine_is_believed_for_a_minute() -> None:
-    found = replace(board().snapshot(), state=State.RUNNING, host="elsewhere")
+    found = replace(progress().snapshot(), state=State.RUNNING, host="elsewhere")
     assert status.verdict(found, found.updated + 30, host="here", alive=False).code == 0
     late = status.verdict(found, found.updated + 300, host="here", alive=False)
     assert late.code == 1
-    assert "has not been heard of for 5m 00s" in late.text
+    assert "has written no status for 5 min" in late.text
+
+
+def test_status_of_one_that_waits(tmp_path: Path) -> None:
+    run = Progress("orders", ID, "PostgreSQL table orders", None)
+    run.wait_for("PostgreSQL does not answer: postgresql://me:hunter2@db/x", time.time() + 500.5)
+    status.StatusFile(LocalStore(str(tmp_path)), run).write()
+    code, text = shown(tmp_path)
+    assert code == 0
+    assert text.startswith(f"orders: waiting (pid {os.getpid()} on ")
+    assert "  waiting: PostgreSQL does not answer" in text
+    assert "next try in 8 min 2" in " ".join(text.split())
+    assert "hunter2" not in text
+    values = orjson.loads(shown(tmp_path, json=True)[1])
+    assert values["state"] == "waiting"
+    assert values["waiting_for"].startswith("PostgreSQL does not answer")
+    assert values["retry_at"] > values["updated"]
+
+
+def test_a_pipeline_that_runs_again_waits_no_more() -> None:
+    run = progress()
+    run.wait_for("SQS does not answer", 1_008.0)
+    waiting = run.snapshot()
+    assert (waiting.state, waiting.waiting_for, waiting.retry_at) == (State.WAITING, "SQS does not answer", 1_008.0)
+    assert Snapshot.decode(waiting.encode()) == waiting
+    assert gauge(run, "semel_pipeline_waiting") == 1
+    assert gauge(run, "semel_pipeline_running") == 0
+    assert health(waiting, 0).details["waiting_for"] == "SQS does not answer"
+    run.set_state(State.RUNNING)
+    running = run.snapshot()
+    assert (running.state, running.waiting_for, running.retry_at) == (State.RUNNING, "", 0)
+    assert gauge(run, "semel_pipeline_waiting") == 0
+
+
+def gauge(run: Progress, name: str) -> float:
+    text = Metrics(run.snapshot, ("orders",)).text()
+    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{name}{{"))
 
 
 # The checkpoint.
@@ -329,12 +366,12 @@ def test_the_first_wish_is_to_finish_and_the_second_to_stop_at_once() -> None:
 
 
 def metrics() -> Metrics:
-    one = board()
-    one.committed(7, 999.0, rows=10, size=100, rejects={'say "no"': 2})
-    one.received(model.Totals(received=15, rows=13, redelivered=2), by_key=True)
-    one.waiting({"orders": 5})
-    one.moved(State.RUNNING)
-    found = Metrics(one.snapshot, ("orders",))
+    run = progress()
+    run.committed(7, 999.0, rows=10, size=100, rejects={'say "no"': 2})
+    run.set_source_totals(model.Totals(received=15, rows=13, redelivered=2), by_key=True)
+    run.set_backlog({"orders": 5})
+    run.set_state(State.RUNNING)
+    found = Metrics(run.snapshot, ("orders",))
     found.batch_seconds.observe(0.3)
     return found
 
@@ -359,9 +396,9 @@ def test_prometheus_can_read_the_page() -> None:
 
 
 def test_health_and_metrics_are_served() -> None:
-    one = board()
-    one.moved(State.RUNNING)
-    with serve("127.0.0.1:0", lambda: health(one.snapshot(), 1.0), Metrics(one.snapshot, ("orders",))) as server:
+    run = progress()
+    run.set_state(State.RUNNING)
+    with serve("127.0.0.1:0", lambda: health(run.snapshot(), 1.0), Metrics(run.snapshot, ("orders",))) as server:
         with urlopen(f"{server.url}/health") as answer:
             assert orjson.loads(answer.read())["details"]["state"] == "running"
         with urlopen(f"{server.url}/metrics") as answer:
@@ -370,7 +407,7 @@ def test_health_and_metrics_are_served() -> None:
 
 def test_a_bad_address_for_health_is_refused_by_name() -> None:
     with pytest.raises(SemelError, match=r"\[metrics\] health = 'here'"):
-        serve("here", lambda: health(board().snapshot(), 0), metrics())
+        serve("here", lambda: health(progress().snapshot(), 0), metrics())
 
 
 @pytest.mark.parametrize(
@@ -379,13 +416,15 @@ def test_a_bad_address_for_health_is_refused_by_name() -> None:
         (State.STARTING, 0, True, False),
         (State.RUNNING, 0, True, True),
         (State.RUNNING, 1_000, False, False),
+        (State.WAITING, 0, True, False),
+        (State.WAITING, 1_000, True, False),
         (State.STOPPING, 0, True, False),
         (State.STOPPED, 0, False, False),
         (State.FAILED, 0, False, False),
     ],
 )
 def test_live_and_ready(state: State, silence: float, live: bool, ready: bool) -> None:
-    found = health(replace(board().snapshot(), state=state), silence)
+    found = health(replace(progress().snapshot(), state=state), silence)
     assert (found.live, found.ready) == (live, ready)
 
 

@@ -17,16 +17,19 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from doctor.gatekeeper import gatekeeper
 from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError, Unavailable
+from semel.spark.pipeline.errors import kind_of
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
 from semel.spark.sinks.sqs import Progress, QueueSink
 from semel.spark.source import datasource
 from semel.spark.writer import datasource as writer_datasource
 from semel.spark.writer.encoder import Columns, Outgoing, Rows, as_json
-from semel.spark.writer.sender import Sender, SendError
+from semel.spark.writer.sender import Sender, SendError, SendPermissionDenied
 from semel.sqs import Client, Queue, Received
+from semel.sqs.errors import ServerFailed, Throttled, Unreachable
 from spark.sinks_support import committed
 
 if TYPE_CHECKING:
@@ -72,7 +75,7 @@ def key_of(message: Received) -> str:
 
 def write(
     client: Client, table: pa.Table, queue: str = "orders", scope: str = "job", **options: str
-) -> writer_datasource.Sent:
+) -> writer_datasource.TaskResult:
     """What one task does with the rows of `table`, without a Spark around it."""
     given = {"queue": queue, "endpointUrl": client.endpoint, "region": "us-east-1"} | options
     writer = writer_datasource.writer(given, from_arrow_schema(table.schema))
@@ -183,7 +186,7 @@ def test_a_row_that_is_too_large_fails_the_job_with_its_number_size_and_key(
 ) -> None:
     queue = client.create_queue("orders")
     df = session.sql(f"SELECT 'ok' AS body, 'k1' AS key UNION ALL SELECT repeat('x', {2 * MIB}), 'k2'").coalesce(1)
-    with pytest.raises(Exception, match="cannot be sent") as raised:
+    with pytest.raises(Exception, match=r"cannot be sent") as raised:
         to(df, queue).save()
     text = str(raised.value)
     assert "row 1 of task 0 cannot be sent to orders" in text
@@ -218,7 +221,7 @@ def test_rows_that_cannot_be_sent_are_put_aside_with_their_reason_once(client: C
     assert (rejects["k2"]["body"], rejects["k2"]["row"], rejects["k2"]["bytes"]) == ("x" * 3000, 1, 3023)
     assert "U+0000" in rejects["k3"]["reason"]
     assert rejects["k4"]["reason"] == "its body is null"
-    assert "no name for an attribute" in rejects["k5"]["reason"]
+    assert "not a valid attribute name" in rejects["k5"]["reason"]
     assert rejects["k6"]["reason"] == "its attribute 'e' is empty"
     assert "10 attributes" in rejects["k7"]["reason"]
 
@@ -247,10 +250,62 @@ def test_a_call_that_sqs_refuses_as_a_whole_is_made_for_each_row(client: Client)
     refused: list[int] = []
     sender = Sender(queue, 1, lambda _: None, lambda message, _: refused.append(message.number))
     groups = ["g", "g", None, "g"]  # without a group, SQS refuses all ten
-    sender.send(rows.messages(pa.record_batch({"body": ["a", "b", "c", "d"], "group": groups})))
+    encoded = rows.messages(pa.record_batch({"body": ["a", "b", "c", "d"], "group": groups}))
+    sender.send(message._replace(problem="") for message in encoded)
     sender.close()
     assert [message.body for message in all_of(queue)] == ["a", "b", "d"]
     assert refused == [2]
+
+
+def send(queue: Queue, count: int = 1) -> list[str]:
+    sent: list[str] = []
+
+    def refuse(message: Outgoing, reason: str) -> None:
+        raise AssertionError(reason)
+
+    sender = Sender(queue, 1, lambda messages: sent.extend(message.entry.body for message in messages), refuse)
+    rows = Rows(Columns(body="body"), "job", fifo=queue.fifo)
+    sender.send(rows.messages(pa.record_batch({"body": [str(number) for number in range(count)]})))
+    sender.close()
+    return sent
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("throttle", Throttled), ("server-error", ServerFailed)])
+def test_a_refusal_that_waiting_may_fix_stays_one(broker: EmbeddedBroker, fault: str, kind: type[SemelError]) -> None:
+    with Client(broker.url, "us-east-1", access_key="test", secret_key="test", max_attempts=1) as client:
+        queue = client.create_queue("orders")
+        broker.faults.set(fault, 1.0)
+        with pytest.raises(kind, match="orders"):
+            send(queue)
+        broker.faults.clear()
+        assert send(queue) == ["0"]
+
+
+def test_an_sqs_that_does_not_answer_is_an_outage() -> None:
+    with running() as gone, Client(gone.url, "us-east-1", access_key="x", secret_key="y", max_attempts=1) as other:
+        queue = other.create_queue("orders")
+    with pytest.raises(Unreachable, match="orders"):
+        send(queue)
+
+
+def test_missing_permissions_and_queues_are_errors_with_the_way_out(broker: EmbeddedBroker) -> None:
+    with gatekeeper(broker) as gate, Client(gate.url, "us-east-1", access_key="x", secret_key="y") as client:
+        queue = client.create_queue("orders")
+        gate.refused.add("SendMessageBatch")
+        with pytest.raises(SendPermissionDenied, match=r"cannot be sent to orders.*permission sqs:SendMessage on it"):
+            send(queue)
+        gate.refused.clear()
+        queue.drop()
+        with pytest.raises(SendError, match=r"cannot be sent to orders.*create-queue --queue-name orders") as raised:
+            send(queue)
+    assert kind_of(raised.value) == "other"
+    assert kind_of(SendPermissionDenied("no")) == "permission"
+
+
+def test_a_queue_that_is_not_there_is_an_error_of_the_driver_with_the_way_out(client: Client) -> None:
+    given = {"queue": "nowhere", "endpointUrl": client.endpoint, "region": "us-east-1"}
+    with pytest.raises(SendError, match=r"cannot be sent to nowhere.*create-queue --queue-name nowhere"):
+        writer_datasource.writer(given, ddl("body STRING"))
 
 
 # Ids.

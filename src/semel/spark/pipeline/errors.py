@@ -1,25 +1,26 @@
-"""What went wrong in a query, in one line.
+"""What went wrong in a query, in one line, and whether waiting may help.
 
-Spark wraps an error of a Python worker in its own texts, and those in the text of the failed query. The rule: if a
-Semel error is inside, its words are what the user reads; otherwise the last line of the last traceback. The whole text
-is kept as `trace`, for the status file and never for the terminal.
+Spark wraps an error of a Python worker in texts of its own, and those in the text of the failed query. The rule: if a
+Semel error is inside, the user reads its words; otherwise the last line of the last traceback. The whole text is kept
+as `trace`, for the status file and never for the terminal.
 """
 
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Final, Literal
 
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 from semel.telemetry.logs import safe_text
 
 MAX_LINE: Final = 2_000
 MAX_TRACE: Final = 20_000
-# What ends the text of an error inside Spark's: an empty line, Java's frames, the next cause, Spark's own code.
+# The end of an error's text inside Spark's: an empty line, Java's frames, the next cause, Spark's own code.
 _END: Final = re.compile(
     r"\n\s*(?:\n|at |SQLSTATE|Caused by|Driver stacktrace|JVM stacktrace|=== |\.\.\. \d+ more)|\s*$"
 )
-_SEMEL: Final = re.compile(r"^(semel(?:\.\w+)+): ", re.MULTILINE)
+_SEMEL: Final = re.compile(r"^(semel(?:\.\w+)*)\.(\w+): ", re.MULTILINE)
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _PYTHON: Final = re.compile(r"^([A-Za-z_][\w.]*): ?", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ?", re.MULTILINE)
@@ -55,7 +56,47 @@ class PipelineFailed(SemelError):
 
 
 class SparkGone(PipelineFailed):
-    """Spark's Java process has ended under the driver's feet."""
+    """Spark's Java process has ended while the driver used it."""
+
+
+Kind = Literal["outage", "permission", "other"]
+# Classes of errors that only other credentials or other rights can fix, whatever comes before in their names.
+_PERMISSION: Final = ("AccessDenied", "PermissionDenied", "NoCredentials")
+
+
+def kind_of(error: BaseException) -> Kind:
+    """By the class of the Semel error that `error` is, or that Spark's text in it names."""
+    kind = type(error) if isinstance(error, SemelError) else _semel_error(str(error))[0]
+    if issubclass(kind, Unavailable):
+        return "outage"
+    return "permission" if any(base.__name__.endswith(_PERMISSION) for base in kind.__mro__) else "other"
+
+
+def outage(error: BaseException) -> Unavailable | None:
+    """The error as one that waiting may fix, raised here or in a process of Spark's; None if waiting does not help."""
+    if isinstance(error, SemelError):
+        return error if isinstance(error, Unavailable) else None
+    kind, text = _semel_error(str(error))
+    if not issubclass(kind, Unavailable):
+        return None
+    try:
+        return kind(text)
+    except TypeError:  # it is made of more than a text
+        return Unavailable(text)
+
+
+def _semel_error(text: str) -> tuple[type[SemelError], str]:
+    """The last Semel error that a text of Spark's names, and its words; SemelError and "" if there is none."""
+    names = list(_SEMEL.finditer(text))
+    if not names:
+        return SemelError, ""
+    name = names[-1]
+    words = safe_text(_until_end(text[name.end() :]), MAX_LINE)
+    try:
+        kind = getattr(import_module(name[1]), name[2], None)
+    except ImportError:  # of another version, on an executor
+        kind = None
+    return (kind if isinstance(kind, type) and issubclass(kind, SemelError) else SemelError), words
 
 
 def explained(error: BaseException) -> SemelError:
@@ -74,9 +115,9 @@ def explained(error: BaseException) -> SemelError:
 
 def in_one_line(text: str) -> str:
     """What a text of Spark's means: the words of the Semel error in it, if there is one."""
-    found = [_until_end(text[match.end() :]) for match in _SEMEL.finditer(text)]
-    if found:
-        return safe_text(found[-1], MAX_LINE)
+    _, words = _semel_error(text)
+    if words:
+        return words
     for sign, meaning in _KNOWN:
         if sign in text:
             return meaning
@@ -95,8 +136,8 @@ def _from_python(text: str) -> str:
     if not traceback:
         return ""
     rest = _until_end(rest)
-    found = list(_PYTHON.finditer(rest))
-    return f"{found[-1][1].rpartition('.')[2]}: {rest[found[-1].end() :].strip()}" if found else ""
+    names = list(_PYTHON.finditer(rest))
+    return f"{names[-1][1].rpartition('.')[2]}: {rest[names[-1].end() :].strip()}" if names else ""
 
 
 def _from_java(text: str) -> str:
@@ -104,17 +145,3 @@ def _from_java(text: str) -> str:
     if causes:
         return f"{causes[-1][1]}: {_until_end(text[causes[-1].end() :])}"
     return _SQLSTATE.sub("", text.strip().partition("\n")[0])
-
-
-def kind_of(error: BaseException) -> Literal["outage", "permission", "other"]:
-    from semel.errors import Unavailable
-    from semel.sqs.errors import AccessDenied, NoCredentials
-
-    text = getattr(error, "trace", "")
-    if isinstance(error, Unavailable) or re.search(
-        r"semel[.\w]*\.(\w*Unavailable|Unreachable|Throttled|ServerFailed): ", text
-    ):
-        return "outage"
-    if isinstance(error, AccessDenied | NoCredentials):
-        return "permission"
-    return "other"

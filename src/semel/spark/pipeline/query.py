@@ -129,11 +129,11 @@ class PipelineQuery:
         self.stream, self._silence = Stream(batches, listener), lambda: listener.silence
         rows = source_rows(spark, self.pipeline, self.checkpoint.url, self.sink, self.record.query)
         query = self.stream.start(rows, self.name, self.checkpoint.query, self._options.trigger)
-        self.progress.told(query=query)
+        self.progress.set_query_id(query)
         self.set_state(State.RUNNING)
 
     def set_state(self, state: State, error: SemelError | None = None) -> None:
-        self.progress.moved(state, error)
+        self.progress.set_state(state, error)
         self.status.write()
 
     def wait_for(self, outage: SemelError, pause: float) -> None:
@@ -226,7 +226,7 @@ class PipelineQuery:
         self._on_commit(outcomes)
 
     def _received(self, totals: SourceTotals) -> None:
-        self.progress.received(totals, by_key=self.pipeline.source.dedup is Dedup.KEY)
+        self.progress.set_source_totals(totals, by_key=self.pipeline.source.dedup is Dedup.KEY)
 
 
 def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:

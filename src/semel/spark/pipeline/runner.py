@@ -217,7 +217,7 @@ def run(
             options,
             lambda _: backlog.wake(),
         )
-        backlog = queues.Backlog(pipeline.source, query.progress.waiting)
+        backlog = queues.Backlog(pipeline.source, query.progress.set_backlog)
         display = display_for(show)
         stack.callback(query.close)
         stack.enter_context(logging_above(display))
@@ -260,7 +260,7 @@ def _run_one(
         if address is not None:
             server = serve(address, lambda: health(query.snapshot, query.silence), query.metrics)
             stack.callback(server.close)
-            query.progress.told(health=server.url)
+            query.progress.set_health_url(server.url)
         runner = Runner(
             [query], stop, drain=drain, end_spark=end_java if owns_spark else None, available_now=available_now
         )

@@ -1,8 +1,7 @@
-"""Rows to messages: which column is what, the id of each message, and why a row cannot be one.
+"""Encodes rows as messages: which column is what, the id of each message, and why a row cannot be sent.
 
-The rule: a message's id is made of where it is sent from (the query and its batch, or the job), the task and its own
-content; of equal rows of a task, each further one is counted. So a retried task makes the same ids, in whatever order
-its rows come, and two rows never share one.
+The rule: a message's id is made of its origin (query and batch, or job), the task and its content; equal rows of a task
+are numbered. So a retried task makes the same ids, in whatever order its rows come, and two rows never share one.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from semel.messages.keys import PRODUCER_KEY
 from semel.sqs import Entry, limits
 
 _ID_BYTES: Final = 16
-_SEEN_BYTES: Final = 8  # of an id, to tell whether a row came before: a false yes costs nothing but a count
+_SEEN_BYTES: Final = 8  # of an id, to recognise equal rows; a collision does no harm, the row is only numbered
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of the columns that a message is made of. No `body`: the whole row is, as a JSON object.
+    """The columns that a message is made of. Without `body`, the whole row is the body, as a JSON object.
 
-    `attributes` is a map; `fields` are columns that become attributes of their own names.
+    `attributes` is a map; `fields` are columns that become attributes with their own names.
     """
 
     body: str | None = None
@@ -43,7 +42,7 @@ class Columns:
 
 
 class Outgoing(NamedTuple):
-    """A row as a message. `number` counts the task's rows from 0; `problem` says why SQS would refuse it."""
+    """A row as a message. `number` counts the task's rows from 0; `problem` says why SQS would refuse it, or is ""."""
 
     number: int
     id: str
@@ -54,10 +53,15 @@ class Outgoing(NamedTuple):
     def key(self) -> str:
         return str((self.entry.attributes or {}).get(PRODUCER_KEY, self.id))
 
+    @property
+    def size(self) -> int:
+        body: str | None = self.entry.body
+        return 0 if body is None else self.entry.size
+
 
 @dataclass(slots=True)
 class Rows:
-    """The messages of one task. It remembers 8 bytes of each row's digest, some 80 in Python, to count equal rows."""
+    """Encodes the rows of one task. To number equal rows it keeps 8 bytes per row, which are some 80 in Python."""
 
     columns: Columns
     scope: str
@@ -65,7 +69,7 @@ class Rows:
     largest: int = limits.MAX_MESSAGE_BYTES
     _count: int = 0
     _seen: set[int] = field(default_factory=set)
-    _again: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    _repeats: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         columns = self.columns
@@ -91,32 +95,28 @@ class Rows:
         if short not in self._seen:
             self._seen.add(short)
             return digest.hex()
-        self._again[short] += 1
-        return f"{digest.hex()}-{self._again[short]}"
+        self._repeats[short] += 1
+        return f"{digest.hex()}-{self._repeats[short]}"
 
 
 def problem(entry: Entry, fifo: bool, largest: int) -> str:
-    """Why SQS would refuse the message, and with it perhaps the nine others of its call; "" if it would not."""
+    """Why SQS would refuse the message, and perhaps the nine others of its call with it; "" if it would not."""
     body: str | None = entry.body
     if not body:
         return "its body is null" if body is None else "its body is empty"
     if refused := _refused(body):
         return f"its body has the character {refused}, which SQS refuses"
-    found = _attributes_problem(entry.attributes or {}) or _ids_problem(entry, fifo)
-    if found:
-        return found
     if entry.size > largest:
         return f"it has {entry.size} bytes with its attributes; the queue takes at most {largest}"
-    return ""
+    return _attributes_problem(entry.attributes or {}) or _ids_problem(entry, fifo)
 
 
 def _attributes_problem(attributes: Mapping[str, Any]) -> str:
     if len(attributes) > limits.MAX_MESSAGE_ATTRIBUTES:
-        own = len(attributes) - 1
-        return f"it has {own} attributes, and with {PRODUCER_KEY} one more than the ten that SQS takes"
+        return f"it has {len(attributes) - 1} attributes and {PRODUCER_KEY}; SQS takes ten in all"
     for name, value in attributes.items():
         if not limits.ATTRIBUTE_NAME.match(name):
-            return f"{name!r} is no name for an attribute"
+            return f"{name!r} is not a valid attribute name"
         if not value:
             return f"its attribute {name!r} is empty"
         if refused := _refused(value):
@@ -126,24 +126,24 @@ def _attributes_problem(attributes: Mapping[str, Any]) -> str:
 
 def _ids_problem(entry: Entry, fifo: bool) -> str:
     if fifo and entry.group is None:
-        return "its group is null; a message for a FIFO queue has one"
+        return "its group is null; a FIFO queue needs one"
     for what, value in (("group", entry.group), ("deduplication id", entry.dedup)):
         if value is not None and not limits.TOKEN.match(value):
-            return f"its {what} {value[:40]!r} is not 1 to 128 letters, digits and punctuation marks of ASCII"
+            return f"its {what} {value[:40]!r} must be 1 to 128 ASCII letters, digits and punctuation marks"
     if entry.delay is not None and not 0 <= entry.delay <= limits.MAX_DELAY:
-        return f"its delay of {entry.delay} s is not from 0 to {limits.MAX_DELAY}"
+        return f"its delay is {entry.delay} s; it must be from 0 to {limits.MAX_DELAY}"
     return ""
 
 
 def _refused(text: str) -> str:
     if text.isascii() and text.isprintable():
         return ""
-    found = limits.FORBIDDEN_CHARACTER.search(text)
-    return f"U+{ord(found[0]):04X}" if found else ""
+    match = limits.FORBIDDEN_CHARACTER.search(text)
+    return f"U+{ord(match[0]):04X}" if match else ""
 
 
 def _token(text: str) -> str:
-    """What can stand as a deduplication id for `text`, and for no other."""
+    """A valid deduplication id for `text`: itself, or its digest."""
     return text if limits.TOKEN.match(text) else blake2b(text.encode(), digest_size=32).hexdigest()
 
 
@@ -168,31 +168,27 @@ def _bodies(batch: pa.RecordBatch, columns: Columns) -> list[str]:
 def _attributes(batch: pa.RecordBatch, columns: Columns) -> Iterator[dict[str, str]]:
     named = [(name, batch.column(name).to_pylist()) for name in columns.fields]
     for row, pairs in enumerate(_values(batch, columns.attributes)):
-        found = {name: value for name, value in pairs or () if value is not None}
-        for name, values in named:
-            if values[row] is not None:
-                found[name] = as_text(values[row])
-        yield found
+        attributes = {name: value for name, value in pairs or () if value is not None}
+        attributes |= {name: as_text(values[row]) for name, values in named if values[row] is not None}
+        yield attributes
 
 
 def as_text(value: Any) -> str:
     """A value as an attribute: texts as they are, the rest as in JSON."""
-    if isinstance(value, str):
-        return value
-    return as_json(value).strip('"')
+    return value if isinstance(value, str) else as_json(value).strip('"')
 
 
 def as_json(value: Any) -> str:
-    """As Spark's own `to_json`: nulls of objects are left out, decimals are numbers, bytes are base64."""
+    """As Spark's `to_json`: null fields are left out, decimals are numbers, bytes are base64."""
     return orjson.dumps(_plain(value), default=_other, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z).decode()
 
 
 def _plain(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _plain(one) for name, one in value.items() if one is not None}
+            return {name: _plain(item) for name, item in value.items() if item is not None}
         case list():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case datetime.datetime() if value.tzinfo is not None:
             return value.astimezone(datetime.UTC)
     return value
@@ -206,4 +202,4 @@ def _other(value: Any) -> Any:
             return base64.b64encode(value).decode()
         case datetime.timedelta():
             return value.total_seconds()
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

@@ -1,9 +1,9 @@
 """The pipeline's part of the attempt log: `recorded` and `rejected`, one event for each message of a batch.
 
-The source's tasks write `received`, `duplicate` and `deleted` as these happen. `recorded` must not be claimed before it
-is true, so tasks only send along who their rows were, and the driver writes the events once the batch is committed.
-`fence` is the batch's number plus one: two events of one key with one fence are one effect, told twice by a driver that
-died between the commit and its status. What the state store drops Spark does not name; the status counts it.
+The source's tasks write `received`, `duplicate` and `deleted` as these happen. `recorded` is true only after the
+commit: tasks send along the identity of their rows, and the driver writes the events once the batch is committed.
+`fence` is the batch's number plus one: two events with one key and fence are one effect, logged twice by a driver that
+died between commit and status. Spark does not name the rows that its state store drops; the status counts them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import pyarrow as pa
 from semel.spark.pipeline.batch_task import Outcome
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
-AT_ONCE: Final = 20_000  # a fifth of what the log takes in before it drops events
-PATIENCE: Final = 30.0  # seconds that a slow log may hold up a batch before events are dropped
+CHUNK: Final = 20_000  # events; a fifth of what the log buffers before it drops some
+FLUSH_TIMEOUT: Final = 30.0  # seconds that a slow log may delay a batch before events are dropped
 
 
 class Events:
     def __init__(self, folder: str) -> None:
         self._log = AttemptLog.open(folder)
-        # So that a driver that is killed has not counted what the log does not know. To a remote folder this would be a
-        # file for each batch: there, a killed driver's last minute may be missing, as it may be for a consumer.
+        # A local log is flushed at each batch, so a killed driver has counted nothing that the log misses. In a remote
+        # folder that would be a file per batch: there, a killed driver's last minute may be missing, as a consumer's.
         self._flushes = "://" not in folder or folder.startswith("file:")
 
     def dropped(self) -> int:
@@ -34,11 +34,12 @@ class Events:
 
     def committed(self, number: int, outcomes: Sequence[Outcome]) -> None:
         now = time.time()
-        events = (event for one in outcomes if one.events for event in _events(one.events, number + 1, now))
-        while some := list(islice(events, AT_ONCE)):
-            self._log.add_all(some)
-            if self._flushes or len(some) == AT_ONCE:
-                self._log.flush(PATIENCE)
+        tasks = (outcome.events for outcome in outcomes if outcome.events)
+        events = (event for data in tasks for event in _events(data, number + 1, now))
+        while chunk := list(islice(events, CHUNK)):
+            self._log.add_all(chunk)
+            if self._flushes or len(chunk) == CHUNK:
+                self._log.flush(FLUSH_TIMEOUT)
 
     def close(self) -> None:
         self._log.close()
@@ -47,14 +48,12 @@ class Events:
 def _events(data: bytes, fence: int, now: float) -> Iterator[Attempt]:
     with pa.ipc.open_stream(data) as stream:
         for batch in stream:
-            columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "sent_at"}
-            columns["sent_at"] = _seconds(batch.column("sent_at"))
-            names = list(columns)
-            for values in zip(*columns.values(), strict=True):
-                yield _event(dict(zip(names, values, strict=True)), fence, now)
+            rows = batch.drop_columns(["sent_at"]).to_pylist()
+            for row, sent_at in zip(rows, _seconds(batch.column("sent_at")), strict=True):
+                yield _event(row, sent_at, fence, now)
 
 
-def _event(row: dict[str, Any], fence: int, now: float) -> Attempt:
+def _event(row: dict[str, Any], sent_at: float | None, fence: int, now: float) -> Attempt:
     reason = row["reason"]
     return Attempt(
         now,
@@ -64,7 +63,7 @@ def _event(row: dict[str, Any], fence: int, now: float) -> Attempt:
         row["key"] or "",
         fence,
         receive_count=row["receive_count"] or 0,
-        sent_at=row["sent_at"] or 0,
+        sent_at=sent_at or 0,
         group=row["group_id"] or "",
         error=reason or "",
     )
@@ -72,4 +71,4 @@ def _event(row: dict[str, Any], fence: int, now: float) -> Attempt:
 
 def _seconds(times: pa.Array) -> list[float | None]:
     micros = times.cast(pa.timestamp("us", tz=times.type.tz)).view(pa.int64()).to_pylist()
-    return [None if one is None else one / 1_000_000 for one in micros]
+    return [None if value is None else value / 1_000_000 for value in micros]

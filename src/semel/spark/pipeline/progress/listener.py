@@ -1,7 +1,7 @@
-"""Hears from Spark how the query does, and passes it on to the board, the metrics and whoever waits for a batch's end.
+"""Spark's events about the query: the duration of each batch, and that the query is alive.
 
-The rule: hearing costs next to nothing. PySpark turns each event into a tree of Python objects, with a call to Java for
-each field: 0.2 s of driver time a batch. This asks an event for its JSON, in one call.
+The rule: listening costs next to nothing. PySpark turns each event into a tree of Python objects, with a call to Java
+for each field: 0.2 s of driver time per batch. This listener asks an event for its JSON, in one call.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ log: Final = logging.getLogger("semel.spark")
 
 
 class Listener(StreamingQueryListener):
-    """Of one query; others of the same session are not its business. `run_id` is set once the query is started. `base`:
-    the number of its batch 0 for the board."""
+    """Listens to one query: set `run_id` once it is started. `base` is added to Spark's batch numbers."""
 
-    def __init__(self, board: Progress, metrics: Metrics, base: int = 0) -> None:
-        self._board, self._metrics, self._base = board, metrics, base
+    def __init__(self, progress: Progress, metrics: Metrics, base: int = 0) -> None:
+        self._progress, self._metrics, self._base = progress, metrics, base
         self._changed = threading.Condition()
         self._batch = -1
-        self._heard = time.monotonic()
+        self._last_event = time.monotonic()
         self._wrapped: Any = None
         self.run_id: str | None = None
 
     @property
     def silence(self) -> float:
-        """Seconds since the query was last heard of. An idle one is heard of every few seconds."""
-        return time.monotonic() - self._heard
+        """Seconds since the query's last event. An idle query has one every few seconds."""
+        return time.monotonic() - self._last_event
 
     def wait_for(self, batch: int, timeout: float) -> bool:
-        """Until Spark has written down that this batch is done."""
+        """Wait until Spark has recorded this batch as done; False if that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: self._batch >= batch, timeout)
 
@@ -49,40 +48,40 @@ class Listener(StreamingQueryListener):
     def _jlistener(self) -> Any:
         if self._wrapped is None:
             jvm: Any = SparkContext._jvm
-            self._wrapped = jvm.PythonStreamingQueryListenerWrapper(_Raw(self))
+            self._wrapped = jvm.PythonStreamingQueryListenerWrapper(_JavaListener(self))
         return self._wrapped
 
     def onQueryStarted(self, event: Any) -> None: ...
 
     def onQueryProgress(self, event: Any) -> None:
-        self.heard(json.loads(event.progress.json))
+        self.on_progress(json.loads(event.progress.json))
 
     def onQueryIdle(self, event: Any) -> None:
-        self.idle(str(event.runId))
+        self.on_idle(str(event.runId))
 
     def onQueryTerminated(self, event: Any) -> None: ...
 
-    # What it makes of that.
+    # What it keeps of that.
 
-    def heard(self, progress: dict[str, Any]) -> None:
+    def on_progress(self, progress: dict[str, Any]) -> None:
         if progress["runId"] != self.run_id:
             return
-        self._heard = time.monotonic()
+        self._last_event = time.monotonic()
         seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1_000
-        if "addBatch" in progress.get("durationMs", {}):  # else nothing was done: it only says that it is there
-            self._board.took(self._base + progress["batchId"], seconds)
+        if "addBatch" in progress.get("durationMs", {}):  # otherwise there was no batch
+            self._progress.set_batch_seconds(self._base + progress["batchId"], seconds)
             self._metrics.batch_seconds.observe(seconds)
             with self._changed:
                 self._batch = progress["batchId"]
                 self._changed.notify_all()
 
-    def idle(self, run_id: str) -> None:
+    def on_idle(self, run_id: str) -> None:
         if run_id == self.run_id:
-            self._heard = time.monotonic()
+            self._last_event = time.monotonic()
 
 
-class _Raw:
-    """What Java calls. An error here would be printed as a stack trace by Spark, so there is none."""
+class _JavaListener:
+    """What Java calls. Spark would print an error raised here as a stack trace, so none is raised."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -91,13 +90,13 @@ class _Raw:
 
     def onQueryProgress(self, event: Any) -> None:
         try:
-            self._listener.heard(json.loads(event.progress().json()))
-        except Exception:  # a figure is missing then; the query is not to suffer
+            self._listener.on_progress(json.loads(event.progress().json()))
+        except Exception:  # one figure is missing; the query goes on
             log.debug("progress that cannot be read", exc_info=True)
 
     def onQueryIdle(self, event: Any) -> None:
         try:
-            self._listener.idle(event.runId().toString())
+            self._listener.on_idle(event.runId().toString())
         except Exception:
             log.debug("an idle event that cannot be read", exc_info=True)
 

@@ -1,7 +1,6 @@
-"""A pipeline's figures in Prometheus' text format, and its health, served where the consumer serves its own.
+"""A pipeline's figures for Prometheus, and its health, served as the consumer serves its own.
 
-Names that mean the same as the consumer's are the same: `received`, `completed` (rows committed), `duplicates_deleted`,
-`rejected`. Counters count this run. docs/metrics.md has them all.
+What means the same as in the consumer has the same name. Counters count this run. docs/metrics.md lists them all.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-QUIET: Final = 120.0  # seconds without a sign of life after which a running query is not taken for alive
-_PLAIN: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
+QUIET: Final = 120.0  # after so many seconds without a sign of life, a running query does not count as alive
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
     ("received", "Messages received.", lambda run: run.received),
     ("completed", "Rows committed to the sink: effects.", lambda run: run.rows),
     ("delete_failed", "Deletes that SQS refused or that got no answer.", lambda run: run.unconfirmed),
@@ -29,7 +28,7 @@ _PLAIN: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
 
 
 class Metrics:
-    """One pipeline's; `snapshot` is called each time that the page is made."""
+    """The metrics of one pipeline; `snapshot` is called for each page."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], queues: tuple[str, ...]) -> None:
         self._snapshot = snapshot
@@ -46,7 +45,7 @@ class Metrics:
         from semel.telemetry.exposition import counter, gauge, histogram
 
         labels, run = {"queue": self._queue, "pipeline": now.pipeline}, now.run
-        for name, about, read in _PLAIN:
+        for name, about, read in _COUNTERS:
             yield counter(f"semel_{name}", about, [(labels, read(run))])
         duplicates = {"redelivered": run.redelivered, "key": run.same_key, "ledger": run.in_ledger}
         yield counter(
@@ -61,18 +60,19 @@ class Metrics:
             "Messages that wait in a queue, by SQS' count.",
             [({"queue": queue, "pipeline": now.pipeline}, count) for queue, count in now.backlog.items()],
         )
-        running = int(now.state in (State.RUNNING, State.STOPPING))
-        yield gauge("semel_pipeline_running", "1 while the query runs.", [(labels, running)])
+        running, waiting = now.state in (State.RUNNING, State.STOPPING), now.state is State.WAITING
+        yield gauge("semel_pipeline_running", "1 while the query runs.", [(labels, int(running))])
+        about = "1 while the pipeline waits for something that does not answer."
+        yield gauge("semel_pipeline_waiting", about, [(labels, int(waiting))])
         about = "Events that the attempt log could not keep."
         yield counter("semel_attempts_dropped", about, [({}, self.attempts_dropped())])
         about = "From the planning of a micro-batch to its commit."
         yield histogram("semel_batch_seconds", about, [(labels, self.batch_seconds)])
 
 
-def health(now: Snapshot, alive: float) -> Health:
-    """`alive`: seconds since the query was last seen alive."""
-    running = now.state in (State.RUNNING, State.STOPPING)
-    live = not now.state.ended and alive < QUIET
+def health(now: Snapshot, silence: float) -> Health:
+    """`silence`: seconds since the query's last sign of life. A pipeline that waits has no query, and is alive."""
+    live = now.state is State.WAITING or (not now.state.ended and silence < QUIET)
     details = {
         "pipeline": now.pipeline,
         "state": now.state,
@@ -80,8 +80,11 @@ def health(now: Snapshot, alive: float) -> Health:
         "lag": now.lag,
         "rows": now.totals.rows,
         "rate": now.rate,
+        "error": now.error or None,
+        "waiting_for": now.waiting_for or None,
+        "retry_at": now.retry_at or None,
     }
-    return Health(live, live and running and now.state is not State.STOPPING, {**details, "error": now.error or None})
+    return Health(live, live and now.state is State.RUNNING, details)
 
 
 def serve(address: str, health: Callable[[], Health], metrics: Metrics) -> HealthServer:

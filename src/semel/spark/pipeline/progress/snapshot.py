@@ -1,10 +1,11 @@
-"""A pipeline at one moment, as plain values: what the display draws, `status.json` holds, and /health tells.
+"""A pipeline at one moment: what the display shows, `status.json` holds and /health answers.
 
-Times are seconds since 1970. A count is of this checkpoint's whole life unless it says "run".
+Times are seconds since 1970. Counts cover the whole life of the checkpoint, except those of `run`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -12,14 +13,17 @@ from typing import Any, Final
 
 import orjson
 
-MAX_REASONS: Final = 50  # more than these are counted together
+from semel import durations
+
+MAX_REASONS: Final = 50
 OTHER: Final = "other reasons"
 
 
 class State(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
-    STOPPING = "stopping"  # asked to; the batch in hand is being finished
+    WAITING = "waiting"  # something does not answer; the query is started again at `retry_at`
+    STOPPING = "stopping"  # asked to stop; the batch in progress is being finished
     STOPPED = "stopped"
     DONE = "done"  # --available-now: the backlog is done
     FAILED = "failed"
@@ -31,15 +35,17 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """`received`: deliveries by SQS. Dropped as duplicates: `redelivered`, what this pipeline had sealed before;
-    `same_key`, by the state store; `in_ledger`, by the ledger. `rows` are in the sink, `rejects` are put aside."""
+    """`received` counts deliveries by SQS, `rows` what is in the sink, `rejects` the rejected messages by reason.
+
+    Three counts of dropped duplicates: `redelivered` had been sealed before by this pipeline, `same_key` were known to
+    Spark's state store, `in_ledger` to the ledger."""
 
     batches: int = 0
     received: int = 0
     redelivered: int = 0
     same_key: int = 0
     in_ledger: int = 0
-    unconfirmed: int = 0  # deletes that SQS did not confirm: these may come back, and are known then
+    unconfirmed: int = 0  # deletes that SQS did not confirm; if such a message comes back it is recognised
     rows: int = 0
     bytes: int = 0
     rejects: Mapping[str, int] = field(default_factory=dict)
@@ -53,18 +59,15 @@ class Totals:
         return self.redelivered + self.same_key + self.in_ledger
 
     def since(self, former: Totals) -> Totals:
-        """What came on top of `former`; never below 0."""
-        plain = {
-            one.name: max(0, getattr(self, one.name) - getattr(former, one.name))
-            for one in fields(self)
-            if one.name != "rejects"
-        }
+        """The increase since `former`; never below 0."""
+        names = [field.name for field in fields(self) if field.name != "rejects"]
+        counts = {name: max(0, getattr(self, name) - getattr(former, name)) for name in names}
         rejects = {reason: count - former.rejects.get(reason, 0) for reason, count in self.rejects.items()}
-        return Totals(**plain, rejects={reason: count for reason, count in rejects.items() if count > 0})
+        return Totals(**counts, rejects={reason: count for reason, count in rejects.items() if count > 0})
 
 
 def added(rejects: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Both together; of the reasons, a bounded number by name."""
+    """The sums by reason. Beyond MAX_REASONS, further reasons are counted together."""
     sums = dict(rejects)
     for reason, count in more.items():
         name = reason if reason in sums or len(sums) < MAX_REASONS else OTHER
@@ -102,11 +105,20 @@ class Snapshot:
     health: str = ""  # where /health and /metrics are
     error: str = ""
     trace: str = ""
+    waiting_for: str = ""  # State.WAITING: what does not answer
+    retry_at: float = 0.0  # State.WAITING: when the query is started again
 
     @property
     def lag(self) -> int | None:
-        """Messages that wait in the queues; None before anybody has looked."""
+        """Messages waiting in the queues; None before the first count."""
         return sum(self.backlog.values()) if self.backlog else None
+
+    @property
+    def outage(self) -> str:
+        """What the pipeline waits for, in words; "" if it does not wait."""
+        if self.state is not State.WAITING:
+            return ""
+        return f"{self.waiting_for}; next try in {durations.text(math.ceil(max(0.0, self.retry_at - self.updated)))}"
 
     @property
     def uptime(self) -> float:
@@ -117,16 +129,16 @@ class Snapshot:
 
     @classmethod
     def decode(cls, data: bytes) -> Snapshot:
-        """Fields that another version wrote and this one does not know are left out."""
-        found = _known(cls, orjson.loads(data))
-        found["state"] = State(found["state"])
+        """Fields that only another version knows are left out."""
+        values = _known_fields(cls, orjson.loads(data))
+        values["state"] = State(values["state"])
         for name in ("totals", "run"):
-            found[name] = Totals(**_known(Totals, found.get(name) or {}))
-        found["batch"] = LastBatch(**_known(LastBatch, found["batch"])) if found.get("batch") else None
-        found["rates"] = tuple(found.get("rates") or ())
-        return cls(**found)
+            values[name] = Totals(**_known_fields(Totals, values.get(name) or {}))
+        values["batch"] = LastBatch(**_known_fields(LastBatch, values["batch"])) if values.get("batch") else None
+        values["rates"] = tuple(values.get("rates") or ())
+        return cls(**values)
 
 
-def _known(kind: type, found: Mapping[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
-    return {name: value for name, value in found.items() if name in names}
+def _known_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}

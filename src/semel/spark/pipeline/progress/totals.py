@@ -1,7 +1,7 @@
-"""The figures of a running pipeline: its threads keep them up to date; display, status file and metrics read them.
+"""The figures of a running pipeline. Its threads update them; display, status file and metrics read them.
 
-The rule: a batch is counted once, by its number, also when it is run again after a crash. What the source counts comes
-from the segment log as a total, and is set rather than added.
+The rule: a batch is counted once, by its number, also if it is run again after a crash. The source's counts come from
+the segment log as totals: they are set, not added.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from semel.errors import SemelError
 from semel.spark.pipeline.errors import MAX_LINE, PipelineFailed
-from semel.spark.pipeline.progress.snapshot import LastBatch, Snapshot, State, Totals, added
+from semel.spark.pipeline.progress.snapshot import LastBatch, Snapshot, State, added
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import Totals as SourceTotals
 from semel.telemetry.logs import safe_text
@@ -28,7 +28,7 @@ MINUTE: Final = 60.0
 
 
 class Rates:
-    """Rows a second: those of a batch are spread evenly over the time it took."""
+    """Rows per second. The rows of a batch are spread evenly over the time that it took."""
 
     def __init__(self, started: float) -> None:
         self._started = started
@@ -38,41 +38,37 @@ class Rates:
         began = max(began, self._started, ended - SECONDS_KEPT)
         per_second = rows / max(ended - began, 0.001)
         for second in range(int(began), int(ended) + 1):
-            share = min(ended, second + 1) - max(began, second)
-            self._put(second, per_second * max(share, 0.001 if began == ended else 0.0))
+            share = 0.001 if began == ended else min(ended, second + 1) - max(began, second)
+            if self._seconds and self._seconds[-1][0] == second:
+                share_before = self._seconds.pop()[1]
+                self._seconds.append((second, share_before + per_second * share))
+            else:
+                self._seconds.append((second, per_second * share))
 
-    def _put(self, second: int, rows: float) -> None:
-        if self._seconds and self._seconds[-1][0] == second:
-            self._seconds[-1] = (second, self._seconds[-1][1] + rows)
-        else:
-            self._seconds.append((second, rows))
-
-    def last(self, now: float, count: int) -> tuple[float, ...]:
-        """The last `count` whole seconds; none before the start."""
-        found = dict(self._seconds)
+    def by_second(self, now: float, count: int) -> tuple[float, ...]:
+        """The last `count` whole seconds, the newest last; none before the start."""
+        rows = dict(self._seconds)
         first = max(int(now) - count, int(self._started))
-        return tuple(round(found.get(second, 0.0), 1) for second in range(first, int(now)))
+        return tuple(round(rows.get(second, 0.0), 1) for second in range(first, int(now)))
 
-    def of_minute(self, now: float) -> float:
+    def last_minute(self, now: float) -> float:
         since = max(now - MINUTE, self._started)
-        rows = sum(rows for second, rows in self._seconds if second >= int(since))
-        return rows / max(now - since, 1.0)
+        return sum(rows for second, rows in self._seconds if second >= int(since)) / max(now - since, 1.0)
 
 
 class Progress:
-    """Thread-safe. `former` is the snapshot that an earlier run of the same checkpoint has left."""
+    """Thread-safe. `former` is the snapshot that an earlier run of the same checkpoint left."""
 
     def __init__(
         self, pipeline: str, id_: str, sink: str, former: Snapshot | None, clock: Callable[[], float] = time.time
     ) -> None:
         self._lock = threading.Lock()
         self._clock = clock
+        if former is not None and former.id != id_:
+            former = None
         now = clock()
-        goes_on = former is not None and former.id == id_
-        totals = former.totals if former is not None and goes_on else Totals()
-        self._before = totals
         self._rates = Rates(now)
-        self._now = Snapshot(
+        self._snapshot = Snapshot(
             pipeline=pipeline,
             id=id_,
             sink=sink,
@@ -82,89 +78,89 @@ class Progress:
             version=__version__,
             started=now,
             updated=now,
-            totals=totals,
-            counted=former.counted if former is not None and goes_on else -1,
-            batch=former.batch if former is not None and goes_on else None,
         )
+        if former is not None:
+            self._snapshot = replace(self._snapshot, totals=former.totals, counted=former.counted, batch=former.batch)
+        self._totals_at_start = self._snapshot.totals
 
     def snapshot(self) -> Snapshot:
         with self._lock:
             now = self._clock()
             return replace(
-                self._now,
+                self._snapshot,
                 updated=now,
-                run=self._now.totals.since(self._before),
-                rate=round(self._rates.of_minute(now), 1),
-                rates=self._rates.last(now, SECONDS_KEPT),
+                run=self._snapshot.totals.since(self._totals_at_start),
+                rate=round(self._rates.last_minute(now), 1),
+                rates=self._rates.by_second(now, SECONDS_KEPT),
             )
 
-    def moved(self, state: State, error: SemelError | None = None) -> None:
+    def set_state(self, state: State, error: SemelError | None = None) -> None:
         trace = error.trace if isinstance(error, PipelineFailed) else ""
         with self._lock:
             if state is State.RUNNING:
-                self._rates = Rates(self._clock())  # the time that Spark takes to start is not the rows' fault
-            self._now = replace(self._now, state=state, error=safe_text(str(error or ""), MAX_LINE), trace=trace)
+                self._rates = Rates(self._clock())  # the time that Spark took to start does not count
+            text = safe_text(str(error or ""), MAX_LINE)
+            self._update(state=state, error=text, trace=trace, waiting_for="", retry_at=0.0)
 
-    def wait_for(self, reason: str, retry_at: float) -> None:  # noqa: ARG002
+    def wait_for(self, reason: str, retry_at: float) -> None:
+        """Something does not answer; the query is started again at `retry_at`. `set_state` ends the wait."""
         with self._lock:
-            self._now = replace(self._now, error=safe_text(reason, MAX_LINE))
+            self._update(state=State.WAITING, waiting_for=safe_text(reason, MAX_LINE), retry_at=retry_at)
 
-    def told(self, *, query: str | None = None, health: str | None = None) -> None:
+    def set_query_id(self, query: str) -> None:
         with self._lock:
-            self._now = replace(
-                self._now,
-                query=self._now.query if query is None else query,
-                health=self._now.health if health is None else health,
-            )
+            self._update(query=query)
 
-    def waiting(self, backlog: Mapping[str, int]) -> None:
+    def set_health_url(self, url: str) -> None:
         with self._lock:
-            self._now = replace(self._now, backlog=dict(backlog))
+            self._update(health=url)
 
-    def took(self, number: int, seconds: float) -> None:
-        """What Spark says of a batch: its planning and its own bookkeeping are in it."""
+    def set_backlog(self, backlog: Mapping[str, int]) -> None:
+        """Messages waiting, by queue."""
         with self._lock:
-            if self._now.batch is not None and self._now.batch.number == number:
-                self._now = replace(self._now, batch=replace(self._now.batch, seconds=seconds))
+            self._update(backlog=dict(backlog))
+
+    def set_batch_seconds(self, number: int, seconds: float) -> None:
+        """The duration of a batch as Spark measured it, which includes planning and Spark's own records."""
+        with self._lock:
+            batch = self._snapshot.batch
+            if batch is not None and batch.number == number:
+                self._update(batch=replace(batch, seconds=seconds))
 
     def committed(self, number: int, began: float, *, rows: int, size: int, rejects: Mapping[str, int]) -> None:
-        """A batch is in. One that was counted before, by this run or by one that died, is not counted again."""
+        """A batch is committed. If this run or one that died has counted it already, it is not counted again."""
         with self._lock:
-            now = self._clock()
-            last = LastBatch(number, now, round(max(0.0, now - began), 3), rows)
-            self._now = replace(self._now, batch=last)
-            if number <= self._now.counted:
+            now, totals = self._clock(), self._snapshot.totals
+            self._update(batch=LastBatch(number, now, round(max(0.0, now - began), 3), rows))
+            if number <= self._snapshot.counted:
                 return
-            totals = self._now.totals
             self._rates.add(rows, began, now)
-            self._now = replace(
-                self._now,
-                counted=number,
-                totals=replace(
-                    totals,
-                    batches=totals.batches + 1,
-                    rows=totals.rows + rows,
-                    bytes=totals.bytes + size,
-                    rejects=added(totals.rejects, rejects),
-                ),
+            totals = replace(
+                totals,
+                batches=totals.batches + 1,
+                rows=totals.rows + rows,
+                bytes=totals.bytes + size,
+                rejects=added(totals.rejects, rejects),
             )
+            self._update(counted=number, totals=totals)
 
-    def received(self, source: SourceTotals, *, by_key: bool) -> None:
-        """What the source has come to. Only right after a commit, when no row is on its way."""
+    def set_source_totals(self, source: SourceTotals, *, by_key: bool) -> None:
+        """The source's counts. Call it right after a commit, when no row is between source and sink."""
         with self._lock:
-            totals = self._now.totals
-            through = totals.rows + totals.rejected
-            self._now = replace(
-                self._now,
-                totals=replace(
-                    totals,
-                    received=source.received,
-                    redelivered=source.redelivered + source.duplicates,
-                    in_ledger=source.in_ledger,
-                    unconfirmed=source.unconfirmed,
-                    same_key=max(0, source.rows - through) if by_key else totals.same_key,
-                ),
+            totals = self._snapshot.totals
+            passed = totals.rows + totals.rejected
+            totals = replace(
+                totals,
+                received=source.received,
+                redelivered=source.redelivered + source.duplicates,
+                in_ledger=source.in_ledger,
+                unconfirmed=source.unconfirmed,
+                same_key=max(0, source.rows - passed) if by_key else totals.same_key,
             )
+            self._update(totals=totals)
+
+    def _update(self, **changes: Any) -> None:
+        self._snapshot = replace(self._snapshot, **changes)
 
 
 def source_totals(log: SegmentLog) -> SourceTotals:
