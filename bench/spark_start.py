@@ -68,9 +68,7 @@ PHASES = (
 
 def start(endpoint: str, queue: str, dedup: str, folder: Path) -> dict[str, float]:
     """Seconds from the start of the process to each moment."""
-    (folder / "start.toml").write_text(
-        PIPELINE.format(folder=folder, queue=queue, endpoint=endpoint, dedup=dedup)
-    )
+    (folder / "start.toml").write_text(PIPELINE.format(folder=folder, queue=queue, endpoint=endpoint, dedup=dedup))
     command = [sys.executable, "-m", "spark_bench.start_driver", folder / "moments", folder / "start.toml", "--json"]
     environment = os.environ | {
         "AWS_ACCESS_KEY_ID": "test",

@@ -25,12 +25,13 @@ from semel.ledger.contract import Ledger
 from semel.spark.interpreter import running_spark
 from semel.spark.pipeline.app_query import HandlerQuery, Source, cores
 from semel.spark.pipeline.errors import explained
+from semel.spark.pipeline.spark_start import started_for_app
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
 from semel.spark.sinks.contract import Written
 from semel.spark.sinks.handlers.app_loader import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import Patience
-from semel.spark.spark_session import end_java, session
+from semel.spark.spark_session import end_java
 from semel.telemetry.health_server import Health, HealthServer
 from semel.telemetry.metrics import COUNTERS, Metrics
 
@@ -262,15 +263,9 @@ def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
 
 
 def _started(app: str, master: str | None, receivers: Sequence[int]) -> SparkSession:
-    """A session of its own. Ctrl-C while Spark starts is a KeyboardInterrupt."""
     # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting for a core.
     tasks = max(cores(), sum(receivers)) if master is None else None
-    with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
-        spark = session(f"semel {app}", master=master, cores=tasks).newSession()
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
-    spark.conf.set("spark.sql.adaptive.enabled", "false")
-    return spark
+    return started_for_app(app, master, tasks)
 
 
 def _quietly(act: Callable[[], Any]) -> None:
