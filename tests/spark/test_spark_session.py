@@ -33,7 +33,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, str
         return SimpleNamespace(sparkContext=None)
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
-    monkeypatch.setattr(java, "use", lambda: None)
+    monkeypatch.setattr(java, "use", lambda: java.Java(Path("/nowhere"), 17, "PATH"))
     monkeypatch.setattr(spark_session, "running_spark", lambda: None)
     monkeypatch.setenv("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", "python"))  # and back to what it was
     session("name", **arguments)

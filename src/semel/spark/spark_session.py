@@ -143,14 +143,17 @@ def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> Spark
     from py4j.protocol import Py4JError
     from pyspark import SparkContext, java_gateway
     from pyspark.errors import PySparkException
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.sql import SparkSession
 
     settings = _START | _SESSION | placed | chosen
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM
-        java.use()
-        settings["spark.driver.extraJavaOptions"] = _java_options(chosen.get("spark.driver.extraJavaOptions", ""))
+        options = chosen.get("spark.driver.extraJavaOptions", "")
+        archive = java.archive_options(java.use(), Path(_find_spark_home(), "jars"), options)
+        settings["spark.driver.extraJavaOptions"] = _java_options(options, archive)
     _choose_python(settings.get("spark.master", ""))
-    _import_quietly()
+    pandas = threading.Thread(target=_import_quietly, daemon=True)  # about as long as Java takes
+    pandas.start()
     java_gateway.Popen = _JavaProcess  # type: ignore[attr-defined]
     _silence_py4j()
     try:
@@ -162,6 +165,7 @@ def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> Spark
         if SparkContext._gateway is None:  # PySpark was still waiting for Java, and has forgotten it
             end_java()
         raise
+    pandas.join()
     _silence_accumulators(spark)
     return spark
 
@@ -280,12 +284,12 @@ def _heap_mb() -> int:
     return min(max(memory // 4 // 2**20, MIN_HEAP_MB), MAX_HEAP_MB)
 
 
-def _java_options(chosen: str) -> str:
+def _java_options(chosen: str, archive: list[str]) -> str:
     """The user's Java options, ours before them; a log configuration of the user's own is left alone."""
     folder = os.environ.get("SPARK_CONF_DIR")
     has_own_log = "log4j" in chosen or (folder and Path(folder, LOG_SETTINGS.name).exists())
     quiet = [] if has_own_log else [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
-    return " ".join([STACK, *quiet, chosen]).strip()
+    return " ".join([STACK, *archive, *quiet, chosen]).strip()
 
 
 def _choose_python(master: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from semel.errors import SemelError
@@ -73,7 +73,7 @@ class ReadOptions:
     visibility: int = 120
     ack: str = "sealed"
     dedup: str = "segments"
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)  # it may hold a password
     key: str | None = None
     columns: tuple[str, ...] | None = None
     in_flight: str = "leave"

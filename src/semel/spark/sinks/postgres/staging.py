@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Final
@@ -36,7 +36,7 @@ _CONNECT_PAUSE: Final = 0.1  # seconds, doubled from try to try
 
 @dataclass(frozen=True, slots=True)
 class PostgresWriter:
-    dsn: str
+    dsn: str = field(repr=False)
     sink: str
     table: Table
     staging: tuple[str, str]
