@@ -69,7 +69,8 @@ PHASES = (
 def start(endpoint: str, queue: str, dedup: str, folder: Path) -> dict[str, float]:
     """Seconds from the start of the process to each moment."""
     (folder / "start.toml").write_text(PIPELINE.format(folder=folder, queue=queue, endpoint=endpoint, dedup=dedup))
-    command = [sys.executable, "-m", "spark_bench.start_driver", folder / "moments", folder / "start.toml", "--json"]
+    driver = [sys.executable, "-m", "spark_bench.start_driver"]
+    command = [*driver, str(folder / "moments"), str(folder / "start.toml"), "--json"]
     environment = os.environ | {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",

@@ -58,7 +58,7 @@ def _watch(passed: Callable[[str], None]) -> None:
     def for_each_batch(writer: DataStreamWriter, batch: Callable[[Any, int], None]) -> DataStreamWriter:
         return real(writer, _before(_after(batch, "commit", passed), "planned", passed))
 
-    DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]
+    DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign,assignment]
 
 
 def _before(function: Callable[..., Any], name: str, passed: Callable[[str], None]) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ REST = ("environment", "sql?details=true&planDescription=true", "jobs", "stages?
 
 def main() -> None:
     endpoint, folder, *pairs = sys.argv[1:]
-    settings = {
+    settings: dict[str, Any] = {
         "spark.ui.enabled": True,
         "spark.ui.port": 0,
         "spark.eventLog.enabled": True,

@@ -68,7 +68,7 @@ class SourceSpec:
     dedup: Dedup = Dedup.SEGMENTS
     dedup_partitions: int = DEDUP_PARTITIONS  # of dedup = "key"; fixed once the pipeline has run
     remember: float | None = None  # seconds a key is remembered for; None: the longest retention of the queues
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)
     ack: Ack = Ack.SEALED
     receivers: int | None = None
     threads: int | None = None
@@ -94,7 +94,7 @@ class SourceSpec:
             "ack": self.ack.value,
             # The state store's part of dedup = "key" is an operator of the query, on top of the segments.
             "dedup": Dedup.LEDGER.value if self.dedup is Dedup.LEDGER else Dedup.SEGMENTS.value,
-            "ledger": self.ledger,
+            "ledgerUrl": self.ledger,
             "key": self.key,
             "endpointUrl": self.endpoint_url,
             "region": self.region,

@@ -27,15 +27,33 @@ POLL: Final = 0.1
 
 
 class SparkStart:
-    """A Spark that starts in a thread of its own. Either `session` or `abandon` is called, once."""
+    """A Spark that starts in a thread of its own. A context: what nobody has asked for is ended with it."""
 
     def __init__(self, start: Callable[[], SparkSession]) -> None:
         self.owns_spark = running_spark() is None
         self._start = start
         self._session: SparkSession | None = None
         self._error: BaseException | None = None
+        self._handed_over = False
         self._thread = threading.Thread(target=self._run, name="semel-spark-start", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> SparkStart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.owns_spark and not self._handed_over:
+            self._abandon()
+
+    def session(self) -> SparkSession:
+        """Waits for it; from then on it is the caller's. Ctrl-C meanwhile is a KeyboardInterrupt."""
+        while self._thread.is_alive():  # a join without a limit would not hear of a signal
+            self._thread.join(POLL)
+        if self._error is not None:
+            raise self._error
+        assert self._session is not None
+        self._handed_over = True
+        return self._session
 
     def _run(self) -> None:
         try:
@@ -43,21 +61,11 @@ class SparkStart:
         except BaseException as error:  # noqa: BLE001  it is raised where the session is asked for
             self._error = error
 
-    def session(self) -> SparkSession:
-        """Waits for it. Ctrl-C meanwhile is a KeyboardInterrupt; then call `abandon`."""
-        while self._thread.is_alive():  # a join without a limit would not hear of a signal
-            self._thread.join(POLL)
-        if self._error is not None:
-            raise self._error
-        assert self._session is not None
-        return self._session
-
-    def abandon(self) -> None:
-        """End what was started here; a Spark of somebody else's goes on."""
-        while self.owns_spark and self._thread.is_alive():
+    def _abandon(self) -> None:
+        while self._thread.is_alive():  # its Java may not even be there yet
             end_java()
             self._thread.join(POLL)
-        if self.owns_spark and self._session is not None:
+        if self._session is not None:
             stop_quietly(self._session)
             end_java()
 

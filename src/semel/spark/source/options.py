@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -27,6 +28,7 @@ READ: Final = {
     "ack": "ack",
     "dedup": "dedup",
     "ledger": "ledger",
+    "ledgerurl": "ledger",  # Spark hides the value of an option that is named so, in plans and in its UI
     "key": "key",
     "columns": "columns",
     "inflight": "in_flight",
@@ -44,6 +46,7 @@ def _camel(lower: str) -> str:
     return lower.removesuffix(end.lower()) + end
 
 
+_PASSWORD: Final = re.compile(r"://[^/@:]*:[^@]+@|\bpassword=", re.IGNORECASE)
 SPELLED: Final = tuple(_camel(name) for name in READ)
 
 
@@ -108,6 +111,11 @@ def read_options(given: Mapping[str, str], *, column_names: tuple[str, ...]) -> 
             if name.lower() in _NOT_OURS:
                 continue
             raise OptionError(f"format 'sqs' has no option {name!r}{_nearest(name, SPELLED)}")
+        if name.lower() == "ledger" and _PASSWORD.search(value):
+            raise OptionError(
+                "option 'ledger' holds a password, and Spark shows the value in its plans. Give the address as "
+                "'ledgerUrl', which Spark hides"
+            )
         if value.strip():
             found[field] = value.strip()
     queues = _list(found.pop("queue", ""))
