@@ -87,7 +87,7 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
         "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JAVA} -Dspark.deploy.maxExecutorRetries=-1",
         "SPARK_WORKER_DIR": str(folder / "work"),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS / "spark" / "crash_site"))),
     }
     port, page_port = free_ports(2)
     url = f"spark://127.0.0.1:{port}"

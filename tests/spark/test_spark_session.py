@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
-from semel.spark import java
+from semel.spark import java, spark_session
 from semel.spark.spark_session import LOCAL_FILES, SparkError, session
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def settings(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, str
         return SimpleNamespace(sparkContext=None)
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
-    monkeypatch.setattr(java, "use", lambda: None)
+    monkeypatch.setattr(java, "use", lambda: java.Java(Path("/nowhere"), 17, "PATH"))
+    monkeypatch.setattr(spark_session, "running_spark", lambda: None)
     monkeypatch.setenv("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", "python"))  # and back to what it was
     session("name", **arguments)
     return started[-1]
@@ -168,6 +170,59 @@ def test_a_spark_that_does_not_start_says_why_in_one_line(
     assert str(error.value) == f"Spark does not start on spark://host:7077: {reason}"
 
 
+# Beside the sessions of others.
+
+FOREIGN = """
+import json, logging, sys
+from pyspark.sql import SparkSession
+
+users = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.session.timeZone", "Asia/Tokyo")
+    .config("spark.sql.shuffle.partitions", "3")
+    .getOrCreate()
+)
+users.conf.set("spark.sql.adaptive.enabled", "true")
+before = users.conf.getAll
+from semel.spark.spark_session import query_settings, session
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+ours = session("ours", **{"spark.driver.memory": "9g", **query_settings(5)})
+print(json.dumps([before, users.conf.getAll, ours.conf.getAll]))
+users.stop()
+"""
+
+
+@pytest.mark.slow
+def test_the_settings_of_a_session_that_exists_stay_and_the_new_one_has_ours() -> None:
+    done = subprocess.run([sys.executable, "-c", FOREIGN], capture_output=True, text=True, timeout=250, check=True)
+    warning, found = done.stdout.splitlines()
+    before, after, ours = json.loads(found)
+    assert before == after
+    assert {name: ours.get(name) for name in spark_session.query_settings(5)} == spark_session.query_settings(5)
+    assert ours["spark.sql.streaming.stateStore.providerClass"].endswith("RocksDBStateStoreProvider")
+    assert warning.startswith(
+        "Spark was started before Semel, and keeps its own spark.driver.memory, "
+        "spark.hadoop.fs.AbstractFileSystem.file.impl, spark.hadoop.fs.file.impl."
+    )
+
+
+def test_a_second_session_leaves_the_first_as_it_is(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    before = spark.conf.getAll
+    other = session("other", master="local[2]", **{"spark.sql.shuffle.partitions": 7, "spark.sql.ansi.enabled": False})
+    assert spark.conf.getAll == before
+    assert (other.conf.get("spark.sql.shuffle.partitions"), other.conf.get("spark.sql.ansi.enabled")) == ("7", "false")
+    assert other.conf.get("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled") == "true"
+    assert not caplog.messages
+
+
+def test_a_running_spark_that_has_another_master_says_so(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    session("other", master="local[9]")
+    (message,) = caplog.messages
+    assert "keeps its own spark.master." in message
+
+
 # What it does.
 
 
@@ -205,10 +260,26 @@ def test_a_checkpoint_has_no_second_file_that_a_crash_could_part_from_the_first(
     assert not [name for name in names if name.endswith(".crc")]
 
 
+def test_an_archive_that_java_was_killed_over_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    archive = tmp_path / "spark.jsa"
+    archive.write_bytes(b"cut off")
+    monkeypatch.setattr(spark_session, "JAVA_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(spark_session._JavaProcess, "last", None)
+    monkeypatch.setattr(spark_session._JavaProcess, "archive", archive)
+    deaf = spark_session._JavaProcess(
+        ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"], stdout=subprocess.PIPE
+    )
+    assert deaf.stdout is not None
+    with deaf.stdout:
+        deaf.stdout.readline()
+        spark_session.end_java()
+    assert (deaf.returncode, archive.exists()) == (-9, False)
+
+
 TROUBLED = """
 import sys, time
 from pathlib import Path
-from semel.spark import java
+from semel.spark import java, spark_session
 from semel.spark.spark_session import session
 
 at_work = Path(sys.argv[1])

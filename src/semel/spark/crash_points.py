@@ -1,19 +1,13 @@
-"""Named points in the life of a batch at which a test can have the driver killed, from whichever process gets there.
+"""Named points in the life of a batch. Nothing happens there, unless a test has put a function into `on_point`.
 
-SEMEL_SPARK_KILL="point=after-seal;group=4711;once=/path" sends SIGKILL to the process group 4711 when the point is
-first reached; the file is what makes it once. With "when=/path", only after that file is there. Without the variable,
-a point costs one look into a dictionary.
+The function that kills a process is in semel.testing, and nothing here imports it.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Final
 
-VARIABLE: Final = "SEMEL_SPARK_KILL"
 POINTS: Final = (
     "before-seal",
     "after-seal",
@@ -22,21 +16,9 @@ POINTS: Final = (
     "during-commit",
     "after-commit",
 )
+on_point: Callable[[str], None] | None = None
 
 
 def reached(point: str) -> None:
-    wanted = os.environ.get(VARIABLE)
-    if wanted is not None:
-        _kill(point, dict(part.split("=", 1) for part in wanted.split(";")))
-
-
-def _kill(point: str, wanted: dict[str, str]) -> None:
-    if wanted["point"] != point or not os.path.exists(wanted.get("when", "/")):
-        return
-    try:
-        os.close(os.open(wanted["once"], os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(int(wanted["group"]), signal.SIGKILL)
-    time.sleep(float(wanted.get("linger", "0")))  # a process outside the group goes on, as a zombie does
+    if on_point is not None:
+        on_point(point)

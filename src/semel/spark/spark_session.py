@@ -1,7 +1,7 @@
 """Makes a SparkSession that suits Semel: a Java that is found, a quiet terminal, and settings for small micro-batches.
 
-The rule kept here: what the caller names in `conf` wins over every setting below, and a JVM that somebody else has
-started (spark-submit, a notebook) keeps its own master, log and memory.
+The rules kept here: what the caller names in `conf` wins over every setting below; a JVM that somebody else has started
+(spark-submit, a notebook) keeps its own master, log and memory; and a session that exists keeps all its settings.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from semel.errors import SemelError
 from semel.spark import java
+from semel.spark.interpreter import running_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log: Final = logging.getLogger("semel.spark")
 OLDEST_PYSPARK: Final = (4, 2)  # the first whose Python sources may say how much they take into a batch
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 CLUSTERS: Final = ("spark://", "k8s://", "yarn", "local-cluster[")
@@ -40,21 +42,28 @@ MAX_HEAP_MB: Final = 4096
 STACK: Final = "-Xss16m"
 
 ROCKSDB: Final = "spark.sql.streaming.stateStore.rocksdb"
-EVERYWHERE: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+# Of queries that Semel runs itself: these win over a user's own.
+_REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    "spark.python.worker.reuse": "true",
     "spark.sql.adaptive.enabled": "false",  # a replayed batch must be cut into the same partitions
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+# Of every session made here, be it of a Spark that others have started.
+_SESSION: Final = _REQUIRED | {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     f"{ROCKSDB}.changelogCheckpointing.enabled": "true",
     f"{ROCKSDB}.boundedMemoryUsage": "true",
     f"{ROCKSDB}.trackTotalNumberOfRows": "false",  # a look-up for each row written, only to count them
+}
+# Of a Spark that is started here, and fixed from then on.
+_START: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.worker.reuse": "true",
 }
 # Hadoop, without its native library, starts a process to set a file's permissions and another to see whether it is a
 # link: 30 a micro-batch, more than a third of its time. The raw file system in Hadoop's older interface starts 3. It
@@ -75,25 +84,77 @@ class SparkError(SemelError):
 def session(
     name: str, *, master: str | None = None, cores: int | None = None, **conf: str | int | float | bool
 ) -> SparkSession:
-    """The SparkSession of this process: a new one, or the one there is, with these settings as far as it takes them.
+    """A SparkSession with Semel's settings, of a new Spark; or of the one that runs here, beside its other sessions.
 
     `master` is this machine unless named; `cores` is how many tasks run at once. Spark's own settings, which have dots
-    in their names, are given as `**{"spark.driver.memory": "4g"}`. Nothing of Spark's log reaches the terminal; the
-    environment variable SEMEL_SPARK_LOG=warn (or info) brings it back. A task is tried 4 times, on one machine too.
+    in their names, are given as `**{"spark.driver.memory": "4g"}`; those that a running Spark cannot change are named
+    in a warning. Nothing of Spark's log reaches the terminal; the environment variable SEMEL_SPARK_LOG=warn (or info)
+    brings it back. A task is tried 4 times, on one machine too.
     """
     check_pyspark()
+    chosen = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+    master = chosen.pop("spark.master", master)
+    placed = _placed(master, cores)
+    if running_spark() is None:
+        return _started(name, placed, chosen)
+    if master is not None:
+        chosen["spark.master"] = placed["spark.master"]
+    return _beside_others(cores, chosen)
+
+
+def query_settings(shuffle_partitions: int | None = None) -> dict[str, str]:
+    """For the `conf` of `session`, if Semel is to run a query in it: what exactly once depends on, and a limit for its
+    stop. `shuffle_partitions`: as wide as tasks run at once, unless named."""
+    width = {} if shuffle_partitions is None else {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    return _REQUIRED | width | {"spark.sql.streaming.stopTimeout": "30s"}
+
+
+def _beside_others(cores: int | None, chosen: dict[str, str]) -> SparkSession:
+    """A new session of the Spark that runs: what others have set in theirs stays as it is."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
+
+    spark = (SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()).newSession()
+    context = spark.sparkContext
+    is_local = (context.master or "").startswith("local[")
+    width = cores or (context.defaultParallelism if is_local else CLUSTER_SHUFFLE_PARTITIONS)
+    fixed = []
+    wanted = _SESSION | {"spark.sql.shuffle.partitions": str(width)} | (LOCAL_FILES if is_local else {}) | chosen
+    for key, value in wanted.items():
+        try:
+            if key.startswith("spark.sql."):
+                spark.conf.set(key, value)
+                continue
+        except AnalysisException:  # a setting of the whole Spark
+            pass
+        if context.getConf().get(key) != value:
+            fixed.append(key)
+    if fixed:
+        log.warning(
+            "Spark was started before Semel, and keeps its own %s. Start Spark with semel.spark.session(...), or with "
+            "these settings, to have them as Semel would set them",
+            ", ".join(sorted(fixed)),
+        )
+    _silence_accumulators(spark)
+    return spark
+
+
+def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext, java_gateway
     from pyspark.errors import PySparkException
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.sql import SparkSession
 
-    chosen = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
-    settings = EVERYWHERE | _placed(chosen.pop("spark.master", master), cores) | chosen
+    settings = _START | _SESSION | placed | chosen
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM
-        java.use()
-        settings["spark.driver.extraJavaOptions"] = _java_options(chosen.get("spark.driver.extraJavaOptions", ""))
+        options = chosen.get("spark.driver.extraJavaOptions", "")
+        archive = java.archive_options(java.use(), Path(_find_spark_home(), "jars"), options)
+        _JavaProcess.archive = java.archive_to_write(archive)
+        settings["spark.driver.extraJavaOptions"] = _java_options(options, archive)
     _choose_python(settings.get("spark.master", ""))
-    _import_quietly()
+    pandas = threading.Thread(target=_import_quietly, daemon=True)  # about as long as Java takes
+    pandas.start()
     java_gateway.Popen = _JavaProcess  # type: ignore[attr-defined]
     _silence_py4j()
     try:
@@ -105,6 +166,7 @@ def session(
         if SparkContext._gateway is None:  # PySpark was still waiting for Java, and has forgotten it
             end_java()
         raise
+    pandas.join()
     _silence_accumulators(spark)
     return spark
 
@@ -113,6 +175,7 @@ class _JavaProcess(Popen[Any]):
     """The process in which PySpark launches Java. It is remembered before it starts, for `end_java`."""
 
     last: ClassVar[_JavaProcess | None] = None
+    archive: ClassVar[Path | None] = None  # that it writes when it ends
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _JavaProcess.last = self
@@ -150,6 +213,8 @@ def end_java() -> None:
     except TimeoutExpired:
         process.kill()
         process.wait()
+        if _JavaProcess.archive is not None:  # it may be cut off, and of no use to any later start
+            _JavaProcess.archive.unlink(missing_ok=True)
 
 
 def _silence_py4j() -> None:
@@ -184,7 +249,7 @@ def check_pyspark() -> None:
 
 
 def _placed(master: str | None, cores: int | None) -> dict[str, str]:
-    """Where it runs, and what follows from that."""
+    """Where a Spark that is started runs, and what follows from that."""
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         return {}
     if master is not None and master.startswith(CLUSTERS):
@@ -211,8 +276,12 @@ def _local(master: str) -> tuple[int, int]:
         )
     tries = int(named[2] or TASK_TRIES)
     if named[1] == "*":
-        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1, tries
+        return usable_cores(), tries
     return int(named[1] or 1), tries
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _heap_mb() -> int:
@@ -223,12 +292,12 @@ def _heap_mb() -> int:
     return min(max(memory // 4 // 2**20, MIN_HEAP_MB), MAX_HEAP_MB)
 
 
-def _java_options(chosen: str) -> str:
+def _java_options(chosen: str, archive: list[str]) -> str:
     """The user's Java options, ours before them; a log configuration of the user's own is left alone."""
     folder = os.environ.get("SPARK_CONF_DIR")
     has_own_log = "log4j" in chosen or (folder and Path(folder, LOG_SETTINGS.name).exists())
     quiet = [] if has_own_log else [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
-    return " ".join([STACK, *quiet, chosen]).strip()
+    return " ".join([STACK, *archive, *quiet, chosen]).strip()
 
 
 def _choose_python(master: str) -> None:

@@ -208,11 +208,12 @@ class SourceSpec:
 
     def options(self, checkpoint: str) -> dict[str, str]:
         """The options for `format("sqs")`. Those of dedup = "key" are for the query, on top of the source."""
-        own = {"queues", "dedup", "dedup_partitions", "remember"}
+        own = {"queues", "dedup", "dedup_partitions", "remember", "ledger"}
         given = {camel(one.name): getattr(self, one.name) for one in fields_of(self) if one.name not in own} | {
             "queue": ",".join(self.queues),
             "segments": segments_of(checkpoint),
             "dedup": "ledger" if self.dedup is Dedup.LEDGER else "segments",
+            "ledgerUrl": self.ledger,
         }
         whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
         return {name: str(value) for name, value in (given | whole).items() if value is not None}

@@ -47,27 +47,35 @@ _KNOWN: Final = (
 )
 
 
+Kind = Literal["outage", "permission", "other"]
+
+
 class PipelineFailed(SemelError):
     """The query of a pipeline ended with an error. `trace` is all that is known about it."""
 
-    def __init__(self, text: str, trace: str = "") -> None:
+    def __init__(self, text: str, trace: str = "", kind: Kind = "other") -> None:
         super().__init__(text)
-        self.trace = trace
+        self.trace, self.kind = trace, kind
 
 
 class SparkGone(PipelineFailed):
     """Spark's Java process has ended while the driver used it."""
 
 
-Kind = Literal["outage", "permission", "other"]
 # Classes of errors that only other credentials or other rights can fix, whatever comes before in their names.
-_PERMISSION: Final = ("AccessDenied", "PermissionDenied", "NoCredentials")
+_PERMISSION: Final = ("AccessDenied", "PermissionDenied", "NoCredentials", "DeleteRefused")
+# What Spark says when the machine or the cluster is short of something for a while.
+_PASSING: Final = ("Python worker failed to connect back", "ExecutorLostFailure")
 
 
 def kind_of(error: BaseException) -> Kind:
     """By the class of the Semel error that `error` is, or that Spark's text in it names."""
+    if isinstance(error, PipelineFailed):
+        return error.kind
     kind = type(error) if isinstance(error, SemelError) else _semel_error(str(error))[0]
     if issubclass(kind, Unavailable):
+        return "outage"
+    if kind is SemelError and any(sign in str(error) for sign in _PASSING):
         return "outage"
     return "permission" if any(base.__name__.endswith(_PERMISSION) for base in kind.__mro__) else "other"
 
@@ -110,7 +118,7 @@ def explained(error: BaseException) -> SemelError:
             "is safe; start the pipeline again and it goes on from there",
             trace,
         )
-    return PipelineFailed(in_one_line(str(error)) or type(error).__name__, trace)
+    return PipelineFailed(in_one_line(str(error)) or type(error).__name__, trace, kind_of(error))
 
 
 def in_one_line(text: str) -> str:

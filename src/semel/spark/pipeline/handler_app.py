@@ -22,7 +22,7 @@ from semel.spark.interpreter import running_spark
 from semel.spark.pipeline import spark_start
 from semel.spark.pipeline.batch_task import Outcome
 from semel.spark.pipeline.checkpoint import Checkpoint
-from semel.spark.pipeline.config import Ack, HandlerSpec, Pipeline, SchemaSpec, SourceSpec
+from semel.spark.pipeline.config import Ack, Dedup, HandlerSpec, Pipeline, SchemaSpec, SourceSpec
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.query import Options, PipelineQuery
 from semel.spark.pipeline.runner import Runner
@@ -31,7 +31,7 @@ from semel.spark.pipeline.stream import End, Trigger
 from semel.spark.sinks.handlers.app_loader import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import Patience
-from semel.spark.spark_session import end_java
+from semel.spark.spark_session import end_java, usable_cores
 from semel.telemetry.health_server import Health, HealthServer
 from semel.telemetry.metrics import COUNTERS, Metrics
 
@@ -116,8 +116,9 @@ def run(
             _check_ledger(opened, folder, master)
             source = SourceSpec(
                 queues=(),
+                dedup=Dedup.SEGMENTS,
                 ack=Ack.COMMITTED,
-                receivers=receivers or min(MAX_RECEIVERS, spark_start.usable_cores()),
+                receivers=receivers or min(MAX_RECEIVERS, usable_cores()),
                 max_messages_per_batch=max_messages,
                 endpoint_url=client.endpoint,
                 region=client.region,
@@ -127,8 +128,8 @@ def run(
             for setup in setups:
                 handlers.add(setup, stack)
             # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting.
-            tasks = max(spark_start.usable_cores(), handlers.receivers) if master is None else None
-            spark = spark_start.started(handlers.queries[0].pipeline, master, tasks, name=f"semel {app}")
+            tasks = max(usable_cores(), handlers.receivers) if master is None else None
+            spark = spark_start.started_for_app(app, master, tasks)
             if owns_spark:
                 stack.callback(spark_start.stop_quietly, spark)
             if master is None:  # as spark-submit has it

@@ -244,16 +244,18 @@ def _run_one(
     query: PipelineQuery,
     stop: Stop,
     stack: ExitStack,
-    start_spark: Callable[[], SparkSession],
+    master: str | None,
+    cores: int | None,
     drain: float,
     available_now: bool,
 ) -> End:
     owns_spark = running_spark() is None
     try:
+        start = stack.enter_context(spark_start.begin(query.pipeline, master, cores))  # while the rest is checked
         query.open()
         if stop.asked:
             return End(stopped=True)
-        spark = start_spark()
+        spark = start.session()
         if owns_spark:
             stack.callback(spark_start.stop_quietly, spark)
         address = query.pipeline.metrics.health

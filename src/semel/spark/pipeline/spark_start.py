@@ -1,36 +1,92 @@
-"""Spark for a pipeline."""
+"""Starts Spark for pipelines.
+
+The rule: Spark may start while the rest is still being checked, but it receives nothing before its session is asked
+for; if the start is abandoned, its Java ends.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
+from semel.spark.interpreter import running_spark
 from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.stop import interruptible
+from semel.spark.spark_session import end_java, query_settings, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log: Final = logging.getLogger("semel.spark")
-TASK_TRIES: Final = 4  # as on a cluster: on one machine Spark would give up at the first failure
+POLL: Final = 0.1
 
 
-def started(pipeline: Pipeline, master: str | None, cores: int | None, *, name: str | None = None) -> SparkSession:
+class SparkStart:
+    """A Spark that starts in a thread of its own. A context: what nobody has asked for is ended with it."""
+
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self.owns_spark = running_spark() is None
+        self._start = start
+        self._session: SparkSession | None = None
+        self._error: BaseException | None = None
+        self._handed_over = False
+        self._thread = threading.Thread(target=self._run, name="semel-spark-start", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> SparkStart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.owns_spark and not self._handed_over:
+            self._abandon()
+
+    def session(self) -> SparkSession:
+        """Waits for it; from then on it is the caller's. Ctrl-C meanwhile is a KeyboardInterrupt."""
+        while self._thread.is_alive():  # a join without a limit would not hear of a signal
+            self._thread.join(POLL)
+        if self._error is not None:
+            raise self._error
+        assert self._session is not None
+        self._handed_over = True
+        return self._session
+
+    def _run(self) -> None:
+        try:
+            self._session = self._start()
+        except BaseException as error:  # noqa: BLE001  it is raised where the session is asked for
+            self._error = error
+
+    def _abandon(self) -> None:
+        while self._thread.is_alive():  # its Java may not even be there yet
+            end_java()
+            self._thread.join(POLL)
+        if self._session is not None:
+            stop_quietly(self._session)
+            end_java()
+
+
+def begin(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkStart:
+    """Starts Spark for a pipeline, and returns at once."""
+    return SparkStart(lambda: _session_of(pipeline, master, cores))
+
+
+def started(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkSession:
     """A session of the pipeline's own. Ctrl-C while Spark starts is a KeyboardInterrupt."""
-    from semel.spark.spark_session import session
-
-    settings: dict[str, Any] = dict(pipeline.spark)
-    if master is None and "spark.master" not in settings and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        settings["spark.master"] = f"local[{cores or usable_cores()},{TASK_TRIES}]"
     with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
-        spark = session(name or f"semel {pipeline.name}", master=master, cores=cores, **settings).newSession()
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    spark.conf.set("spark.sql.shuffle.partitions", str(pipeline.source.dedup_partitions))
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
-    return spark
+        return _session_of(pipeline, master, cores)
+
+
+def started_for_app(app: str, master: str | None, cores: int | None) -> SparkSession:
+    """A session for the handlers of an app. Ctrl-C while Spark starts is a KeyboardInterrupt."""
+    with interruptible():
+        return session(f"semel {app}", master=master, cores=cores, **query_settings())
+
+
+def _session_of(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkSession:
+    settings: dict[str, str] = {**pipeline.spark, **query_settings(pipeline.source.dedup_partitions)}
+    return session(f"semel {pipeline.name}", master=master, cores=cores, **settings)
 
 
 def stop_quietly(spark: SparkSession) -> None:
@@ -38,7 +94,3 @@ def stop_quietly(spark: SparkSession) -> None:
         spark.stop()
     except Exception:  # its Java has ended already
         log.debug("while Spark was stopped", exc_info=True)
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -107,7 +107,7 @@ class ReadOptions:
     visibility: int = option(120, limits=(10, limits.MAX_VISIBILITY))
     ack: str = option("sealed", choices=("sealed", "committed"))
     dedup: str = option("segments", choices=("segments", "ledger"))
-    ledger: str | None = option(None, secret=True)
+    ledger: str | None = option(None, name="ledgerUrl", secret=True)  # Spark hides what is named so
     key: str | None = option(None)
     columns: tuple[str, ...] | None = option(None)
     in_flight: str = option("leave", choices=("leave", "wait"))
@@ -153,9 +153,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def _check_together(options: ReadOptions) -> None:
     if options.dedup == "ledger" and options.ledger is None:
-        raise OptionError("dedup 'ledger' needs the option 'ledger', such as postgresql://host/db or redis://host")
+        raise OptionError("dedup 'ledger' needs the option 'ledgerUrl', such as postgresql://host/db or redis://host")
     if options.ledger is not None and options.dedup != "ledger":
-        raise OptionError("option 'ledger' is given, but dedup is 'segments': set dedup to 'ledger' or leave it out")
+        raise OptionError("option 'ledgerUrl' is given, but dedup is 'segments': set dedup to 'ledger' or leave it out")
     if options.visibility < 2 * options.max_seconds + options.margin:
         raise OptionError(
             f"visibility {options.visibility} s is too short for batches that receive for {options.max_seconds:g} s: "

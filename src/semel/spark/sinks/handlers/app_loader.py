@@ -1,7 +1,8 @@
 """An app in an executor: imported by its name, once a worker process, with its client and its ledger.
 
-The rule: an executor runs the app as the driver would. So the folder that the driver was started in, its SEMEL_
-variables and what the command line said travel with the task; connections are opened here, and kept for the next task.
+The rule: an executor runs the app as the driver would. So the folder that the driver was started in, the variables that
+say how handlers run, and the options of the command line travel with the task. Tokens do not: no executor serves
+anything. Connections are opened here, and kept for the next task.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from semel.consumer.app import App
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.handler import Handler
 from semel.consumer.queue_setup import QueueSetup, Tools
-from semel.consumer.settings import Settings
+from semel.consumer.settings import OPTIONS, Settings
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client, Queue
@@ -27,7 +28,12 @@ from semel.telemetry import logs
 
 _log: Final = logging.getLogger("semel.spark")
 PURGE_EVERY: Final = 60.0
-_VARIABLES: Final = "SEMEL_"
+# Of the driver's environment, what an executor needs.
+VARIABLES: Final = (
+    "SEMEL_LEDGER",
+    "SEMEL_ATTEMPT_LOG",
+    *(f"SEMEL_{name.upper()}" for name, option in OPTIONS.items() if option.environment),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +44,10 @@ class AppReference:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)  # it may hold a password, and so may SEMEL_LEDGER
     attempt_log: str | None = None
     folder: str = ""
-    variables: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     options: tuple[tuple[str, Any], ...] = ()
     log_format: Literal["auto", "json", "text"] = "auto"
     log_level: str = "info"
@@ -49,7 +55,7 @@ class AppReference:
     @classmethod
     def here(cls, app: str, **given: Any) -> AppReference:
         """As in this process."""
-        variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)))
+        variables = tuple((name, os.environ[name]) for name in VARIABLES if name in os.environ)
         return cls(app, folder=os.getcwd(), variables=variables, **given)
 
     def run_options(self) -> RunOptions:
