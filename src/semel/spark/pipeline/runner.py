@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
@@ -229,9 +228,7 @@ def run(
             display.draw(query.snapshot)
 
         with repeatedly(tick):
-            end = _run_one(
-                query, stop, stack, partial(spark_start.started, pipeline, master, cores), drain, available_now
-            )
+            end = _run_one(query, stop, stack, master, cores, drain, available_now)
         if end.error is None:
             backlog.look()
         query.count_last()
