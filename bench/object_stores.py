@@ -1,6 +1,6 @@
 """What a call of the object store costs: latency and this process's own CPU, against moto's server in another process.
 
-    python bench/object_stores.py            # of the store that the package has
+python bench/object_stores.py            # of the store that the package has
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def main() -> None:
     with s3_server():
         starts = [subprocess.check_output([sys.executable, "-c", FIRST_CALL], text=True).split() for _ in range(5)]
         wall, cpu = (statistics.median(float(start[index]) for start in starts) for index in (0, 1))
-        print(f"| | median | CPU |\n|---|--:|--:|\n| import and first read | {wall * 1e3:.0f} ms | {cpu * 1e3:.0f} ms |")
+        print(
+            f"| | median | CPU |\n|---|--:|--:|\n| import and first read | {wall * 1e3:.0f} ms | {cpu * 1e3:.0f} ms |"
+        )
         store, data = storage.open_store("s3://bucket/bench"), bytes(100_000)
         measured("put_if_absent, 100 kB", lambda number: store.put_if_absent(f"b/{number:04}", data))
         measured("read, 100 kB", lambda number: store.read(f"b/{number:04}"))
