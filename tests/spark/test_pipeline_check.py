@@ -112,7 +112,7 @@ def test_queues_that_are_missing_are_named_each(tmp_path: Path, sqs_broker: Embe
         (PARQUET, '[rejects]\nqueue = "bad"\n[sink]\ntype = "sqs"\nqueue = "clean"'),
     )
     missing = problems(spec)
-    for name, text in zip(("refunds", "clean", "bad"), missing, strict=True):
+    for name, text in zip(("refunds", "bad", "clean"), missing, strict=True):
         assert f"queue {name}" in text
     assert all("\n" not in text for text in missing)
     for name in ("bad", "clean", "refunds"):

@@ -294,7 +294,9 @@ def test_each_key_counts_once_unless_the_file_says_otherwise_and_a_handler_has_i
     assert load(write(tmp_path, GOOD)).source.dedup is Dedup.KEY
     handler = GOOD.replace(SINK, 'type = "handler"\napp = "shop:app"')
     assert load(write(tmp_path, handler)).source.dedup is Dedup.SEGMENTS
-    assert load(write(tmp_path, handler.replace("[source]", '[source]\ndedup = "key"'))).source.dedup is Dedup.KEY
+    by_key = handler.replace("[source]", '[source]\ndedup = "key"')
+    assert "would be taken for one, and be lost" in mistakes(tmp_path, by_key)
+    assert '[source] ack = "sealed"' in mistakes(tmp_path, handler.replace("[source]", '[source]\nack = "sealed"'))
 
 
 def test_a_queue_or_a_handler_needs_no_schema(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_a_letter_is_sent_again_under_the_same_dedup_id() -> None:
 
 
 def test_sqs_that_does_not_answer_is_an_outage(dead: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.spark.writer.sender.PATIENT", 1)
+    monkeypatch.setattr("semel.spark.writer.sender.MAX_ATTEMPTS", 1)
     away = ("http://127.0.0.1:1", "us-east-1", None)
     sink = RejectQueue(str(dead.checkpoint), "dlq", endpoint_url=away[0], region=away[1])
     with pytest.raises(Unavailable):

@@ -168,8 +168,11 @@ def test_queues_of_two_accounts_with_one_name_are_two_queues(place: Intake) -> N
             planner = Planner(options, place.log, queues, clock=place.now)
             start = end or planner.initial()
             end = planner.latest(start, 100)
+            labels = set()
             for given in planner.assignments(start, end):
-                list(replace(place, queue=queues[given.queue], options=options).task(given).tables())
+                for table in replace(place, queue=queues[given.queue], options=options).task(given).tables():
+                    labels |= set(table.column("queue").to_pylist())
+            assert labels == {place.queue.url, other.queue.url}  # else one key of both would be one message
             planner.latest(end, 100)
             planner.stop()
             assert place.waiting() == other.waiting() == (0, 0)

@@ -516,7 +516,7 @@ def test_sent_ids_are_noted_after_a_second_even_if_they_are_few(tmp_path: Path) 
 def test_a_queue_that_does_not_answer_is_an_outage_of_the_sink(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.spark.writer.sender.PATIENT", 1)
+    monkeypatch.setattr("semel.spark.writer.sender.MAX_ATTEMPTS", 1)
     writer = sink(client.create_queue("out"), tmp_path).writer(MicroBatch("p", 0))
     away = replace(
         writer, queue="http://127.0.0.1:1/000000000000/out", address=("http://127.0.0.1:1", "us-east-1", None)

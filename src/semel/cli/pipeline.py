@@ -137,10 +137,9 @@ def _cores(text: str) -> int:
 
 
 def run(given: argparse.Namespace) -> int:
-    _require_extra()
+    pipeline = _loaded(given)
     from semel.spark.pipeline import requirements
 
-    pipeline = _loaded(given)
     requirements.check(pipeline)
     from semel.spark.pipeline.runner import run as run_pipeline
 
@@ -172,17 +171,15 @@ def _all_rejected(report: Report, pipeline: Pipeline) -> str:
 
 
 def _loaded(given: argparse.Namespace) -> Pipeline:
-    """The file's pipeline; where SQS is, as the command line says it, comes before what the file says."""
+    """The file's pipeline; where SQS is, as the command line says it, comes before what the file says. Called before
+    anything of `semel.spark` is imported: what is missing is told in one line."""
     _check_is_there(given.file)
-    require("a pipeline", "pyspark", "pyarrow", "pandas", extra="spark")
+    require("a pipeline", "pyspark", "pyarrow", "pandas", "pydantic", "rich", extra="spark")
     from semel.spark.pipeline.config_file import load
 
+    if not hasattr(given, "endpoint_url"):
+        return load(given.file)
     return load(given.file, endpoint_url=given.endpoint_url, region=given.region, profile=given.profile)
-
-
-def _require_extra() -> None:
-    """The models of the file need pydantic; asked before anything that imports it."""
-    require("a pipeline", "pydantic", extra="spark")
 
 
 def _check_is_there(file: Path) -> None:
@@ -198,11 +195,10 @@ def _add_status(steps: Any) -> None:
 
 
 def status(given: argparse.Namespace) -> int:
-    _require_extra()
-    from semel.spark.pipeline.config_file import load
+    pipeline = _loaded(given)
     from semel.spark.pipeline.progress import status as status_
 
-    return status_.show(load(given.file), as_json=given.json)
+    return status_.show(pipeline, as_json=given.json)
 
 
 def _add_reset(steps: Any) -> None:
@@ -216,7 +212,6 @@ def _add_reset(steps: Any) -> None:
 
 
 def reset(given: argparse.Namespace) -> int:
-    _require_extra()
     import json
     from contextlib import ExitStack
 
@@ -289,11 +284,11 @@ def _add_check(steps: Any) -> None:
 
 
 def check(given: argparse.Namespace) -> int:
-    _require_extra()
     import json
 
+    pipeline = _loaded(given)
     from semel.spark.pipeline import check
 
-    result = check.check(_loaded(given), with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
+    result = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
     print(json.dumps(result.plain(), indent=2) if given.json else "\n".join(check.as_text(result)))
     return 0 if result.passed else 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -114,17 +114,17 @@ def run(
             loaded.announce(setups, opened, client, f"{app} on Spark")
             folder = _folder(checkpoint, app)
             _check_ledger(opened, folder, master)
-            source = SourceSpec(
-                queues=(),
+            source = partial(
+                SourceSpec,
                 dedup=Dedup.SEGMENTS,
                 ack=Ack.COMMITTED,
-                receivers=receivers or min(MAX_RECEIVERS, usable_cores()),
                 max_messages_per_batch=max_messages,
                 endpoint_url=client.endpoint,
                 region=client.region,
                 profile=loaded.profile,
             )
-            handlers = _Handlers(reference, folder, source, patience, available_now)
+            receivers = receivers or min(MAX_RECEIVERS, usable_cores())
+            handlers = _Handlers(reference, folder, source, receivers, patience, available_now)
             for setup in setups:
                 handlers.add(setup, stack)
             # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting.
@@ -157,11 +157,13 @@ class _Handlers:
         self,
         reference: AppReference,
         folder: str,
-        source: SourceSpec,
+        source: Callable[..., SourceSpec],
+        receivers: int,
         patience: Patience | None,
         available_now: bool,
     ) -> None:
-        self._reference, self._folder, self._source, self._patience = reference, folder, source, patience
+        self._reference, self._folder, self._patience = reference, folder, patience
+        self._source, self._receivers = source, receivers
         self._options = Options(Trigger(available_now=available_now))
         self._metrics = Metrics()
         self._returned: dict[str, float] = {}  # by queue and message: when it is due
@@ -173,11 +175,11 @@ class _Handlers:
 
     def add(self, setup: QueueSetup, stack: ExitStack) -> None:
         # One receiver for FIFO, as then a batch has each group in the order that SQS gave it out in.
-        receivers = 1 if setup.fifo else self._source.receivers
+        receivers = 1 if setup.fifo else self._receivers
         pipeline = Pipeline(
             name=setup.name,
             checkpoint=f"{self._folder}/{setup.name}",
-            source=replace(self._source, queues=(setup.handler.queue,), receivers=receivers),
+            source=self._source(queues=(setup.handler.queue,), receivers=receivers),
             schema=SchemaSpec(fields=(), raw=True),
             sink=HandlerSpec(self._reference.app),
         )

@@ -22,7 +22,7 @@ from semel.spark.source import columns
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Planner, assignments
-from semel.spark.source.queue_ids import by_id
+from semel.spark.source.queue_ids import by_id, label
 from semel.spark.source.reader import Assignment, SourceTask, client_for, rows
 from semel.spark.source.receiver import Receiver
 
@@ -83,4 +83,4 @@ class SqsBatchReader(DataSourceReader):
         ]
         queue.change_visibility([(m.message.receipt, 0) for m in messages])
         distinct = {m.message.message_id: m for m in messages}
-        return columns.table(list(distinct.values()), queue.name, self._options.columns)
+        return columns.table(list(distinct.values()), label(queue, self._options.queues), self._options.columns)

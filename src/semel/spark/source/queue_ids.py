@@ -5,7 +5,7 @@ The rule: two queues never share an id, whatever their names are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from semel.spark.source.options import OptionError
 from semel.sqs.client import Queue
@@ -13,6 +13,12 @@ from semel.sqs.client import Queue
 
 def queue_id(queue: Queue) -> str:
     return queue.scope
+
+
+def label(queue: Queue, references: Sequence[str]) -> str:
+    """What the column `queue` calls it: its name; its URL if another queue of the option 'queue' has the same name."""
+    names = [queue.client.queue(reference).name for reference in references]
+    return queue.url if names.count(queue.name) > 1 else queue.name
 
 
 def by_id(queues: Mapping[str, Queue]) -> dict[str, Queue]:

@@ -38,7 +38,7 @@ from semel.spark.source.attempt_events import Tracer
 from semel.spark.source.claims import claims_for
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
-from semel.spark.source.queue_ids import queue_id
+from semel.spark.source.queue_ids import label, queue_id
 from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
 from semel.sqs.client import Client, Queue
 from semel.sqs.errors import SqsError
@@ -108,6 +108,7 @@ class SourceTask:
         self.log = log or SegmentLog(open_store(options.segments, options.margin))
         self.queue = queue or client_for(options.address).queue(assignment.queue)
         self.attempt = uuid4().hex
+        self._label = label(self.queue, options.queues)
         self._first_wait = first_wait
         self._clock, self._monotonic = clock, monotonic
         self._until = monotonic() + options.max_seconds
@@ -275,7 +276,7 @@ class SourceTask:
     def _in_time(self, sifted: _Sifted) -> pa.Table:
         """The segment's rows. Claims and tables take their time: what is no longer surely ours returns to the queue."""
         while True:
-            table = columns.table(sifted.messages, self.queue.name, self.options.columns)
+            table = columns.table(sifted.messages, self._label, self.options.columns)
             until = self._monotonic() + self.options.margin
             late = [m for m in sifted.messages if m.hidden_until <= until]
             if not late:
@@ -345,7 +346,7 @@ class SourceTask:
         return rows
 
     def _delete_duplicates(self, messages: list[SourceMessage]) -> PendingAck:
-        table = columns.table(messages, self.queue.name, ())
+        table = columns.table(messages, self._label, ())
         return self._acknowledger.acknowledge(table, _hidden_until(messages))
 
     def _write_ack(
