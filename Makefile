@@ -83,8 +83,10 @@ bench-ledger: $(DEV)  ## the ledgers next to Powertools and idemkit
 bench-consumer: $(DEV)  ## the consumer at its defaults, next to boto3 loops, Powertools, Celery and dramatiq
 	$(BIN)/python bench/consumers.py
 
-bench-spark: $(DEV)  ## SQS through Spark: source, sinks, state, latency
+bench-spark: $(DEV)  ## SQS through Spark: source, sinks, state, latency; start; what an idle pipeline costs
 	$(BIN)/python bench/sparks.py
+	$(BIN)/python bench/spark_start.py
+	$(BIN)/python bench/spark_idle.py --seconds 120
 
 bench-doctor: $(DEV)  ## the doctor next to hand-written DuckDB queries, and next to the truth
 	$(BIN)/python bench/doctors.py

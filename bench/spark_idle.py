@@ -83,16 +83,35 @@ class CountingProxy:
             writer.close()
 
 
-def cpu_seconds(root: psutil.Process) -> dict[str, float]:
-    """By program: seconds of CPU that the process and all below it have used."""
-    used = {"java": 0.0, "python": 0.0}
-    for process in [root, *root.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-            used["java" if "java" in process.name() else "python"] += times.user + times.system
-        except psutil.Error:
-            continue
-    return used
+class CpuMeter:
+    """Seconds of CPU that a process and all below it use, by program; also of those that end meanwhile."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+        self._first: dict[int, float] = {}
+        self._last: dict[int, tuple[str, float]] = {}
+        self._look(at_start=True)
+
+    def watch(self, seconds: float) -> dict[str, float]:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
+            self._look()
+        used = {"java": 0.0, "python": 0.0}
+        for pid, (program, total) in self._last.items():
+            used[program] += total - self._first[pid]
+        return used
+
+    def _look(self, *, at_start: bool = False) -> None:
+        for process in [self._root, *self._root.children(recursive=True)]:
+            try:
+                times = process.cpu_times()
+                program = "java" if "java" in process.name() else "python"
+            except psutil.Error:
+                continue
+            total = times.user + times.system
+            self._first.setdefault(process.pid, total if at_start else 0.0)
+            self._last[process.pid] = (program, total)
 
 
 def rows_in(folder: Path) -> int:
@@ -129,16 +148,15 @@ def main() -> None:
             try:
                 latency(client, folder, "first")  # Spark has started, and has compiled what a batch needs
                 time.sleep(options.warm_up)
-                root = psutil.Process(pipeline.pid)
-                before, counted = cpu_seconds(root), proxy.counts.copy()
-                time.sleep(options.seconds)
-                used, requests = cpu_seconds(root), proxy.counts - counted
+                counted = proxy.counts.copy()
+                used = CpuMeter(psutil.Process(pipeline.pid)).watch(options.seconds)
+                requests = proxy.counts - counted
                 waits = [latency(client, folder, f"m{n}") for n in range(options.messages)]
             finally:
                 pipeline.terminate()
                 pipeline.wait(60)
     for program in ("java", "python"):
-        print(f"{program:8} {(used[program] - before[program]) / options.seconds:7.2%} of a core")
+        print(f"{program:8} {used[program] / options.seconds:7.2%} of a core")
     for action, count in sorted(requests.items()):
         print(f"{action:28} {count * 3600 / options.seconds:7.0f} an hour ({count} counted)")
     print(f"a single message is a row after {statistics.median(waits):.2f} s (median), at most {max(waits):.2f} s")
