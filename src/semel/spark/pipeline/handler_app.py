@@ -25,7 +25,7 @@ from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.config import Ack, Dedup, HandlerSpec, Pipeline, SchemaSpec, SourceSpec
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.query import Options, PipelineQuery
-from semel.spark.pipeline.runner import Runner
+from semel.spark.pipeline.runner import Runner, record_end
 from semel.spark.pipeline.stop import Stop, interruptible, on_signals
 from semel.spark.pipeline.stream import End, Trigger
 from semel.spark.sinks.handlers.app_loader import AppReference
@@ -139,11 +139,15 @@ def run(
                 stop,
                 drain=seconds(loaded.drain_limit if drain is None else drain),
                 end_spark=end_java if owns_spark else None,
+                tick=handlers.tick,
                 available_now=available_now,
             )
             handlers.serve(health, stack)
             with on_signals(stop):
-                return handlers.report(runner.run(spark))
+                ends = runner.run(spark)
+            for query, end in zip(handlers.queries, ends, strict=True):
+                record_end(query, end, available_now)
+            return handlers.report(ends)
         except KeyboardInterrupt:  # before the first query: nothing is under way
             if owns_spark:
                 end_java()
@@ -191,6 +195,10 @@ class _Handlers:
         stack.callback(query.close)
         query.open()
         self.queries.append(query)
+
+    def tick(self) -> None:
+        for query in self.queries:
+            query.tick()
 
     def serve(self, address: str | None, stack: ExitStack) -> None:
         if address is None:

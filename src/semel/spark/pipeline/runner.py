@@ -231,8 +231,7 @@ def run(
             end = _run_one(query, stop, stack, master, cores, drain, available_now)
         if end.error is None:
             backlog.look()
-        query.count_last()
-        _set_last_state(query, end, available_now)
+        record_end(query, end, available_now)
         display.close(query.snapshot)
         return Report(query.snapshot, end.error, end.unfinished)
 
@@ -276,7 +275,9 @@ def _run_one(
         return End(error=explained(error))
 
 
-def _set_last_state(query: PipelineQuery, end: End, available_now: bool) -> None:
+def record_end(query: PipelineQuery, end: End, available_now: bool) -> None:
+    """The last totals and the last state of a run, for status.json and whoever shows them."""
+    query.count_last()
     if end.error is not None:
         query.set_state(State.FAILED, end.error)
     elif end.unfinished:
