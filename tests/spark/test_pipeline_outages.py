@@ -156,6 +156,14 @@ def test_after_a_committed_batch_the_next_outage_begins_with_a_short_pause() -> 
     assert [pause for _, pause in query.waited_for] == [1.0, 2.0, 1.0]
 
 
+def test_after_a_minute_without_an_error_the_outage_is_over_also_if_no_message_came() -> None:
+    clock = Clock()
+    outage = OUTAGES[0]
+    query = Scripted(clock, Attempt(outage), Attempt(outage), Attempt(outage, seconds=61))
+    assert ended(query, clock, available_now=True) == End()
+    assert [pause for _, pause in query.waited_for] == [1.0, 2.0, 1.0]
+
+
 def test_what_is_still_away_when_the_sinks_are_opened_again_is_waited_for() -> None:
     clock = Clock()
     query = Scripted(clock, Attempt(OUTAGES[0]), opens={1: OUTAGES[1]})

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("semel.spark")
 DRAIN: Final = 60.0  # seconds for the batch in progress after SIGTERM
 PAUSE: Final = (1.0, 30.0)  # seconds before a query is started again after an outage: from, doubling up to
+STEADY: Final = 60.0  # seconds without an error, or a committed batch, after which an outage is over
 GIVE_UP: Final = 900.0  # seconds of an outage after which a run that is to end (`available_now`) fails
 PERMISSION: Final = 5  # exit code
 
@@ -47,6 +48,7 @@ class _Watched:
     since: float | None = None
     pause: float = PAUSE[0]
     retry_at: float | None = None
+    started_at: float = 0.0
 
     @property
     def stream(self) -> Stream:
@@ -105,11 +107,14 @@ class Runner:
                 self._start_again(watched, spark)
         elif not stream.active:
             self._ended(watched, stream.end(self._stop))
-        elif stream.batches.last is not None and watched.since is not None:  # a batch was committed: it is over
+        elif watched.since is not None and (
+            stream.batches.last is not None or self._monotonic() - watched.started_at >= STEADY
+        ):
             log.warning("%s: goes on after %.0f s", watched.query.name, self._monotonic() - watched.since)
             watched.since, watched.pause = None, PAUSE[0]
 
     def _start(self, watched: _Watched, spark: SparkSession) -> None:
+        watched.started_at = self._monotonic()
         try:
             watched.query.start(spark)
         except Exception as error:  # noqa: BLE001  whatever PySpark and Py4J raise, the user gets one line
