@@ -237,7 +237,7 @@ def bars(found: dict[str, Any]) -> list[tuple[str, Bar]]:
         ("SQS → no-op", at_least("≥ 15,000 messages/s", 15_000, rate("noop"), every)),
         ("SQS → no-op", at_least("≥ 5 × the same over boto3", 5, part("noop", "boto3"), "×")),
         ("SQS → Parquet, dedup=segments", at_least("≥ 12,000 messages/s", 12_000, rate("parquet"), every)),
-        ("SQS → Parquet, dedup=key", at_least("≥ 9,000 messages/s", 10_000, rate("key"), every)),
+        ("SQS → Parquet, dedup=key", at_least("≥ 10,000 messages/s", 10_000, rate("key"), every)),
         ("SQS → PostgreSQL, upsert", at_least("≥ 8,000 messages/s", 8_000, rate("postgres"), every)),
         ("SQS → Delta", at_least("≥ 8,000 messages/s", 8_000, rate("delta"), every)),
         ("of the ceiling: Parquet files → Parquet", at_least("≥ 0.5", 0.5, part("parquet", "ceiling parquet"), "")),
