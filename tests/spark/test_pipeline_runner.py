@@ -336,7 +336,7 @@ def test_rows_go_to_the_handlers_of_an_app(
 RETRYING = """
 @app.handler({queue!r}, key="$.id", {options})
 def handle(order: dict, ctx: Context, tx: Transaction):
-    if ctx.attempt == 1:
+    if ctx.attempt == 1 and order["id"] == "o0":
         raise Retry("not yet", after=3)
     tx.execute("INSERT INTO effects (id, fence) VALUES ({param}, {param})", (order["id"], ctx.fence))
 """
@@ -362,7 +362,7 @@ def test_what_a_handler_wants_to_see_again_is_returned_to_its_queue_and_comes_in
         thread.join()
     assert reports[0].error is None
     assert app.effects() == ["o0", "o1", "o2"]
-    assert reports[0].snapshot.totals.batches == 1
+    assert reports[0].snapshot.totals.batches >= 2
 
 
 def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(

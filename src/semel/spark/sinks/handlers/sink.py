@@ -64,7 +64,8 @@ class HandlerWriter:
         counted = Counter[str]()
         outcome = HandlerTask(loaded(self.app), self.patience).run(_rows(batches, counted))
         payload = {"counts": outcome.counts, "returned": outcome.returned}
-        return Written(task, attempt, counted["rows"], counted["bytes"], payload)
+        rows = counted["rows"] - len(outcome.returned)  # these come again
+        return Written(task, attempt, rows, counted["bytes"], payload)
 
 
 def _rows(batches: Iterator[pa.RecordBatch], counted: Counter[str]) -> Iterator[tuple[str, Received]]:
