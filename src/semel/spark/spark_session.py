@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakSet
 
 from semel.errors import SemelError
 from semel.spark import java
@@ -173,11 +174,16 @@ class _JavaProcess(Popen[Any]):
     """The process in which PySpark launches Java. It is remembered before it starts, for `end_java`."""
 
     last: ClassVar[_JavaProcess | None] = None
+    abandoned: ClassVar[WeakSet[threading.Thread]] = WeakSet()  # threads that may not start one any more
+    lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        _JavaProcess.last = self
-        with _interrupts_postponed():
-            super().__init__(*arguments, **options)
+        with self.lock:
+            if threading.current_thread() in self.abandoned:
+                raise SparkError("the start of Spark was abandoned")
+            _JavaProcess.last = self
+            with _interrupts_postponed():
+                super().__init__(*arguments, **options)
 
 
 @contextmanager
@@ -194,6 +200,13 @@ def _interrupts_postponed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came and callable(before):
             before(*came[0])
+
+
+def abandon_start(thread: threading.Thread) -> None:
+    """End the Java that a thread is starting; if it has not got there yet, it will not start one."""
+    with _JavaProcess.lock:
+        _JavaProcess.abandoned.add(thread)
+    end_java()
 
 
 def end_java() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from semel.spark.interpreter import running_spark
 from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.stop import interruptible
-from semel.spark.spark_session import end_java, query_settings, session
+from semel.spark.spark_session import abandon_start, end_java, query_settings, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,9 +59,7 @@ class SparkStart:
             self._error = error
 
     def _abandon(self) -> None:
-        while self._thread.is_alive():  # its Java may not even be there yet
-            end_java()
-            self._thread.join(POLL)
+        abandon_start(self._thread)
         if self._session is not None:
             stop_quietly(self._session)
             end_java()
