@@ -20,7 +20,8 @@ from semel.spark.pipeline.spark_start import SparkStart
 from semel.spark.spark_session import session
 
 def javas():
-    return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    children = [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in children if "-version" not in each.cmdline()]  # a Java that is probed ends by itself
 
 try:
     with SparkStart(lambda: session("abandoned")):
