@@ -12,3 +12,7 @@ class StartError(SemelError):
 class Unavailable(SemelError):
     """Something that Semel depends on does not answer: SQS, a ledger, a store, a table. Waiting may help; what waiting
     cannot fix, such as permissions, is another error."""
+
+
+class PermissionDenied(SemelError):
+    """Credentials are missing or wrong, or may not do this: only whoever grants permissions can fix it."""

@@ -82,7 +82,7 @@ class Setup:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
         self.sink: Sink = ParquetSink(str(folder / "rows"))
-        self.rejects: Sink = RejectTable(str(folder / "rejects"))
+        self.rejects: Sink | None = RejectTable(str(folder / "rejects"))
         self.board = Progress("orders", ID, self.sink.name, None)
         self.done: list[tuple[int, list[Outcome]]] = []
         self.stop = Stop()
@@ -102,7 +102,8 @@ class Setup:
         from semel.spark.pipeline.progress.listener import Listener
 
         self.sink.open(ROWS)
-        self.rejects.open(pa.schema([]))
+        if self.rejects is not None:
+            self.rejects.open(pa.schema([]))
         listener = Listener(self.board, Metrics(self.board.snapshot, ("orders",)))
         batches = Batches(ID, self.sink, self.rejects, NoLog(), self._committed, traced=True)
         query = Query(
@@ -147,6 +148,13 @@ def test_rows_and_rejects_end_where_they_belong(setup: Setup) -> None:
     assert [number for number, _ in setup.done] == [0, 1]
     reasons = [one.rejects for _, outcomes in setup.done for one in outcomes if one.rejects]
     assert reasons == [{"not JSON": 1}, {"amount is positive": 1}]
+
+
+def test_without_a_place_for_rejected_messages_a_batch_that_has_some_is_not_committed(setup: Setup) -> None:
+    setup.rejects = None
+    setup.arrive(good("a"), bad("b"))
+    assert "no place for them; nothing is committed" in str(setup.run().error)
+    assert not list((setup.folder / "rows").glob("*.parquet"))
 
 
 def test_every_task_gives_exactly_one_result_also_without_rows(setup: Setup) -> None:

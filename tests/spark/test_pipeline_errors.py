@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from semel.errors import SemelError, Unavailable
+from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
-from semel.spark.pipeline.errors import PipelineFailed, explained, kind_of, outage
-from semel.spark.segments.storage import StorageUnavailable
-from semel.spark.sinks.contract import SinkError, SinkUnavailable
+from semel.spark.pipeline.errors import PipelineFailed, explained, kind_of
+from semel.spark.segments.storage import StoragePermissionDenied, StorageUnavailable
+from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
+from semel.spark.writer.sender import SendPermissionDenied
 from semel.sqs.errors import AccessDenied, CredentialsRefused, NoCredentials, QueueNotFound, Unreachable
 
 if TYPE_CHECKING:
@@ -45,17 +46,13 @@ def raised_by_a_query(spark: SparkSession, folder: Path, work: Any, source: str 
 @pytest.mark.parametrize("kind", [SinkUnavailable, Unreachable])
 def test_an_outage_that_a_task_meets_is_known_in_the_driver(spark: SparkSession, kind: type[SemelError]) -> None:
     error = raised_in_a_task(spark, kind(DOWN))
-    found = outage(error)
-    assert type(found) is kind
-    assert str(found) == DOWN
-    assert kind_of(error) == "outage"
+    assert kind_of(error) == kind_of(explained(error)) == "outage"
     assert str(explained(error)) == DOWN
 
 
 def test_missing_permissions_of_a_task_are_known_in_the_driver(spark: SparkSession) -> None:
     error = raised_in_a_task(spark, CredentialsRefused("the token has expired; log in again"))
-    assert kind_of(error) == "permission"
-    assert outage(error) is None
+    assert kind_of(error) == kind_of(explained(error)) == "permission"
 
 
 def test_an_outage_in_foreach_batch_is_known(spark: SparkSession, tmp_path: Path) -> None:
@@ -63,8 +60,8 @@ def test_an_outage_in_foreach_batch_is_known(spark: SparkSession, tmp_path: Path
         raise SinkUnavailable(DOWN)
 
     error = raised_by_a_query(spark, tmp_path, work)
-    assert type(outage(error)) is SinkUnavailable
-    assert str(outage(error)) == str(explained(error)) == DOWN
+    assert kind_of(error) == "outage"
+    assert str(explained(error)) == DOWN
 
 
 def test_an_outage_of_a_task_under_foreach_batch_is_known(spark: SparkSession, tmp_path: Path) -> None:
@@ -72,8 +69,8 @@ def test_an_outage_of_a_task_under_foreach_batch_is_known(spark: SparkSession, t
         raise raised_in_a_task(df.sparkSession, SinkUnavailable(DOWN))
 
     error = raised_by_a_query(spark, tmp_path, work)
-    assert type(outage(error)) is SinkUnavailable
-    assert str(outage(error)) == DOWN
+    assert kind_of(error) == "outage"
+    assert str(explained(error)) == DOWN
 
 
 def test_an_sqs_that_does_not_answer_the_source_is_an_outage(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,31 +81,30 @@ def test_an_sqs_that_does_not_answer_the_source_is_an_outage(spark: SparkSession
     error = raised_by_a_query(
         spark, tmp_path, lambda df, _: df.collect(), "sqs", segments=str(tmp_path / "segments"), **options
     )
-    assert type(outage(error)) is Unreachable
-    assert "127.0.0.1:9" in str(outage(error))
     assert kind_of(error) == "outage"
+    assert "127.0.0.1:9" in str(explained(error))
 
 
 def test_an_error_of_the_driver_itself_stays_what_it_is() -> None:
     error = StorageUnavailable("s3://lake does not answer")
-    assert outage(error) is error
+    assert explained(error) is error
     assert kind_of(error) == "outage"
     assert [kind_of(AccessDenied("no")), kind_of(NoCredentials("no"))] == ["permission", "permission"]
     assert [kind_of(SinkError("no")), kind_of(QueueNotFound("no")), kind_of(ValueError("no"))] == ["other"] * 3
-    assert [outage(SinkError("no")), outage(ValueError("no"))] == [None, None]
-
-
-def test_a_sink_may_say_by_its_class_that_permissions_are_missing() -> None:
-    class SinkPermissionDenied(SinkError): ...
-
-    assert kind_of(SinkPermissionDenied("ask for INSERT on orders")) == "permission"
 
 
 @pytest.mark.parametrize("kind", [LedgerUnavailable, StorageUnavailable, SinkUnavailable, Unreachable])
 def test_every_error_that_waiting_may_fix_is_found_in_a_text(kind: type[SemelError]) -> None:
-    found = outage(RuntimeError(f"Traceback\n{kind.__module__}.{kind.__qualname__}: {DOWN}\n\tat java.lang.Thread"))
-    assert type(found) is kind
-    assert str(found) == DOWN
+    error = RuntimeError(f"Traceback\n{kind.__module__}.{kind.__qualname__}: {DOWN}\n\tat java.lang.Thread")
+    assert (kind_of(error), str(explained(error))) == ("outage", DOWN)
+
+
+@pytest.mark.parametrize(
+    "kind", [SinkPermissionDenied, StoragePermissionDenied, SendPermissionDenied, AccessDenied, NoCredentials]
+)
+def test_every_missing_permission_is_found_in_a_text(kind: type[SemelError]) -> None:
+    error = RuntimeError(f"Traceback\n{kind.__module__}.{kind.__qualname__}: ask for it\n\tat java.lang.Thread")
+    assert (kind_of(error), str(explained(error))) == ("permission", "ask for it")
 
 
 @pytest.mark.parametrize(
@@ -123,12 +119,11 @@ def test_every_error_that_waiting_may_fix_is_found_in_a_text(kind: type[SemelErr
     ],
 )
 def test_only_the_last_semel_error_counts_and_only_if_it_is_one_that_exists(text: str) -> None:
-    assert outage(RuntimeError(text)) is None
     assert kind_of(RuntimeError(text)) == "other"
 
 
 def test_an_outage_is_told_without_secrets() -> None:
-    found = outage(RuntimeError("semel.errors.Unavailable: postgresql://me:hunter2@db/x does not answer"))
-    assert type(found) is Unavailable
+    found = explained(RuntimeError("semel.errors.Unavailable: postgresql://me:hunter2@db/x does not answer"))
+    assert isinstance(found, PipelineFailed)
+    assert kind_of(found) == "outage"
     assert "hunter2" not in str(found)
-    assert isinstance(explained(RuntimeError("semel.errors.Unavailable: x")), PipelineFailed)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from semel.errors import Unavailable
+from semel.errors import PermissionDenied, Unavailable
 from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.errors import in_one_line
 from semel.spark.segments.object_store import ObjectStore
@@ -280,6 +280,7 @@ def test_what_waiting_cannot_fix_is_said_at_once_with_the_way_out(proxy: Proxy, 
         with pytest.raises(StorageError, match=said) as raised:
             call()
         assert not isinstance(raised.value, Unavailable)
+        assert isinstance(raised.value, PermissionDenied) == ("AccessDenied" in said)
         assert len(proxy.requests) == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from semel.errors import Unavailable
 from semel.spark import crash_points
-from semel.spark.sinks.contract import SinkError, SinkUnavailable
+from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.delta import DeltaSink
 from semel.spark.sinks.parquet import ParquetSink
@@ -270,7 +270,7 @@ def test_a_check_finds_a_folder_that_cannot_be_written_to_and_makes_nothing(sink
     folder = tmp_path / "data"
     with read_only(folder):
         for path in (folder, folder / "orders"):
-            with pytest.raises(SinkError, match=f"no permission to write to the folder {folder}"):
+            with pytest.raises(SinkPermissionDenied, match=f"no permission to write to the folder {folder}"):
                 sink(str(path)).check(ORDERS, None)
     sink(str(folder / "orders")).check(ORDERS, None)
     assert list(folder.iterdir()) == []

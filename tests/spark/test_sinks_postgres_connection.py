@@ -14,7 +14,7 @@ from psycopg import errors
 
 from ledger.postgres_wire import wire_to
 from semel.errors import Unavailable
-from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, SinkUnavailable
+from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, SinkPermissionDenied, SinkUnavailable
 from semel.spark.sinks.postgres.connection import failure, is_outage
 from semel.spark.sinks.postgres.sink import PostgresSink
 from spark.sinks_support import ORDERS, PIPELINE, batch, execute, orders, put, run, select, write
@@ -184,9 +184,8 @@ def test_a_wrong_password_role_database_or_host_is_no_outage(server: Server, nam
         with suppress(psycopg.OperationalError):  # once the server has read it
             for _ in range(1_000):
                 psycopg.connect(wrong).close()
-        with pytest.raises(SinkError, match="password authentication failed") as caught:
+        with pytest.raises(SinkPermissionDenied, match="password authentication failed") as caught:
             PostgresSink(wrong, name).open(ORDERS)
-        assert not isinstance(caught.value, Unavailable)
         assert "wrong-secret" not in str(caught.value)
     finally:
         rules.write_text(before)
@@ -210,7 +209,8 @@ def test_a_revoked_insert_and_a_dropped_table_end_the_pipeline(server: Server, n
     sink.open(ORDERS)
     put(sink, 0, [orders("a")])
     execute(server.url, f"REVOKE INSERT ON {name} FROM {name}")
-    refusal(lambda: sink.commit(batch(1), write(sink, 1, [orders("b")])), "permission denied for table")
+    with pytest.raises(SinkPermissionDenied, match="permission denied for table"):
+        sink.commit(batch(1), write(sink, 1, [orders("b")]))
     execute(server.url, f"DROP TABLE {name}")
     refusal(lambda: sink.commit(batch(1), write(sink, 1, [orders("b")])), f'relation "public.{name}" does not exist')
     sink.close()

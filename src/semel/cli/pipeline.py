@@ -224,7 +224,7 @@ def reset(given: argparse.Namespace) -> int:
         found = PipelineReset(pipeline, stack)
         refused = found.plan.loses and not given.accept_loss
         if not given.json:
-            print("\n".join(found.told()), flush=True)
+            print("\n".join(found.as_text()), flush=True)
         done = not refused and (given.yes or (not given.json and _agreed(pipeline.name)))
         if done:
             found.carry_out()

@@ -41,6 +41,7 @@ exit codes:
   3  stopped while handlers were still running: their messages return to the
      queue (on Spark: the next start runs their batch again)
   4  --burst: messages are left that wait for a retry or are in the outbox
+  5  on Spark: permission denied
 """
 
 
@@ -253,6 +254,8 @@ def _what_is_left(report: Report) -> str:
 def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     try:
         from semel.spark.pipeline import handler_app
+        from semel.spark.pipeline.errors import kind_of
+        from semel.spark.pipeline.runner import PERMISSION
     except ImportError as error:
         raise SemelError(f"this needs the package {error.name}: pip install 'semel[spark]'") from None
     report = handler_app.run(
@@ -276,6 +279,9 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     if given.json:
         left = {"unfinished": report.unfinished, "waiting": report.waiting}
         print(json.dumps({"completed": report.completed, "left": left, "error": str(report.error or "")}))
+    if report.error is not None and kind_of(report.error) == "permission":
+        print(f"semel: {report.error}", file=sys.stderr)
+        return PERMISSION
     if report.error is not None:
         raise report.error
     return UNFINISHED if report.unfinished else 0

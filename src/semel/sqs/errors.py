@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from semel.errors import SemelError, Unavailable
+from semel.errors import PermissionDenied, SemelError, Unavailable
 
 
 class Kind(NamedTuple):
@@ -112,7 +112,7 @@ class BadConfiguration(SqsError):
     """The client cannot be made: a profile, region, endpoint or setting that is missing or makes no sense."""
 
 
-class NoCredentials(BadConfiguration):
+class NoCredentials(BadConfiguration, PermissionDenied):
     """There are no credentials to sign with, or they could not be fetched."""
 
 
@@ -132,7 +132,7 @@ class ReceiptInvalid(BadRequest):
     """The receipt handle is not one of this queue's, or its message is no longer in flight."""
 
 
-class AccessDenied(SqsError):
+class AccessDenied(SqsError, PermissionDenied):
     """The credentials are good, but may not do this."""
 
 

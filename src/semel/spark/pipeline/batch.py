@@ -125,6 +125,8 @@ class Batches:
             self._traced,
         )
         outcomes = outcomes_of(df, task)
+        if self._rejects is None and any(outcome.rejects for outcome in outcomes):
+            raise SemelError(f"batch {number} has rejected messages, and no place for them; nothing is committed")
         if not rows_in:
             self._check(number)
         batch = replace(batch, content=self._log.content())

@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`writer` None: the batch is in the sink already; `rejects` None: its rejects are put aside already."""
+    """`writer` None: the batch is in the sink already; `rejects` None: its rejected messages are committed already."""
 
     writer: Writer | None
     rejects: Writer | None
@@ -75,18 +75,18 @@ class Task:
 
     def run(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Outcome:
         began = time.monotonic()
-        sorted_ = Sorted(batches, self.writer, traced=self.traced)
-        rows = sorted_.good()
+        sorted_rows = SortedRows(batches, self.writer, traced=self.traced)
+        rows = sorted_rows.good()
         written = None if self.writer is None else self.writer.write(rows, task, attempt)
         for _ in rows:  # what a writer has left, and all of it without one
             pass
-        rejected = None if self.rejects is None else self.rejects.write(iter(sorted_.rejected), task, attempt)
+        rejected = None if self.rejects is None else self.rejects.write(iter(sorted_rows.rejected), task, attempt)
         seconds = round(time.monotonic() - began, 3)
-        return Outcome(task, sorted_.rows, sorted_.reasons, seconds, written, rejected, sorted_.events())
+        return Outcome(task, sorted_rows.rows, sorted_rows.reasons, seconds, written, rejected, sorted_rows.events())
 
 
 @dataclass(slots=True)
-class Sorted:
+class SortedRows:
     """Good rows as they come, flattened into the sink's columns; the others are kept with their reason."""
 
     batches: Iterator[pa.RecordBatch]
@@ -102,35 +102,35 @@ class Sorted:
             reason = batch.column("reason")
             if reason.null_count < len(batch):
                 good = pc.is_null(reason)
-                self._put_aside(batch.filter(pc.invert(good)))
+                self._reject(batch.filter(pc.invert(good)))
                 batch = batch.filter(good)
-            batch, rows = self._fitting(batch)
+            batch, rows = self._valid(batch)
             if self.traced:
                 self._trace(batch)
             if len(rows):
                 self.rows += len(rows)
                 yield rows
 
-    def _fitting(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    def _valid(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """The rows that the sink's table will take, with and without what came along with them."""
         rows = flat(batch.column("row"))
-        odd = invalid_rows(self.writer, rows) if len(rows) else []
-        if not odd:
+        invalid = invalid_rows(self.writer, rows) if len(rows) else []
+        if not invalid:
             return batch, rows
-        self._put_aside(_with_reasons(batch.take([one.row for one in odd]), odd))
-        left_out = {one.row for one in odd}
-        keep = pa.array([place not in left_out for place in range(len(rows))])
+        self._reject(_with_reasons(batch.take([row.row for row in invalid]), invalid))
+        refused = {row.row for row in invalid}
+        keep = pa.array([index not in refused for index in range(len(rows))])
         return batch.filter(keep), rows.filter(keep)
 
-    def _put_aside(self, batch: pa.RecordBatch) -> None:
-        for one in pc.value_counts(batch.column("reason")).to_pylist():
-            kind = one["values"].partition(": ")[0]  # what follows is about this one message
-            self.reasons[kind] = self.reasons.get(kind, 0) + one["counts"]
+    def _reject(self, batch: pa.RecordBatch) -> None:
+        for entry in pc.value_counts(batch.column("reason")).to_pylist():
+            kind = entry["values"].partition(": ")[0]  # what follows is about this one message
+            self.reasons[kind] = self.reasons.get(kind, 0) + entry["counts"]
         if self.traced:
             self._trace(batch)
         message = batch.column("message")
         arrays = [*message.flatten(), batch.column("reason"), batch.column("field")]
-        names = [*(one.name for one in message.type), "reason", "field"]
+        names = [*(part.name for part in message.type), "reason", "field"]
         self.rejected.append(pa.RecordBatch.from_arrays(arrays, names=names))
 
     def _trace(self, batch: pa.RecordBatch) -> None:
@@ -161,8 +161,8 @@ def flat(rows: pa.StructArray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type)))
 
 
-def _with_reasons(batch: pa.RecordBatch, odd: list[InvalidRow]) -> pa.RecordBatch:
-    for name, values in (("reason", [one.reason for one in odd]), ("field", [one.field for one in odd])):
-        place = batch.schema.get_field_index(name)
-        batch = batch.set_column(place, batch.schema.field(name), pa.array(values, batch.schema.field(name).type))
+def _with_reasons(batch: pa.RecordBatch, invalid: list[InvalidRow]) -> pa.RecordBatch:
+    for name, values in (("reason", [row.reason for row in invalid]), ("field", [row.field for row in invalid])):
+        index = batch.schema.get_field_index(name)
+        batch = batch.set_column(index, batch.schema.field(name), pa.array(values, batch.schema.field(name).type))
     return batch

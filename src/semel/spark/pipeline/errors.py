@@ -11,7 +11,7 @@ import re
 from importlib import import_module
 from typing import Final, Literal
 
-from semel.errors import SemelError, Unavailable
+from semel.errors import PermissionDenied, SemelError, Unavailable
 from semel.telemetry.logs import safe_text
 
 MAX_LINE: Final = 2_000
@@ -62,8 +62,6 @@ class SparkGone(PipelineFailed):
     """Spark's Java process has ended while the driver used it."""
 
 
-# Classes of errors that only other credentials or other rights can fix, whatever comes before in their names.
-_PERMISSION: Final = ("AccessDenied", "PermissionDenied", "NoCredentials", "DeleteRefused")
 # What Spark says when the machine or the cluster is short of something for a while.
 _PASSING: Final = ("Python worker failed to connect back", "ExecutorLostFailure")
 
@@ -77,20 +75,7 @@ def kind_of(error: BaseException) -> Kind:
         return "outage"
     if kind is SemelError and any(sign in str(error) for sign in _PASSING):
         return "outage"
-    return "permission" if any(base.__name__.endswith(_PERMISSION) for base in kind.__mro__) else "other"
-
-
-def outage(error: BaseException) -> Unavailable | None:
-    """The error as one that waiting may fix, raised here or in a process of Spark's; None if waiting does not help."""
-    if isinstance(error, SemelError):
-        return error if isinstance(error, Unavailable) else None
-    kind, text = _semel_error(str(error))
-    if not issubclass(kind, Unavailable):
-        return None
-    try:
-        return kind(text)
-    except TypeError:  # it is made of more than a text
-        return Unavailable(text)
+    return "permission" if issubclass(kind, PermissionDenied) else "other"
 
 
 def _semel_error(text: str) -> tuple[type[SemelError], str]:

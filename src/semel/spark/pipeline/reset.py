@@ -54,7 +54,7 @@ class PipelineReset:
         lines = {"repeats": list(self._repeats()), "may_lose": list(self._may_lose())}
         return {"pipeline": self.pipeline.name, "done": done, "disagreement": why, **asdict(self.plan), **lines}
 
-    def told(self) -> list[str]:
+    def as_text(self) -> list[str]:
         plan, sink = self.plan, self._sinks[0].name
         lines = [
             f"{self.pipeline.name}: {self.pipeline.checkpoint} into {sink}",

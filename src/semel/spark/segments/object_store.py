@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from semel.spark.segments.storage import PATIENCE, StorageError, StorageUnavailable
+from semel.spark.segments.storage import PATIENCE, StorageError, StoragePermissionDenied, StorageUnavailable
 from semel.sqs.client.config import CredentialSource, new_session
 from semel.sqs.errors import SqsError
 
@@ -148,7 +148,7 @@ class ObjectStore:
         if code in _NO_BUCKET:
             return StorageError(f"{self.url}: there is no bucket {self._bucket}: create it, or name another one")
         if isinstance(error, PermissionDeniedError) or code in ("403", "AccessDenied"):
-            return StorageError(f"{reason}. The credentials need {_GRANTS[self._scheme]} on {self._bucket}")
+            return StoragePermissionDenied(f"{reason}. The credentials need {_GRANTS[self._scheme]} on {self._bucket}")
         if "redirect" in said:
             return StorageError(f"{self.url}: the bucket is in another region. Set AWS_REGION to the bucket's region")
         unanswered = not code and isinstance(error, (GenericError, UnauthenticatedError))

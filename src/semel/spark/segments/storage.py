@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from semel.errors import SemelError, Unavailable
+from semel.errors import PermissionDenied, SemelError, Unavailable
 
 TEMPORARY: Final = ".tmp-"
 PATIENCE: Final = 120.0
@@ -30,6 +30,10 @@ _DROPPED: Final = 10  # a folder may be dropped while a file is put into it, but
 
 class StorageError(SemelError):
     """The folder of a segment log cannot be used; the text says why."""
+
+
+class StoragePermissionDenied(StorageError, PermissionDenied):
+    """The credentials are wrong, or may not read and write there."""
 
 
 class StorageUnavailable(StorageError, Unavailable):

@@ -18,7 +18,7 @@ from uuid import uuid4
 import orjson
 import pyarrow as pa
 
-from semel.errors import SemelError, Unavailable
+from semel.errors import PermissionDenied, SemelError, Unavailable
 from semel.spark.segments.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ _HEX_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 class SinkError(SemelError):
     """A sink cannot take rows, and waiting does not help; the text says which table, why, and the way out."""
+
+
+class SinkPermissionDenied(SinkError, PermissionDenied):
+    """The credentials are wrong, or may not write to the table."""
 
 
 class SinkUnavailable(SinkError, Unavailable):

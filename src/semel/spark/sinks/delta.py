@@ -7,6 +7,7 @@ second.
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from semel.spark.sinks.contract import (
     ForeignTable,
     MicroBatch,
     SinkError,
+    SinkPermissionDenied,
     SinkUnavailable,
     Written,
     already_committed,
@@ -56,6 +58,7 @@ _OUTAGE: Final = re.compile(
     r"\b(429|5\d\d) [A-Z]",
     re.IGNORECASE,
 )
+_DENIED: Final = re.compile(r"permission denied|AccessDenied|\b40[13] [A-Z]", re.IGNORECASE)
 _DECORATION: Final = re.compile(r"\x1b\[\d+m|↳")
 
 
@@ -371,4 +374,5 @@ def _failure(table: str, what: str, error: Exception) -> SinkError:
         return SinkUnavailable(f"{table}: cannot {what}: the disk is full ({text}). Free some space: it is tried again")
     if number in AWAY or isinstance(error, CommitFailedError) or _OUTAGE.search(text):
         return SinkUnavailable(f"{table}: cannot {what}: {text}")
-    return SinkError(f"{table}: cannot {what}: {text}")
+    kind = SinkPermissionDenied if number in (errno.EACCES, errno.EPERM) or _DENIED.search(text) else SinkError
+    return kind(f"{table}: cannot {what}: {text}")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.spark.sinks.contract import SinkError, SinkUnavailable
+from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
 
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 _GROUP_ROWS: Final = 250_000
@@ -45,7 +45,8 @@ def file_error(table: str, error: OSError) -> SinkError:
     """What a failed file operation means for the pipeline: an outage, or an error that waiting does not fix."""
     if error.errno in FULL:
         return SinkUnavailable(f"{table}: the disk is full ({error}). Free some space: the batch is then tried again")
-    return (SinkUnavailable if error.errno in AWAY else SinkError)(f"{table}: {error}")
+    denied = SinkPermissionDenied if isinstance(error, PermissionError) else SinkError
+    return (SinkUnavailable if error.errno in AWAY else denied)(f"{table}: {error}")
 
 
 def check_writable(table: str, folder: Path) -> None:
@@ -57,7 +58,7 @@ def check_writable(table: str, folder: Path) -> None:
         which = "it" if nearest == folder else str(nearest)
         raise SinkError(f"{table}: {which} is a file; choose a folder")
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise SinkError(f"{table}: no permission to write to the folder {nearest}")
+        raise SinkPermissionDenied(f"{table}: no permission to write to the folder {nearest}")
 
 
 def check_codec(compression: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.errors import SemelError
+from semel.errors import PermissionDenied
 from semel.sqs.client import Failure, Queue
 from semel.sqs.client.failures import short
 from semel.sqs.errors import ReceiptInvalid, SqsError
@@ -33,7 +33,7 @@ _REFUSED: Final = frozenset(
 )
 
 
-class DeleteRefused(SemelError):
+class DeleteRefused(PermissionDenied):
     """SQS refuses to delete messages, and waiting does not change that."""
 
     def __init__(self, queue: str, reason: str) -> None:

@@ -12,11 +12,11 @@ from queue import Queue as Inbox
 from typing import Final
 from zlib import crc32
 
-from semel.errors import SemelError, Unavailable
+from semel.errors import PermissionDenied, SemelError, Unavailable
 from semel.spark.writer.encoder import Outgoing
 from semel.sqs import Client, Failure, Queue, limits
 from semel.sqs.client.failures import throttled, transient
-from semel.sqs.errors import AccessDenied, BadRequest, NoCredentials, QueueNotFound, ServerFailed, SqsError, Throttled
+from semel.sqs.errors import BadRequest, QueueNotFound, ServerFailed, SqsError, Throttled
 
 MAX_ATTEMPTS: Final = 8  # of a call; if all are throttled, they take half a minute
 WAITING_CALLS: Final = 2  # per thread
@@ -32,7 +32,7 @@ class SendError(SemelError):
     """Messages cannot be sent; the text says to which queue, why, and what to do."""
 
 
-class SendPermissionDenied(SendError):
+class SendPermissionDenied(SendError, PermissionDenied):
     """The credentials are missing, or may not send to the queue."""
 
 
@@ -48,7 +48,7 @@ def send_error(queue: str, error: SqsError) -> SemelError:
     """What a failed call means for the writer: an outage stays what it is, anything else is a SendError."""
     if isinstance(error, Unavailable):
         return error
-    kind = SendPermissionDenied if isinstance(error, AccessDenied | NoCredentials) else SendError
+    kind = SendPermissionDenied if isinstance(error, PermissionDenied) else SendError
     return kind(f"messages cannot be sent to {queue}: {error}")  # its text ends with the way out
 
 

@@ -1,7 +1,8 @@
 """Connections to PostgreSQL, and what its errors mean to a pipeline.
 
 The rule: what waiting may fix is a `SinkUnavailable`: a server that is away, restarting, overloaded, full or read-only
-after a failover. What it cannot fix is a `SinkError`: permissions, passwords, tables and columns.
+after a failover. What it cannot fix is a `SinkError`: tables and columns; if it is passwords or permissions, a
+`SinkPermissionDenied`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import psycopg
 
-from semel.spark.sinks.contract import SinkError, SinkUnavailable
+from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
 
 Connection = psycopg.Connection[Any]
 
@@ -25,6 +26,9 @@ _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|is not permitted to log in|"
     r"permission denied|does not support SSL|certificate|Name or service not known|nodename nor servname"
 )
+# Authentication, and permissions on a table or schema; of a failed connection the text.
+_DENIED: Final = ("28", "42501")
+_DENIED_TEXT: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|not permitted|denied")
 # Whether this role has chosen to be read-only, and not the server.
 READ_ONLY_ROLE: Final = """
 SELECT source IN ('user', 'database user', 'client') AND NOT pg_is_in_recovery()
@@ -48,6 +52,12 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, psycopg.OperationalError) and not error.sqlstate.startswith(_PERMANENT)
 
 
+def is_denied(error: psycopg.Error) -> bool:
+    if error.sqlstate is None:
+        return bool(_DENIED_TEXT.search(str(error)))
+    return error.sqlstate.startswith(_DENIED)
+
+
 def failure(sink: str, what: str, error: psycopg.Error) -> SinkError:
     """PostgreSQL's own words, what they are about, and what happens next."""
     if error.sqlstate is None and isinstance(error, psycopg.ProgrammingError):  # its text may quote the password
@@ -56,15 +66,16 @@ def failure(sink: str, what: str, error: psycopg.Error) -> SinkError:
             "string of libpq"
         )
     text = _text(error)
+    lasting = SinkPermissionDenied if is_denied(error) else SinkError
     if error.sqlstate is None:
-        kind = SinkUnavailable if is_outage(error) else SinkError
+        kind = SinkUnavailable if is_outage(error) else lasting
         return kind(f"{sink}: no connection (check [sink] dsn, and that the server runs): {text}")
     if is_outage(error):
         hint = " Free some space there." if isinstance(error, psycopg.errors.DiskFull) else ""
         return SinkUnavailable(
             f"{sink}: cannot {what}: {text}.{hint} It is tried again; a batch that is in the table already is found"
         )
-    return SinkError(f"{sink}: PostgreSQL refuses to {what}: {text}. Nothing of the batch is in the table")
+    return lasting(f"{sink}: PostgreSQL refuses to {what}: {text}. Nothing of the batch is in the table")
 
 
 def _text(error: psycopg.Error) -> str:
