@@ -10,9 +10,10 @@ import sys
 import time
 from typing import Any
 
-from semel.doctor import advice, logs
+from semel.doctor import recommendations
 from semel.doctor.behaviour import observe
-from semel.doctor.examine import AT_START, SETTINGS
+from semel.doctor.diagnosis import AT_START, SETTINGS
+from semel.doctor.logs import spark_reader as logs
 from semel.spark.spark_session import session
 
 
@@ -23,7 +24,7 @@ def main(folder: str, times: int) -> None:
     for _ in range(times):
         start = time.perf_counter()
         reading = logs.read(spark, [folder])
-        seen = observe(reading.events, exact=reading.exact, timeouts=advice.worth_trying)
+        seen = observe(reading.events, exact=reading.exact, timeouts=recommendations.worth_trying)
         seconds.append(time.perf_counter() - start)
         found = {one.queue: {caused.cause.value: caused.duplicates for caused in one.causes} for one in seen.behaviours}
     messages = {one.queue: one.messages for one in seen.behaviours}

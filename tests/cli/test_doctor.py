@@ -21,7 +21,8 @@ from doctor import sample
 from semel.broker import EmbeddedBroker
 from semel.cli import doctor_options, main
 from semel.cli.progress import Progress
-from semel.doctor import SAMPLE, examine, rules
+from semel.doctor import SAMPLE, rules
+from semel.doctor import diagnosis as examine
 from semel.doctor.errors import DoctorError
 from semel.doctor.model import Diagnosis
 

@@ -20,7 +20,7 @@ from semel import Client
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.consumer.settings import OPTIONS
-from semel.doctor import advice
+from semel.doctor import recommendations
 from semel.sqs import Entry, Queue
 from suite import slow
 
@@ -426,7 +426,7 @@ def test_create_dlq_makes_the_queue_and_says_so(shop: Shop, orders: Queue, broke
     assert "created the dead-letter queue orders-dlq for orders: SQS moves a message there after 5 receives" in errors
     policy = json.loads(orders.attributes("RedrivePolicy")["RedrivePolicy"])
     assert policy["deadLetterTargetArn"].endswith(":orders-dlq")
-    assert int(policy["maxReceiveCount"]) == advice.RECEIVES  # as the doctor advises
+    assert int(policy["maxReceiveCount"]) == recommendations.RECEIVES  # as the doctor advises
 
 
 def test_health_and_metrics_of_one_and_of_many_processes(shop: Shop, orders: Queue, free_port: int) -> None:

@@ -338,7 +338,7 @@ def test_the_doctor_examines_without_spark_and_tells_the_cure(site: Site) -> Non
     page = until(lambda: (now := site.api("doctor"))["made_at"] and not now["running"] and now, "the examination")
     assert page["with_logs"] is False
     assert any("short-polling" in finding["rule"] for finding in page["findings"])
-    assert all(finding["cure"] for finding in page["findings"])
+    assert all(finding["remedy"] for finding in page["findings"])
     report = site.get(page["report"])
     assert "short-polling" in report.text
     assert "script-src 'self'" not in report.headers["content-security-policy"]  # its own: no script at all

@@ -8,12 +8,12 @@ from semel.doctor.model import (
     Behaviour,
     Case,
     Cause,
-    Caused,
+    CauseSummary,
     DeadLetters,
     ErrorGroup,
     Finding,
     LedgerState,
-    Looping,
+    LoopingMessage,
     Point,
     QueueState,
     Series,
@@ -49,8 +49,8 @@ def behaviour(queue: str = "orders", **differs: Any) -> Behaviour:
     return Behaviour(queue=queue, **(usual | differs))
 
 
-def caused(cause: Cause, duplicates: int = 32, ran: int = 30, **differs: Any) -> Caused:
-    return Caused(cause=cause, duplicates=duplicates, ran=ran, **{"wasted": 96.0, **differs})
+def caused(cause: Cause, duplicates: int = 32, ran: int = 30, **differs: Any) -> CauseSummary:
+    return CauseSummary(cause=cause, duplicates=duplicates, ran=ran, **{"wasted": 96.0, **differs})
 
 
 def letters(**differs: Any) -> DeadLetters:
@@ -90,8 +90,10 @@ def flow(received: float, deleted: float, points: int = 30, **also: float) -> Se
     return series([{"received": received, "deleted": deleted, **also}] * points)
 
 
-def looping(message_id: str = "m-1", receive_count: int = 40, span: float = 7_200, error: str | None = None) -> Looping:
-    return Looping(message_id, None, receive_count, receive_count, NOON, NOON + span, error)
+def looping(
+    message_id: str = "m-1", receive_count: int = 40, span: float = 7_200, error: str | None = None
+) -> LoopingMessage:
+    return LoopingMessage(message_id, None, receive_count, receive_count, NOON, NOON + span, error)
 
 
 def errors(sample: str, count: int = 5) -> tuple[ErrorGroup, ...]:

@@ -6,14 +6,10 @@ import math
 from typing import Final
 
 from semel.doctor.model import (
-    Advice,
-    Bar,
     Behaviour,
     Case,
     Cause,
-    Caused,
-    Change,
-    Cure,
+    CauseSummary,
     DeadLetters,
     Diagnosis,
     Duplicate,
@@ -21,13 +17,17 @@ from semel.doctor.model import (
     Evidence,
     Finding,
     HandlerTimes,
+    HistogramBar,
     LedgerState,
-    Looping,
+    LoopingMessage,
     Point,
     Quality,
     QueueState,
+    Recommendation,
+    Remedy,
     Series,
     Severity,
+    TimeoutReplay,
     Times,
     Window,
 )
@@ -37,13 +37,13 @@ NOW: Final = DAY + 86_400 + 17 * 60
 ADDRESS: Final = "https://sqs.eu-central-1.amazonaws.com/123456789012/"
 
 
-def histogram(middle: float, spread: float, total: int, most: float, *, low: float = 0.05) -> tuple[Bar, ...]:
+def histogram(middle: float, spread: float, total: int, most: float, *, low: float = 0.05) -> tuple[HistogramBar, ...]:
     """Durations around `middle` as they are in life: many short ones, a long tail."""
     edges = [low * 10 ** (index * 0.08) for index in range(44)]
     weights = [math.exp(-((math.log(edge / middle) / spread) ** 2) / 2) for edge in edges[:-1]]
     scale = total / sum(weights)
     return tuple(
-        Bar(start, end, round(weight * scale))
+        HistogramBar(start, end, round(weight * scale))
         for start, end, weight in zip(edges, edges[1:], weights, strict=False)
         if round(weight * scale) and start < most
     )
@@ -101,7 +101,7 @@ def overrun() -> Duplicate:
         message_id=message,
         at=start + 30.4,
         receive_count=2,
-        over=13.9,
+        overrun=13.9,
         events=(
             event(0.0, "received", "web1-4711", 1),
             event(0.2, "started", "web1-4711", 1, seconds=0.2),
@@ -137,10 +137,12 @@ def orders() -> Case:
         doubled=12,
         retries=30,
         causes=(
-            Caused(Cause.VISIBILITY, 1_489, 1_489, 38_912.0, Times(1_489, 4.1, 11.9, 25.3, 28.8, 31.4), (overrun(),)),
-            Caused(Cause.CRASH, 48, 48, 1_020.0),
-            Caused(Cause.PRODUCER, 21, 21, 176.0),
-            Caused(Cause.CONCURRENT, 4, 3, 31.0),
+            CauseSummary(
+                Cause.VISIBILITY, 1_489, 1_489, 38_912.0, Times(1_489, 4.1, 11.9, 25.3, 28.8, 31.4), (overrun(),)
+            ),
+            CauseSummary(Cause.CRASH, 48, 48, 1_020.0),
+            CauseSummary(Cause.PRODUCER, 21, 21, 176.0),
+            CauseSummary(Cause.CONCURRENT, 4, 3, 31.0),
         ),
         work=Times(49_771, 8.2, 19.4, 41.3, 55.2, 61.4),
         wait=Times(49_771, 0.12, 0.4, 1.9, 4.2, 6.0),
@@ -167,8 +169,8 @@ def orders() -> Case:
         ),
         window=900.0,
         windows=windows(950, 0.045),
-        changes=tuple(
-            Change(seconds, duplicates)
+        replays=tuple(
+            TimeoutReplay(seconds, duplicates)
             for seconds, duplicates in (
                 (15.0, 9_402),
                 (30.0, 1_562),
@@ -202,7 +204,7 @@ def orders() -> Case:
 def payments() -> Case:
     """Lost deletes, which the ledger heals, and poison that goes round and round."""
     looping = tuple(
-        Looping(
+        LoopingMessage(
             f"0e4b6a52-8c1d-4c5c-9d1a-{index:012d}",
             f"pay-{700 + index}",
             41 - index,
@@ -225,9 +227,9 @@ def payments() -> Case:
         doubled=0,
         retries=2_396,
         causes=(
-            Caused(Cause.LOST_DELETE, 371, 0, 0.0, None, (lost_delete(),)),
-            Caused(Cause.REDRIVE, 29, 29, 61.0),
-            Caused(Cause.UNKNOWN, 2, 2, 4.1),
+            CauseSummary(Cause.LOST_DELETE, 371, 0, 0.0, None, (lost_delete(),)),
+            CauseSummary(Cause.REDRIVE, 29, 29, 61.0),
+            CauseSummary(Cause.UNKNOWN, 2, 2, 4.1),
         ),
         work=Times(22_510, 1.9, 3.1, 5.2, 7.7, 9.8),
         wait=Times(22_510, 0.05, 0.2, 0.6, 1.4, 2.0),
@@ -263,7 +265,12 @@ def payments() -> Case:
         ),
         window=900.0,
         windows=windows(400, 0.02, lost=0.002),
-        changes=(Change(15.0, 402), Change(30.0, 402), Change(60.0, 402), Change(120.0, 402)),
+        replays=(
+            TimeoutReplay(15.0, 402),
+            TimeoutReplay(30.0, 402),
+            TimeoutReplay(60.0, 402),
+            TimeoutReplay(120.0, 402),
+        ),
     )
     state = QueueState("payments", f"{ADDRESS}payments", visibility=60.0, visible=44, in_flight=41)
     return Case("payments", behaviour, state, metrics("payments", 70.0, 40.0), now=NOW)
@@ -294,7 +301,7 @@ def emails() -> Case:
         groups=9_211,
         window=900.0,
         windows=windows(2_050, 0.0),
-        changes=(Change(15.0, 0), Change(30.0, 0), Change(60.0, 0)),
+        replays=(TimeoutReplay(15.0, 0), TimeoutReplay(30.0, 0), TimeoutReplay(60.0, 0)),
     )
     state = QueueState("emails.fifo", f"{ADDRESS}emails.fifo", fifo=True, high_throughput=True, wait=20.0)
     return Case("emails.fifo", behaviour, state, None, now=NOW)
@@ -312,7 +319,7 @@ FINDINGS: Final = (
         "The visibility timeout is 30 s but the work takes 41.3 s (P99): 1,489 messages (3.1 %) were delivered again "
         "while they were worked on.",
         "Two workers then do the same work at the same time, and whatever is not idempotent happens twice.",
-        Cure(
+        Remedy(
             "Set the visibility timeout to 69 s, or extend it with a heartbeat.",
             (set_attribute("orders", "VisibilityTimeout", "69"),),
             'resource "aws_sqs_queue" "orders" {\n  visibility_timeout_seconds = 69\n}',
@@ -326,7 +333,7 @@ FINDINGS: Final = (
         "payments",
         "The queue has no dead-letter queue, and 41 messages were received three times or more.",
         "Poison goes round until its retention ends, and is then gone without a trace.",
-        Cure(
+        Remedy(
             "Create a dead-letter queue that keeps 14 days, and let messages go there after 5 receives.",
             (
                 "aws sqs create-queue --queue-name payments-dead --attributes MessageRetentionPeriod=1209600",
@@ -344,7 +351,7 @@ FINDINGS: Final = (
         "payments",
         "371 messages (1.8 %) came again after SQS had confirmed their delete; the ledger caught all of them.",
         "Without a ledger each of them would have been paid twice.",
-        Cure("Keep the ledger, and remember keys for at least as long as the queue keeps messages."),
+        Remedy("Keep the ledger, and remember keys for at least as long as the queue keeps messages."),
         (lost_delete(),),
     ),
     Finding(
@@ -353,7 +360,7 @@ FINDINGS: Final = (
         "orders",
         "The dead-letter queue keeps messages for 4 days, no longer than the queue itself.",
         "On a standard queue a dead letter keeps its first time of sending, so it can be gone soon after it arrived.",
-        Cure(
+        Remedy(
             "Let the dead-letter queue keep 14 days.",
             (set_attribute("orders-dead", "MessageRetentionPeriod", "1209600"),),
             'resource "aws_sqs_queue" "orders_dead" {\n  message_retention_seconds = 1209600\n}',
@@ -365,25 +372,29 @@ FINDINGS: Final = (
         "orders",
         "The queue answers receives at once (wait time 0 s).",
         "Each empty answer is billed, and a short poll can miss messages that are there.",
-        Cure("Set the wait time to 20 s.", (set_attribute("orders", "ReceiveMessageWaitTimeSeconds", "20"),)),
+        Remedy("Set the wait time to 20 s.", (set_attribute("orders", "ReceiveMessageWaitTimeSeconds", "20"),)),
     ),
 )
 
 ADVICE: Final = (
-    Advice(
+    Recommendation(
         "orders",
         "visibility timeout",
         "69 s",
         "30 s",
         "99 % of the messages are held for at most 42.9 s (× 1.5), the longest for 62.2 s (× 1.1).",
         True,
-        Cure("", (set_attribute("orders", "VisibilityTimeout", "69"),)),
+        Remedy("", (set_attribute("orders", "VisibilityTimeout", "69"),)),
     ),
-    Advice("orders", "heartbeat interval", "10 s", None, "A third of 30 s: two lost beats do no harm.", True),
-    Advice("orders", "maxReceiveCount", "5", "2", "Two receives leave no room for a crash and one retry.", True),
-    Advice("orders", "retention", "4 d", "4 d", "Longer than any retry takes.", False),
-    Advice("payments", "visibility timeout", "60 s", "60 s", "The longest work took 9.8 s.", False),
-    Advice("payments", "ledger memory", "28 d", "1 d", "Retention of the queue and its dead letters together.", True),
+    Recommendation("orders", "heartbeat interval", "10 s", None, "A third of 30 s: two lost beats do no harm.", True),
+    Recommendation(
+        "orders", "maxReceiveCount", "5", "2", "Two receives leave no room for a crash and one retry.", True
+    ),
+    Recommendation("orders", "retention", "4 d", "4 d", "Longer than any retry takes.", False),
+    Recommendation("payments", "visibility timeout", "60 s", "60 s", "The longest work took 9.8 s.", False),
+    Recommendation(
+        "payments", "ledger memory", "28 d", "1 d", "Retention of the queue and its dead letters together.", True
+    ),
 )
 
 QUALITY: Final = Quality(
@@ -404,7 +415,7 @@ def rich() -> Diagnosis:
         made_at=NOW,
         cases=(orders(), payments(), emails()),
         findings=FINDINGS,
-        advice=ADVICE,
+        recommendations=ADVICE,
         quality=QUALITY,
         since=DAY,
         until=DAY + 86_400,
@@ -414,12 +425,12 @@ def rich() -> Diagnosis:
 
 def healthy() -> Diagnosis:
     return Diagnosis(
-        made_at=NOW, cases=(emails(),), findings=(), advice=(), quality=Quality(files=12, lines=9, events=9)
+        made_at=NOW, cases=(emails(),), findings=(), recommendations=(), quality=Quality(files=12, lines=9, events=9)
     )
 
 
 def empty() -> Diagnosis:
-    return Diagnosis(made_at=NOW, cases=(), findings=(), advice=())
+    return Diagnosis(made_at=NOW, cases=(), findings=(), recommendations=())
 
 
 HOSTILE: Final = (
@@ -445,30 +456,32 @@ def hostile() -> Diagnosis:
         effects=0,
         doubled=10**12,
         retries=0,
-        causes=(Caused(Cause.UNKNOWN, 10**15, 0, 1e18, None, (duplicate,)),),
+        causes=(CauseSummary(Cause.UNKNOWN, 10**15, 0, 1e18, None, (duplicate,)),),
         work=Times(1, 0.0, 0.0, 0.0, 0.0, math.inf),
         hold=Times(1, 0.0, 0.0, 0.0, 0.0, 1e12),
         handlers=(HandlerTimes(HOSTILE + long, Times(1, 0.0, 0.0, 0.0, 0.0, 0.0), None),),
-        histogram=(Bar(0.0, 0.0, 0), Bar(0.0, 1e-9, 3), Bar(1e9, math.inf, 10**15)),
+        histogram=(HistogramBar(0.0, 0.0, 0), HistogramBar(0.0, 1e-9, 3), HistogramBar(1e9, math.inf, 10**15)),
         visibility=0.0,
-        looping=(Looping(HOSTILE + long, None, 3, 3, DAY, DAY, HOSTILE + long),),
+        looping=(LoopingMessage(HOSTILE + long, None, 3, 3, DAY, DAY, HOSTILE + long),),
         loops=1,
         errors=(ErrorGroup(long, HOSTILE + long, 1, 1, DAY, DAY, (HOSTILE,)),),
         windows=(Window(DAY, 0, 0, 0, 0),),
-        changes=(Change(0.0, 0),),
+        replays=(TimeoutReplay(0.0, 0),),
         skew={HOSTILE: -1e9},
     )
     series = Series(name, 0.0, (Point(DAY), Point(DAY, in_flight=math.nan, oldest=math.inf)), HOSTILE)
     state = QueueState(name, HOSTILE, attributes={HOSTILE: HOSTILE}, refused={HOSTILE: HOSTILE})
-    cure = Cure(HOSTILE, (f"echo {HOSTILE}",), HOSTILE + "\n" + long)
+    remedy = Remedy(HOSTILE, (f"echo {HOSTILE}",), HOSTILE + "\n" + long)
     return Diagnosis(
         made_at=NOW,
         cases=(Case(name, behaviour, state, series, LedgerState(HOSTILE, problem=HOSTILE)), Case(long)),
         findings=(
-            Finding(HOSTILE, Severity.CRITICAL, name, HOSTILE + BIDI, HOSTILE, cure, (duplicate,), {HOSTILE: math.nan}),
-            Finding("long", Severity.INFO, long, long, long, Cure(long, (long,), long)),
+            Finding(
+                HOSTILE, Severity.CRITICAL, name, HOSTILE + BIDI, HOSTILE, remedy, (duplicate,), {HOSTILE: math.nan}
+            ),
+            Finding("long", Severity.INFO, long, long, long, Remedy(long, (long,), long)),
         ),
-        advice=(Advice(name, HOSTILE, HOSTILE, HOSTILE, HOSTILE + long, True, cure),),
+        recommendations=(Recommendation(name, HOSTILE, HOSTILE, HOSTILE, HOSTILE + long, True, remedy),),
         quality=Quality(1, (HOSTILE + long,), 1, 0, 1, samples=(HOSTILE + long,)),
         notes=(HOSTILE + BIDI + long,),
     )

@@ -18,8 +18,8 @@ import yaml  # type: ignore[import-untyped,unused-ignore]
 from doctor.made_up import DAY, case, state
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
-from semel.doctor import alarm_formats
-from semel.doctor.alarms import Alarm, Kind, alarms_for, read_existing
+from semel.doctor.alarms import formats as alarm_formats
+from semel.doctor.alarms.alarms import Alarm, Kind, alarms_for, read_existing
 from semel.doctor.errors import DoctorError
 from servers import dynamodb
 

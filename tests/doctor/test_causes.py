@@ -196,8 +196,8 @@ def test_work_past_its_visibility_is_measured_and_its_events_are_the_evidence(be
     behaviour = behaviours["work outlasts its visibility"]
     (caused,) = behaviour.causes
     assert (caused.cause, caused.duplicates, caused.ran) == (Cause.VISIBILITY, 1, 1)
-    assert caused.over is not None
-    assert caused.over.most == pytest.approx(11.05, abs=0.01)  # deleted 41.05 s after the receive, with 30 s
+    assert caused.overrun is not None
+    assert caused.overrun.most == pytest.approx(11.05, abs=0.01)  # deleted 41.05 s after the receive, with 30 s
     assert caused.wasted == pytest.approx(41, abs=0.1)
     assert (behaviour.messages, behaviour.deliveries, behaviour.attempts, behaviour.effects) == (3, 4, 4, 4)
     assert behaviour.doubled == 1

@@ -1,4 +1,4 @@
-"""The whole story, for real: a consumer with too short a timeout, the doctor's cure, and the same consumer after it.
+"""The whole story, for real: a consumer with too short a timeout, the doctor's remedy, and the same consumer after it.
 
 The consumer is a plain loop over boto3 with a log of its own, as people have it before they have Semel.
 """
@@ -22,7 +22,7 @@ import pytest
 from semel import App
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
-from semel.doctor.examine import Request, examine
+from semel.doctor.diagnosis import Request, examine
 from semel.doctor.model import Cause, Diagnosis, Severity
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def test_the_doctor_names_the_cause_and_the_cure_and_with_the_cure_there_is_noth
     assert case.behaviour.work.p50 == pytest.approx(WORK, abs=0.5)
     found = {finding.rule: finding for finding in ill.findings}
     assert found["doubled-effects"].severity is Severity.CRITICAL
-    cure = found["duplicates-visibility"].cure
+    remedy = found["duplicates-visibility"].remedy
 
-    for command in cure.cli:  # as the report prints it, in a shell
+    for command in remedy.cli:  # as the report prints it, in a shell
         aws = Path(sys.executable).with_name("aws")
         subprocess.run([str(aws), *shlex.split(command)[1:]], check=True, capture_output=True, timeout=120)
 

@@ -13,9 +13,11 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import Row, SparkSession
 
-from semel.doctor import files, footers, logs
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import COLUMNS, SCHEMA
+from semel.doctor.logs import discovery as files
+from semel.doctor.logs import footers
+from semel.doctor.logs import spark_reader as logs
 from semel.doctor.model import Quality
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 from suite import slow

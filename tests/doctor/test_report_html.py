@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 
 from browsing import Browser
 from doctor import sample
-from semel.doctor.model import Bar, Behaviour, Case, Diagnosis, Point, Series, Window
+from semel.doctor.model import Behaviour, Case, Diagnosis, HistogramBar, Point, Series, Window
 from semel.doctor.report import charts, html
 
 ALL: Final[dict[str, Callable[[], Diagnosis]]] = {
@@ -178,8 +178,10 @@ def test_all_charts_and_commands_are_there(browser: Browser, files: dict[str, Pa
         assert title in text
     assert "With 69 s instead of 30 s: 3.2 % → 0.2 % duplicates." in text
     for finding in sample.FINDINGS:
-        assert all(command in text for command in (finding.seen, finding.why, finding.cure.text, *finding.cure.cli))
-        assert finding.cure.terraform is None or finding.cure.terraform in text
+        assert all(
+            command in text for command in (finding.observed, finding.why, finding.remedy.text, *finding.remedy.cli)
+        )
+        assert finding.remedy.terraform is None or finding.remedy.terraform in text
 
 
 def test_a_click_selects_a_whole_command(browser: Browser, files: dict[str, Path]) -> None:
@@ -187,7 +189,7 @@ def test_a_click_selects_a_whole_command(browser: Browser, files: dict[str, Path
         page.locator("pre").first.click()
         return page.evaluate("getSelection().toString()")
 
-    assert browser.look(files["rich"], see).result.strip() == sample.FINDINGS[0].cure.cli[0]
+    assert browser.look(files["rich"], see).result.strip() == sample.FINDINGS[0].remedy.cli[0]
 
 
 def test_on_paper_it_is_light_and_nothing_is_folded(browser: Browser, files: dict[str, Path]) -> None:
@@ -217,7 +219,9 @@ def behaviour(**more: Any) -> Behaviour:
 
 
 def test_bars_beyond_the_timeout_are_marked() -> None:
-    chart = charts.histogram((Bar(1, 10, 90), Bar(10, 30, 6), Bar(30, 60, 4)), 30.0, 66.0, name="x")
+    chart = charts.histogram(
+        (HistogramBar(1, 10, 90), HistogramBar(10, 30, 6), HistogramBar(30, 60, 4)), 30.0, 66.0, name="x"
+    )
     assert chart is not None
     assert chart.says == "4.0 % of 100 deliveries took longer than the timeout of 30 s."
     assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
@@ -226,7 +230,7 @@ def test_bars_beyond_the_timeout_are_marked() -> None:
 
 
 def test_a_bar_that_the_timeout_goes_through_is_cut_in_two() -> None:
-    chart = charts.histogram((Bar(1, 10, 50), Bar(10, 1_000, 50)), 100.0, None, name="x")
+    chart = charts.histogram((HistogramBar(1, 10, 50), HistogramBar(10, 1_000, 50)), 100.0, None, name="x")
     assert chart is not None
     assert chart.says == "About 25.0 % of 100 deliveries took longer than the timeout of 100 s."
     assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
@@ -242,13 +246,13 @@ def test_a_year_of_metrics_makes_no_endless_line() -> None:
 
 
 def test_a_chart_without_anything_to_show_is_left_out() -> None:
-    nothing = behaviour(windows=(Window(0, 0, 0, 0, 0),), histogram=(Bar(0, 1, 0),))
+    nothing = behaviour(windows=(Window(0, 0, 0, 0, 0),), histogram=(HistogramBar(0, 1, 0),))
     assert charts.charts(nothing, None, None, None, name="x") == []
     assert charts.charts(None, Series("q", 60, (), "x"), 30.0, None, name="x") == []
 
 
 def test_words_in_backticks_are_code_and_nothing_else() -> None:
-    finding = dataclasses.replace(sample.FINDINGS[0], seen="Run `semel <b>run</b>` now.")
+    finding = dataclasses.replace(sample.FINDINGS[0], observed="Run `semel <b>run</b>` now.")
     drawn = html.render(dataclasses.replace(sample.rich(), findings=(finding,)))
     assert "Run <code>semel &lt;b&gt;run&lt;/b&gt;</code> now." in drawn
 
@@ -256,7 +260,7 @@ def test_words_in_backticks_are_code_and_nothing_else() -> None:
 def test_figures_that_are_none_draw_no_nonsense() -> None:
     drawn = html.render(sample.hostile())
     assert not re.search(r'="-?(nan|inf)', drawn)
-    odd = behaviour(windows=(Window(0, 1, 1, 1, 0), Window(60, 5, 5, 5, 0)), histogram=(Bar(0, math.inf, 3),))
+    odd = behaviour(windows=(Window(0, 1, 1, 1, 0), Window(60, 5, 5, 5, 0)), histogram=(HistogramBar(0, math.inf, 3),))
     assert [chart.title for chart in charts.charts(odd, None, math.inf, None, name="x")] == ["Sent, received, deleted"]
 
 

@@ -30,15 +30,15 @@ def test_it_has_everything_under_its_name() -> None:
     assert orders["duplicate_share"] == pytest.approx(0.0324, abs=1e-4)
     assert orders["wasted"] == 40_139.0
     assert orders["causes"][0]["cause"] == "visibility"
-    assert orders["causes"][0]["over"]["most"] == 31.4
+    assert orders["causes"][0]["overrun"]["most"] == 31.4
     assert orders["causes"][0]["examples"][0]["events"][0]["step"] == "received"
-    assert orders["changes"][1] == {"visibility": 30.0, "duplicates": 1_562, "share": 1_562 / 48_210}
+    assert orders["replays"][1] == {"visibility": 30.0, "duplicates": 1_562, "share": 1_562 / 48_210}
     assert orders["skew"] == {"web3-0815": 2.4}
     assert found["queues"][0]["state"]["dead_letters"]["visible"] == 31
     assert len(found["queues"][0]["series"]["points"]) == 288
     assert found["findings"][0]["severity"] == "critical"
-    assert found["findings"][0]["cure"]["cli"] == list(sample.FINDINGS[0].cure.cli)
-    assert found["advice"][0]["setting"] == "visibility timeout"
+    assert found["findings"][0]["remedy"]["cli"] == list(sample.FINDINGS[0].remedy.cli)
+    assert found["recommendations"][0]["setting"] == "visibility timeout"
     assert found["quality"]["malformed"] == 61
     assert found["not_looked_at"][0]["option"] == "--alarms FILE"
 
@@ -47,8 +47,8 @@ def test_names_that_programs_rely_on_are_there() -> None:
     """Take nothing out of this list, and rename nothing, without a new `version`."""
     found = read(report.render(sample.rich()))
     assert set(found) >= {
-        "version", "semel", "made_at", "since", "until", "worst", "counts", "queues", "findings", "advice", "quality",
-        "notes", "not_looked_at",
+        "version", "semel", "made_at", "since", "until", "worst", "counts", "queues", "findings", "recommendations",
+        "quality", "notes", "not_looked_at",
     }  # fmt: skip
     assert set(found["queues"][0]) >= {
         "queue", "behaviour", "state", "series", "ledger", "alarmed", "dlq_alarmed", "read_timeout",
@@ -57,20 +57,20 @@ def test_names_that_programs_rely_on_are_there() -> None:
         "queue", "first_at", "last_at", "events", "deliveries", "attempts", "messages", "effects", "doubled", "retries",
         "duplicates", "duplicate_share", "wasted", "causes", "work", "wait", "hold", "handlers", "histogram",
         "visibility", "heartbeats", "heartbeat_every", "batch_fill", "workers", "groups", "looping", "loops",
-        "failures", "errors", "window", "windows", "changes", "skew",
+        "failures", "errors", "window", "windows", "replays", "skew",
     }  # fmt: skip
     assert set(found["findings"][0]) >= {
-        "rule", "severity", "queue", "seen", "why", "cure", "examples", "figures",
+        "rule", "severity", "queue", "observed", "why", "remedy", "examples", "figures",
     }  # fmt: skip
-    assert set(found["advice"][0]) >= {"queue", "setting", "value", "now", "reason", "changes", "cure"}
-    assert set(found["findings"][0]["cure"]) >= {"text", "cli", "terraform"}
+    assert set(found["recommendations"][0]) >= {"queue", "setting", "value", "now", "reason", "changes", "remedy"}
+    assert set(found["findings"][0]["remedy"]) >= {"text", "cli", "terraform"}
 
 
 def test_hostile_text_and_figures_that_are_none_come_back_from_json() -> None:
     text = report.render(sample.hostile())
     assert text.isascii()
     found = read(text)
-    assert found["findings"][0]["seen"] == sample.HOSTILE + sample.BIDI
+    assert found["findings"][0]["observed"] == sample.HOSTILE + sample.BIDI
     assert found["queues"][0]["behaviour"]["work"]["most"] is None
     assert found["findings"][0]["figures"] == {sample.HOSTILE: None}
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from doctor import sample
-from semel.doctor.model import Advice, Case, Diagnosis, Finding, Quality, Severity
+from semel.doctor.model import Case, Diagnosis, Finding, Quality, Recommendation, Severity
 from semel.doctor.report import text
 from semel.doctor.report.words import ascii_only, cells, clean, duration, fit, number, percent, period, wrap
 
@@ -37,7 +37,7 @@ def test_twenty_sick_queues_fit_one_screen_too_and_the_rest_is_counted() -> None
     cases = tuple(dataclasses.replace(sample.orders(), queue=f"orders-{index}") for index in range(20))
     findings = tuple(dataclasses.replace(sample.FINDINGS[0], queue=case.queue) for case in cases[1:])
     advice = tuple(dataclasses.replace(sample.ADVICE[0], queue=case.queue) for case in cases)
-    told = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, advice=advice))
+    told = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, recommendations=advice))
     assert len(told.splitlines()) < 24
     assert "and 14 more, 1 of them without findings" in told
     assert re.search(r"and 1\d critical more: duplicates-visibility", told)
@@ -61,14 +61,14 @@ def test_findings_come_worst_first_with_their_cure_and_rule() -> None:
     assert places == sorted(places)
     flat = " ".join(told.split())
     for finding in sample.FINDINGS:
-        assert finding.seen in flat
-        assert f"→ {finding.cure.text}" in flat
+        assert finding.observed in flat
+        assert f"→ {finding.remedy.text}" in flat
 
 
 def test_the_worst_finding_is_never_cut() -> None:
     flat = " ".join(shown(sample.rich()).split())
-    assert sample.FINDINGS[0].seen in flat
-    assert sample.FINDINGS[1].seen not in flat
+    assert sample.FINDINGS[0].observed in flat
+    assert sample.FINDINGS[1].observed not in flat
     assert "critical payments: The queue has no dead-letter queue" in flat
 
 
@@ -92,7 +92,7 @@ def test_words_that_a_mapping_does_not_know_are_told_with_the_option_that_would(
 
 def test_verbose_shows_evidence_commands_and_every_figure() -> None:
     told = shown(sample.rich(), verbose=True)
-    assert sample.FINDINGS[0].cure.cli[0] in told  # in one line: it is there to be copied
+    assert sample.FINDINGS[0].remedy.cli[0] in told  # in one line: it is there to be copied
     assert "  visibility_timeout_seconds = 69" in told
     assert re.search(r"14:02:32 \+ +30\.4 s received +web3-0815 \(receive 2\)", told)
     assert "with a timeout of 69 s" in told
@@ -144,7 +144,9 @@ def test_a_terminal_without_unicode_gets_lines_of_the_same_width() -> None:
 
 
 def test_each_severity_is_a_word_not_only_a_colour() -> None:
-    findings = tuple(Finding("r", level, "q", "Seen.", "Why.", sample.FINDINGS[2].cure) for level in reversed(Severity))
+    findings = tuple(
+        Finding("r", level, "q", "Seen.", "Why.", sample.FINDINGS[2].remedy) for level in reversed(Severity)
+    )
     told = shown(Diagnosis(sample.NOW, (Case("q"),), findings, ()))
     assert "1 critical, 1 warning, 1 note in 1 queue" in told
     assert [line.split()[0] for line in told.splitlines() if "q: Seen." in line] == ["critical", "warning", "info"]
@@ -175,11 +177,11 @@ def test_wide_characters_count_twice() -> None:
 
 def test_a_setting_is_said_to_be_as_advised_only_if_it_is_known() -> None:
     settings = (
-        Advice("orders", "ledger memory", "18 days", None, "a reason", False),
-        Advice("orders", "retention", "4 days", "4 days", "a reason", False),
+        Recommendation("orders", "ledger memory", "18 days", None, "a reason", False),
+        Recommendation("orders", "retention", "4 days", "4 days", "a reason", False),
     )
     told = text.render(
-        dataclasses.replace(sample.rich(), advice=settings), width=100, height=None, colour=False, verbose=True
+        dataclasses.replace(sample.rich(), recommendations=settings), width=100, height=None, colour=False, verbose=True
     )
     assert "ledger memory 18 days: a reason" in told
     assert "retention 4 days (as it is): a reason" in told

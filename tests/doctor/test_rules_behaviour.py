@@ -22,7 +22,7 @@ from doctor.made_up import (
     times,
 )
 from semel.doctor.errors import DoctorError
-from semel.doctor.model import Behaviour, Cause, Change, Severity, Window
+from semel.doctor.model import Behaviour, Cause, Severity, TimeoutReplay, Window
 from semel.doctor.rules import ALL, choose
 
 SLOW = times(20.0, 41.0, 55.0)
@@ -32,8 +32,8 @@ def late(**differs: Any) -> Behaviour:
     usual: dict[str, Any] = {
         "visibility": 30.0,
         "hold": SLOW,
-        "causes": (caused(Cause.VISIBILITY, over=times(4.0, 9.0, 12.0)),),
-        "changes": (Change(30.0, 32), Change(45.0, 9), Change(62.0, 1), Change(120.0, 0)),
+        "causes": (caused(Cause.VISIBILITY, overrun=times(4.0, 9.0, 12.0)),),
+        "replays": (TimeoutReplay(30.0, 32), TimeoutReplay(45.0, 9), TimeoutReplay(62.0, 1), TimeoutReplay(120.0, 0)),
     }
     return behaviour(**(usual | differs))
 
@@ -41,17 +41,17 @@ def late(**differs: Any) -> Behaviour:
 def test_a_timeout_that_is_too_short_is_told_with_its_cost_and_the_timeout_that_cures_it() -> None:
     finding = found("duplicates-visibility", case(behaviour=late(), state=state(visibility=30.0)))
     assert finding.severity is Severity.WARNING
-    assert finding.seen == (
+    assert finding.observed == (
         "The visibility timeout is 30 s but P99 is 41 s: 3.2 % of 1,000 messages (32 duplicates); the handler "
         "ran again for 30, 96 s of work wasted; the work went on for 4 s more (at most 12 s)."
     )
-    assert finding.cure.text.startswith("Set the visibility timeout to 62 s, or enable a heartbeat")
-    assert "With 62 s instead of 30 s: 3.2 % -> 0.1 % duplicates." in finding.cure.text
-    assert finding.cure.cli == (
+    assert finding.remedy.text.startswith("Set the visibility timeout to 62 s, or enable a heartbeat")
+    assert "With 62 s instead of 30 s: 3.2 % -> 0.1 % duplicates." in finding.remedy.text
+    assert finding.remedy.cli == (
         "aws sqs set-queue-attributes --queue-url https://sqs.eu-west-1.amazonaws.com/123456789012/orders "
         "--attributes VisibilityTimeout=62 --region eu-west-1",
     )
-    assert finding.cure.terraform == (
+    assert finding.remedy.terraform == (
         'resource "aws_sqs_queue" "orders" {\n'
         '  name                       = "orders"\n'
         "  visibility_timeout_seconds = 62\n"
@@ -67,24 +67,24 @@ def test_a_duplicate_for_which_no_handler_ran_is_only_worth_a_word() -> None:
 
 
 def test_a_queue_whose_url_is_not_known_is_looked_up_by_the_cure_itself() -> None:
-    cure = found("duplicates-visibility", case(behaviour=late())).cure
-    assert cure.cli == (
+    remedy = found("duplicates-visibility", case(behaviour=late())).remedy
+    assert remedy.cli == (
         "QUEUE_URL=$(aws sqs get-queue-url --queue-name orders --query QueueUrl --output text)",
         'aws sqs set-queue-attributes --queue-url "$QUEUE_URL" --attributes VisibilityTimeout=62',
     )
 
 
 def test_a_consumer_that_asks_for_another_timeout_than_the_queue_has_is_pointed_at() -> None:
-    cure = found("duplicates-visibility", case(behaviour=late(), state=state(visibility=90.0))).cure
-    assert "The queue itself has 90 s: set it where the consumers ask for 30 s" in cure.text
+    remedy = found("duplicates-visibility", case(behaviour=late(), state=state(visibility=90.0))).remedy
+    assert "The queue itself has 90 s: set it where the consumers ask for 30 s" in remedy.text
 
 
 def test_a_timeout_that_will_do_is_not_blamed_for_old_duplicates_or_late_heartbeats() -> None:
-    old = found("duplicates-visibility", case(behaviour=late(visibility=90.0))).cure
+    old = found("duplicates-visibility", case(behaviour=late(visibility=90.0))).remedy
     assert old.text.startswith("The timeout that was in force last, 90 s, will do")
     assert old.cli == ()
     beating = found("duplicates-visibility", case(behaviour=late(visibility=60.0, heartbeats=5, heartbeat_every=20.0)))
-    assert beating.cure.text.startswith("The timeout of 60 s will do; the heartbeat came too late.")
+    assert beating.remedy.text.startswith("The timeout of 60 s will do; the heartbeat came too late.")
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,10 @@ def test_a_timeout_that_will_do_is_not_blamed_for_old_duplicates_or_late_heartbe
 )
 def test_each_cause_has_its_rule_which_says_how_many_and_what_they_cost(cause: Cause, rule: str, words: str) -> None:
     finding = found(rule, case(behaviour=behaviour(causes=(caused(cause),))))
-    assert words in finding.seen
-    assert "3.2 % of 1,000 messages (32 duplicates); the handler ran again for 30, 96 s of work wasted" in finding.seen
+    assert words in finding.observed
+    assert (
+        "3.2 % of 1,000 messages (32 duplicates); the handler ran again for 30, 96 s of work wasted" in finding.observed
+    )
     assert finding.figures["duplicates"] == 32
     informs = cause in (Cause.REDRIVE, Cause.UNKNOWN)
     assert finding.severity is (Severity.INFO if informs else Severity.WARNING)
@@ -114,7 +116,7 @@ def test_a_single_crash_among_many_messages_is_only_worth_a_word() -> None:
     rare = behaviour(messages=100_000, causes=(caused(Cause.CRASH, duplicates=3, ran=3),))
     finding = found("duplicates-crash", case(behaviour=rare))
     assert finding.severity is Severity.INFO
-    assert "under 0.1 %" in finding.seen
+    assert "under 0.1 %" in finding.observed
 
 
 def test_effects_that_happened_twice_are_critical_and_name_the_causes() -> None:
@@ -122,7 +124,7 @@ def test_effects_that_happened_twice_are_critical_and_name_the_causes() -> None:
         "doubled-effects", case(behaviour=behaviour(doubled=3, effects=1_003, causes=(caused(Cause.CRASH, 4),)))
     )
     assert finding.severity is Severity.CRITICAL
-    assert finding.seen == (
+    assert finding.observed == (
         "3 keys took effect more than once: 1,003 effects for 1,000 messages; duplicates by cause: crash (4)."
     )
     assert look("doubled-effects", case(behaviour=behaviour(causes=(caused(Cause.CRASH),)))) is None
@@ -135,11 +137,11 @@ def test_messages_that_loop_are_named_with_their_error_and_get_a_dead_letter_que
     loops = behaviour(loops=2, looping=(looping("m-1", error="KeyError: 'id'"), looping("m-2", 3)))
     bare = state(max_receives=None, dead_letters=None)
     finding = found("poison-loops", case(behaviour=loops, state=bare))
-    assert finding.seen == (
+    assert finding.observed == (
         "2 messages came 3 times or more; the worst (m-1) 40 times; ids: m-1, m-2; most often: KeyError: 'id'."
     )
-    assert finding.cure.cli[0].startswith("aws sqs create-queue --queue-name orders-dlq")
-    assert found("poison-loops", case(behaviour=loops, state=state())).cure.cli == ()
+    assert finding.remedy.cli[0].startswith("aws sqs create-queue --queue-name orders-dlq")
+    assert found("poison-loops", case(behaviour=loops, state=state())).remedy.cli == ()
     assert look("poison-loops", case(behaviour=behaviour(), state=bare)) is None
 
 
@@ -147,13 +149,15 @@ def test_a_redrive_policy_that_lets_messages_loop_for_long_is_pointed_at() -> No
     loops = behaviour(loops=1, looping=(looping(),))
     assert (
         "maxReceiveCount is 100"
-        in found("poison-loops", case(behaviour=loops, state=state(max_receives=100))).cure.text
+        in found("poison-loops", case(behaviour=loops, state=state(max_receives=100))).remedy.text
     )
 
 
 def test_errors_are_told_by_group_with_their_share() -> None:
     finding = found("failing", case(behaviour=behaviour(failures=50, errors=errors("Timeout: card service\n", 50))))
-    assert finding.seen == ("50 of 1,000 attempts (5.0 %) ended in an error: 50 × Timeout: card service (50 messages).")
+    assert finding.observed == (
+        "50 of 1,000 attempts (5.0 %) ended in an error: 50 × Timeout: card service (50 messages)."
+    )
     assert finding.severity is Severity.WARNING
     assert found("failing", case(behaviour=behaviour(failures=5))).severity is Severity.INFO
     assert look("failing", case(behaviour=behaviour())) is None
@@ -163,7 +167,7 @@ def test_poison_that_the_age_hides_is_found_from_logs_and_metrics_together() -> 
     loops = behaviour(loops=1, looping=(looping("m-1", 40, span=3_600),))
     young = series([{"oldest": 20.0}] * 60)
     finding = found("age-hides-poison", case(behaviour=loops, series=young))
-    assert finding.seen == (
+    assert finding.observed == (
         "Message m-1 has come back for 60 min (40 receives), while the age of the oldest message never showed "
         "more than 20 s."
     )
@@ -173,7 +177,7 @@ def test_poison_that_the_age_hides_is_found_from_logs_and_metrics_together() -> 
 
 def test_poison_that_the_age_hides_is_found_from_metrics_alone() -> None:
     hidden = series([{"visible": 2.0, "in_flight": 1.0, "oldest": 0.0}] * 5)
-    assert "The queue holds 3 messages or more all the time" in found("age-hides-poison", case(series=hidden)).seen
+    assert "The queue holds 3 messages or more all the time" in found("age-hides-poison", case(series=hidden)).observed
     emptied = series([{"visible": 2.0, "oldest": 0.0}] * 4 + [{"visible": 0.0, "oldest": 0.0}])
     assert look("age-hides-poison", case(series=emptied)) is None
 
@@ -184,11 +188,11 @@ def test_poison_that_the_age_hides_is_found_from_metrics_alone() -> None:
 def test_a_timeout_below_p99_is_told_before_the_first_duplicate() -> None:
     risky = behaviour(visibility=None, hold=SLOW, wait=times(1.0, 12.0, 15.0))
     finding = found("visibility-short", case(behaviour=risky, state=state(visibility=30.0)))
-    assert finding.seen == (
+    assert finding.observed == (
         "The visibility timeout is 30 s, and P99 from the receive to the delete is 41 s, 12 s of it before the handler "
         "starts; the longest was 55 s."
     )
-    assert "VisibilityTimeout=62" in finding.cure.cli[0]
+    assert "VisibilityTimeout=62" in finding.remedy.cli[0]
     assert look("visibility-short", case(behaviour=risky, state=state(visibility=62.0))) is None
 
 
@@ -208,8 +212,8 @@ def test_work_and_wait_count_together_where_the_hold_was_not_measured() -> None:
 
 def test_a_timeout_below_the_clients_read_timeout_is_told() -> None:
     finding = found("visibility-under-read-timeout", case(state=state(visibility=30.0)))
-    assert finding.seen == "The visibility timeout is 30 s, the read timeout of the client 60 s."
-    assert "VisibilityTimeout=61" in finding.cure.cli[0]
+    assert finding.observed == "The visibility timeout is 30 s, the read timeout of the client 60 s."
+    assert "VisibilityTimeout=61" in finding.remedy.cli[0]
     assert look("visibility-under-read-timeout", case(state=state(visibility=61.0))) is None
     assert look("visibility-under-read-timeout", case(state=state(visibility=30.0), read_timeout=25.0)) is None
 
@@ -217,8 +221,8 @@ def test_a_timeout_below_the_clients_read_timeout_is_told() -> None:
 def test_a_heartbeat_that_comes_too_seldom_is_told() -> None:
     slow = behaviour(visibility=30.0, heartbeats=10, heartbeat_every=15.0)
     finding = found("heartbeat-slow", case(behaviour=slow))
-    assert finding.seen == "The heartbeat comes every 15 s, with a visibility timeout of 30 s."
-    assert "every 10 s, a third of the timeout" in finding.cure.text
+    assert finding.observed == "The heartbeat comes every 15 s, with a visibility timeout of 30 s."
+    assert "every 10 s, a third of the timeout" in finding.remedy.text
     assert (
         look("heartbeat-slow", case(behaviour=behaviour(visibility=30.0, heartbeats=1, heartbeat_every=10.0))) is None
     )
@@ -226,7 +230,7 @@ def test_a_heartbeat_that_comes_too_seldom_is_told() -> None:
 
 def test_clocks_that_are_off_are_told_worst_first() -> None:
     finding = found("clock-skew", case(behaviour=behaviour(skew={"web1": 0.2, "web2": 2.0, "web3": -40.0})))
-    assert finding.seen == "Clocks differ from SQS' by 40 s at most: web3 (40 s), web2 (2 s)."
+    assert finding.observed == "Clocks differ from SQS' by 40 s at most: web3 (40 s), web2 (2 s)."
     assert finding.severity is Severity.WARNING
     assert found("clock-skew", case(behaviour=behaviour(skew={"web2": 2.0}))).severity is Severity.INFO
     assert look("clock-skew", case(behaviour=behaviour(skew={"web1": 0.2}))) is None
@@ -236,7 +240,7 @@ def test_messages_that_are_about_to_expire_are_critical() -> None:
     old = series([{"oldest": 80_000.0}])
     finding = found("age-near-retention", case(state=state(retention=86_400.0), series=old))
     assert finding.severity is Severity.CRITICAL
-    assert finding.seen == "The oldest message is 22.2 h old, and the queue keeps messages for 1 day."
+    assert finding.observed == "The oldest message is 22.2 h old, and the queue keeps messages for 1 day."
     assert look("age-near-retention", case(state=state(retention=1_209_600.0), series=old)) is None
 
 
@@ -246,17 +250,19 @@ def test_messages_that_are_about_to_expire_are_critical() -> None:
 def test_in_flight_near_the_cap_is_told_from_the_attributes_and_from_the_metrics() -> None:
     assert (
         "100,000 messages are in flight, 83 % of the 120,000"
-        in found("in-flight-near-cap", case(state=state(in_flight=100_000))).seen
+        in found("in-flight-near-cap", case(state=state(in_flight=100_000))).observed
     )
     finding = found("in-flight-near-cap", case("orders.fifo", series=series([{"in_flight": 119_000.0}])))
-    assert "were, at the highest, in flight" in finding.seen
+    assert "were, at the highest, in flight" in finding.observed
     assert "without an error" in finding.why
     assert look("in-flight-near-cap", case(state=state(in_flight=90_000))) is None
 
 
 def test_more_received_than_deleted_is_told_from_metrics() -> None:
     finding = found("received-not-deleted", case(series=flow(100, 80)))
-    assert finding.seen == "In 30 min 3,000 messages were received and 2,400 deleted, by the metrics: 20 % came back."
+    assert (
+        finding.observed == "In 30 min 3,000 messages were received and 2,400 deleted, by the metrics: 20 % came back."
+    )
     assert look("received-not-deleted", case(series=flow(100, 98))) is None
 
 
@@ -275,15 +281,15 @@ def test_more_received_than_deleted_is_told_from_logs() -> None:
         return tuple(Window(NOON + 60 * place, 0, 100, deleted, 0) for place in range(10))
 
     finding = found("received-not-deleted", case(behaviour=behaviour(windows=windows(60), retries=7)))
-    assert "by the logs" in finding.seen
-    assert "The logs know of 7 of them" in finding.seen
+    assert "by the logs" in finding.observed
+    assert "The logs know of 7 of them" in finding.observed
     assert look("received-not-deleted", case(behaviour=behaviour(windows=windows(100)))) is None
     assert look("received-not-deleted", case(behaviour=behaviour(windows=windows(0)))) is None  # does not log deletes
 
 
 def test_messages_that_sit_out_their_timeout_are_told() -> None:
     finding = found("in-flight-plateau", case(state=state(visibility=90.0), series=flow(120, 10, in_flight=180.0)))
-    assert finding.seen == (
+    assert finding.observed == (
         "In flight stays near 180: 2.0 messages a second times the visibility timeout of 90 s (180)."
     )
     assert finding.severity is Severity.WARNING
@@ -299,7 +305,7 @@ def test_a_refused_delete_is_told_from_the_errors_of_the_consumers() -> None:
     text = "An error occurred (AccessDenied) when calling the DeleteMessageBatch operation: not authorized"
     finding = found("delete-refused", case(behaviour=behaviour(errors=errors(text))))
     assert finding.severity is Severity.CRITICAL
-    assert "SQS refused DeleteMessage 5 times" in finding.seen
+    assert "SQS refused DeleteMessage 5 times" in finding.observed
     other = errors("An error occurred (AccessDenied) when calling the SendMessage operation")
     assert look("delete-refused", case(behaviour=behaviour(errors=other))) is None
 
@@ -307,8 +313,8 @@ def test_a_refused_delete_is_told_from_the_errors_of_the_consumers() -> None:
 def test_a_key_that_may_not_be_used_is_told_from_the_errors_of_the_consumers() -> None:
     text = "An error occurred (KMS.AccessDeniedException) when calling the ReceiveMessage operation"
     finding = found("kms-refused", case(behaviour=behaviour(errors=errors(text)), state=state(kms_key="alias/orders")))
-    assert "the queue's key is alias/orders" in finding.seen
-    assert "kms:Decrypt" in finding.cure.cli[0]
+    assert "the queue's key is alias/orders" in finding.observed
+    assert "kms:Decrypt" in finding.remedy.cli[0]
     assert look("kms-refused", case(behaviour=behaviour(errors=errors("KeyError")))) is None
 
 
@@ -319,17 +325,17 @@ def test_messages_that_are_fetched_one_by_one_are_told_where_there_are_many() ->
     busy = behaviour(batch_fill=1.0, deliveries=36_000)
     assert (
         "A receive brings 1.0 messages, at 10.0 messages a second"
-        in found("single-receives", case(behaviour=busy)).seen
+        in found("single-receives", case(behaviour=busy)).observed
     )
     assert look("single-receives", case(behaviour=behaviour(batch_fill=8.0, deliveries=36_000))) is None
     assert look("single-receives", case(behaviour=behaviour(batch_fill=1.0))) is None  # few messages: nothing to fetch
     backlog = case(behaviour=behaviour(batch_fill=1.0), state=state(visible=5_000))
-    assert "and 5,000 messages wait" in found("single-receives", backlog).seen
+    assert "and 5,000 messages wait" in found("single-receives", backlog).observed
 
 
 def test_a_fifo_queue_with_one_group_is_told() -> None:
     finding = found("fifo-one-group", case("orders.fifo", behaviour=behaviour("orders.fifo", groups=1, workers=4)))
-    assert finding.seen == "All 1,000 messages are of one message group, and 4 workers share it."
+    assert finding.observed == "All 1,000 messages are of one message group, and 4 workers share it."
     assert look("fifo-one-group", case("orders.fifo", behaviour=behaviour("orders.fifo", groups=7))) is None
     assert look("fifo-one-group", case(behaviour=behaviour(groups=0))) is None
 

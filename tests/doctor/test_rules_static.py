@@ -42,14 +42,14 @@ def attributes(command: str) -> dict[str, str]:
 def test_a_queue_without_a_dead_letter_queue_gets_one() -> None:
     bare = state(max_receives=None, dead_letters=None)
     finding = found("no-dead-letter-queue", case(state=bare))
-    assert finding.seen == "orders has no dead-letter queue; it keeps messages for 4 days."
-    made, tied = finding.cure.cli
+    assert finding.observed == "orders has no dead-letter queue; it keeps messages for 4 days."
+    made, tied = finding.remedy.cli
     assert made == (
         "aws sqs create-queue --queue-name orders-dlq --attributes MessageRetentionPeriod=1209600 --region eu-west-1"
     )
     assert json.loads(attributes(tied)["RedrivePolicy"]) == {"deadLetterTargetArn": f"{ARN}-dlq", "maxReceiveCount": 5}
-    assert finding.cure.terraform is not None
-    assert "deadLetterTargetArn = aws_sqs_queue.orders-dlq.arn, maxReceiveCount = 5" in finding.cure.terraform
+    assert finding.remedy.terraform is not None
+    assert "deadLetterTargetArn = aws_sqs_queue.orders-dlq.arn, maxReceiveCount = 5" in finding.remedy.terraform
     assert look("no-dead-letter-queue", case(state=state())) is None
 
 
@@ -59,7 +59,7 @@ def test_a_dead_letter_queue_needs_none_of_its_own() -> None:
 
 def test_the_dead_letter_queue_of_a_fifo_queue_is_one_too() -> None:
     finding = found("no-dead-letter-queue", case("a.fifo", state=state("a.fifo", max_receives=None, dead_letters=None)))
-    assert "--queue-name a-dlq.fifo --attributes FifoQueue=true,MessageRetentionPeriod=1209600" in finding.cure.cli[0]
+    assert "--queue-name a-dlq.fifo --attributes FifoQueue=true,MessageRetentionPeriod=1209600" in finding.remedy.cli[0]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_the_dead_letter_queue_of_a_fifo_queue_is_one_too() -> None:
 )
 def test_few_receives_are_told(receives: int, words: str) -> None:
     finding = found("max-receives-low", case(state=state(max_receives=receives)))
-    assert f"maxReceiveCount is {receives}" in finding.seen
+    assert f"maxReceiveCount is {receives}" in finding.observed
     assert words in finding.why
-    policy = json.loads(attributes(finding.cure.cli[0])["RedrivePolicy"])
+    policy = json.loads(attributes(finding.remedy.cli[0])["RedrivePolicy"])
     assert policy == {"deadLetterTargetArn": f"{ARN}-dlq", "maxReceiveCount": 5}
     assert look("max-receives-low", case(state=state(max_receives=3))) is None
 
@@ -90,17 +90,17 @@ def test_dead_letters_that_expire_with_or_before_their_source_are_told(
     assert finding.severity is severity
     given = [
         (shlex.split(line)[4].rpartition("/")[2], attributes(line)["MessageRetentionPeriod"])
-        for line in finding.cure.cli
+        for line in finding.remedy.cli
     ]
     assert given == cures
 
 
 def test_no_command_lets_a_queue_forget_messages_that_it_still_has() -> None:
     full = state(retention=14 * DAY, visible=3, dead_letters=letters(retention=14 * DAY))
-    cure = found("dead-letter-retention", case(state=full)).cure
-    assert cure.cli == ()
-    assert "SQS deletes what is older at once" in cure.text
-    young = found("dead-letter-retention", case(state=full, series=series([{"oldest": 60.0}]))).cure
+    remedy = found("dead-letter-retention", case(state=full)).remedy
+    assert remedy.cli == ()
+    assert "SQS deletes what is older at once" in remedy.text
+    young = found("dead-letter-retention", case(state=full, series=series([{"oldest": 60.0}]))).remedy
     assert len(young.cli) == 1
 
 
@@ -114,8 +114,8 @@ def test_dead_letters_that_are_kept_for_longer_are_no_finding_and_on_fifo_their_
 def test_a_redrive_policy_that_names_no_queue_is_critical() -> None:
     finding = found("dead-letter-queue-missing", case(state=state(dead_letters=letters(exists=False))))
     assert finding.severity is Severity.CRITICAL
-    assert f"names {ARN}-dlq, and there is no such queue" in finding.seen
-    assert "create-queue --queue-name orders-dlq" in finding.cure.cli[0]
+    assert f"names {ARN}-dlq, and there is no such queue" in finding.observed
+    assert "create-queue --queue-name orders-dlq" in finding.remedy.cli[0]
     assert look("dead-letter-queue-missing", case(state=state())) is None
     assert look("dead-letter-queue-missing", case(state=state(dead_letters=letters(exists=None)))) is None
 
@@ -123,7 +123,7 @@ def test_a_redrive_policy_that_names_no_queue_is_critical() -> None:
 def test_a_dead_letter_queue_of_another_kind_region_or_account_is_critical() -> None:
     other = letters(arn="arn:aws:sqs:us-east-1:999999999999:dead.fifo", fifo=True)
     finding = found("dead-letter-queue-mismatch", case(state=state(dead_letters=other)))
-    assert finding.seen == (
+    assert finding.observed == (
         "dead.fifo is a FIFO queue and orders a Standard queue; dead.fifo is in region us-east-1 and orders in "
         "eu-west-1; dead.fifo is in account 999999999999 and orders in 123456789012."
     )
@@ -132,28 +132,28 @@ def test_a_dead_letter_queue_of_another_kind_region_or_account_is_critical() -> 
 
 def test_a_dead_letter_queue_without_an_alarm_gets_one() -> None:
     finding = found("dead-letters-unwatched", case(state=state(), dlq_alarmed=False))
-    (command,) = finding.cure.cli
+    (command,) = finding.remedy.cli
     assert "--alarm-name 'orders-dlq dead-letters'" in command
     assert "--alarm-actions arn:aws:sns:eu-west-1:123456789012:TOPIC" in command
     assert "--dimensions Name=QueueName,Value=orders-dlq" in command
-    assert finding.cure.terraform is not None
-    assert 'resource "aws_cloudwatch_metric_alarm"' in finding.cure.terraform
+    assert finding.remedy.terraform is not None
+    assert 'resource "aws_cloudwatch_metric_alarm"' in finding.remedy.terraform
     assert look("dead-letters-unwatched", case(state=state(), dlq_alarmed=True)) is None
     assert look("dead-letters-unwatched", case(state=state())) is None  # nobody told us
 
 
 def test_dead_letters_are_told_with_the_way_back() -> None:
     finding = found("dead-letters-waiting", case(state=state(dead_letters=letters(visible=17))))
-    assert finding.seen == "17 dead letters in orders-dlq."
-    assert f"start-message-move-task --source-arn {ARN}-dlq" in finding.cure.cli[0]
+    assert finding.observed == "17 dead letters in orders-dlq."
+    assert f"start-message-move-task --source-arn {ARN}-dlq" in finding.remedy.cli[0]
     assert look("dead-letters-waiting", case(state=state())) is None
 
 
 def test_a_dead_letter_queue_of_many_is_told() -> None:
     shared = letters(sources=(URL, f"{URL}-b"))
     finding = found("dead-letter-queue-shared", case(state=state(dead_letters=shared)))
-    assert finding.seen == "orders-dlq takes the dead letters of 2 queues: orders, orders-b."
-    assert "--queue-name orders-dead --attributes" in finding.cure.cli[0]  # the usual name is taken
+    assert finding.observed == "orders-dlq takes the dead letters of 2 queues: orders, orders-b."
+    assert "--queue-name orders-dead --attributes" in finding.remedy.cli[0]  # the usual name is taken
     assert finding.severity is Severity.INFO
     crowd = letters(sources=tuple(f"q{place}" for place in range(12)))
     assert found("dead-letter-queue-shared", case(state=state(dead_letters=crowd))).severity is Severity.WARNING
@@ -163,7 +163,7 @@ def test_a_dead_letter_queue_of_many_is_told() -> None:
 @pytest.mark.parametrize("allow", [None, "allowAll"])
 def test_a_dead_letter_queue_that_is_open_to_all_is_closed_to_others(allow: str | None) -> None:
     finding = found("dead-letter-queue-open", case(state=state(dead_letters=letters(allow=allow, sources=("orders",)))))
-    policy = json.loads(attributes(finding.cure.cli[0])["RedriveAllowPolicy"])
+    policy = json.loads(attributes(finding.remedy.cli[0])["RedriveAllowPolicy"])
     assert policy == {"redrivePermission": "byQueue", "sourceQueueArns": [ARN]}
     assert look("dead-letter-queue-open", case(state=state(dead_letters=letters(allow="byQueue")))) is None
 
@@ -174,17 +174,17 @@ def test_a_dead_letter_queue_that_is_open_to_all_is_closed_to_others(allow: str 
 def test_short_polls_are_told_and_cost_more_where_there_are_many() -> None:
     finding = found("short-polling", case(state=state(wait=0.0)))
     assert finding.severity is Severity.INFO
-    assert attributes(finding.cure.cli[0]) == {"ReceiveMessageWaitTimeSeconds": "20"}
+    assert attributes(finding.remedy.cli[0]) == {"ReceiveMessageWaitTimeSeconds": "20"}
     busy = found("short-polling", case(state=state(wait=0.0), series=flow(1, 1, empty_receives=600.0)))
     assert busy.severity is Severity.WARNING
-    assert "36,000 empty receives an hour (about $10.37 a month)" in busy.seen
+    assert "36,000 empty receives an hour (about $10.37 a month)" in busy.observed
     assert look("short-polling", case(state=state(wait=20.0))) is None
 
 
 def test_a_delay_that_outlasts_the_retention_is_critical() -> None:
     finding = found("delay-misused", case(state=state(delay=900.0, retention=600.0)))
     assert finding.severity is Severity.CRITICAL
-    assert attributes(finding.cure.cli[0]) == {"DelaySeconds": "0", "MessageRetentionPeriod": "345600"}
+    assert attributes(finding.remedy.cli[0]) == {"DelaySeconds": "0", "MessageRetentionPeriod": "345600"}
 
 
 def test_a_delay_that_is_as_long_as_the_visibility_timeout_is_told() -> None:
@@ -200,7 +200,7 @@ def test_a_delay_for_one_message_of_a_fifo_queue_is_told_from_the_senders_errors
         "parameter that is not valid for this queue type."
     )
     finding = found("delay-misused", case("a.fifo", behaviour=behaviour("a.fifo", errors=errors(text, 4))))
-    assert finding.seen == "SQS refused 4 sends: a FIFO queue takes no delay for one message."
+    assert finding.observed == "SQS refused 4 sends: a FIFO queue takes no delay for one message."
 
 
 # FIFO.
@@ -210,9 +210,10 @@ def test_a_fifo_queue_near_its_throughput_is_told() -> None:
     busy = series([{"sent": 60 * 100.0}, {"sent": 60 * 290.0}, {"sent": 60 * 50.0}])
     finding = found("fifo-throughput", case("a.fifo", state=state("a.fifo"), series=busy))
     assert (
-        "At its peak 290 messages a second were sent: 290 calls a second, if each is a call of its own" in finding.seen
+        "At its peak 290 messages a second were sent: 290 calls a second, if each is a call of its own"
+        in finding.observed
     )
-    assert attributes(finding.cure.cli[0]) == {
+    assert attributes(finding.remedy.cli[0]) == {
         "DeduplicationScope": "messageGroup",
         "FifoThroughputLimit": "perMessageGroupId",
     }
@@ -227,8 +228,8 @@ def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_a
     busy = behaviour("a.fifo", retries=12, causes=(caused(Cause.PRODUCER, 3),))
     finding = found("fifo-content-dedup", case("a.fifo", state=state("a.fifo", content_dedup=True), behaviour=busy))
     assert finding.severity is Severity.WARNING
-    assert "3 keys came twice all the same and 12 attempts were put back" in finding.seen
-    assert attributes(finding.cure.cli[0]) == {"ContentBasedDeduplication": "false"}
+    assert "3 keys came twice all the same and 12 attempts were put back" in finding.observed
+    assert attributes(finding.remedy.cli[0]) == {"ContentBasedDeduplication": "false"}
     assert look("fifo-content-dedup", case("a.fifo", state=state("a.fifo"))) is None
 
 
@@ -238,17 +239,19 @@ def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_a
 def test_a_ledger_that_forgets_before_the_queue_does_is_critical() -> None:
     finding = found("ledger-forgets", case(state=state(), ledger=ledger(retention=1 * DAY)))
     assert finding.severity is Severity.CRITICAL
-    assert "remembers for 1 day; orders keeps messages for 4 days, with its dead-letter queue 18 days" in finding.seen
+    assert (
+        "remembers for 1 day; orders keeps messages for 4 days, with its dead-letter queue 18 days" in finding.observed
+    )
     assert found("ledger-forgets", case(state=state(), ledger=ledger(retention=5 * DAY))).severity is Severity.WARNING
     assert look("ledger-forgets", case(state=state(), ledger=ledger(retention=18 * DAY))) is None
     assert look("ledger-forgets", case(state=state(), ledger=ledger())) is None
-    assert "28 days" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).seen
+    assert "28 days" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).observed
 
 
 def test_a_redis_that_evicts_is_critical() -> None:
     finding = found("ledger-evicts", case(ledger=ledger(eviction="allkeys-lru")))
     assert finding.severity is Severity.CRITICAL
-    assert finding.cure.cli == ("redis-cli -u redis://ledger:6379/0 CONFIG SET maxmemory-policy noeviction",)
+    assert finding.remedy.cli == ("redis-cli -u redis://ledger:6379/0 CONFIG SET maxmemory-policy noeviction",)
     assert look("ledger-evicts", case(ledger=ledger(eviction="noeviction"))) is None
     assert look("ledger-evicts", case(ledger=ledger())) is None
 
@@ -267,8 +270,8 @@ def test_a_redis_that_evicts_is_critical() -> None:
 def test_a_permission_that_a_probe_misses_is_told(action: str, rule: str, severity: Severity) -> None:
     finding = found(rule, case(state=state(refused={action: "no identity-based policy allows it"})))
     assert finding.severity is severity
-    assert "no identity-based policy allows it." in finding.seen
-    words = shlex.split(finding.cure.cli[0])
+    assert "no identity-based policy allows it." in finding.observed
+    words = shlex.split(finding.remedy.cli[0])
     (statement,) = json.loads(words[words.index("--policy-document") + 1])["Statement"]
     assert statement["Effect"] == "Allow"
     assert (action if ":" in action else f"sqs:{action}") in statement["Action"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from doctor.ward import SICK, made_ill
-from semel.doctor import logs
 from semel.doctor.behaviour import observe
+from semel.doctor.logs import spark_reader as logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

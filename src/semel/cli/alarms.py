@@ -54,7 +54,8 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from semel.doctor import alarm_formats, alarms
+    from semel.doctor.alarms import alarms
+    from semel.doctor.alarms import formats as alarm_formats
 
     if given.dlq and not (given.offline and len(given.queues) == 1):
         raise UsageError("--dlq goes with --offline and one QUEUE; otherwise SQS knows the dead-letter queue")
@@ -77,16 +78,16 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _offline(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
-    from semel.doctor.commands import name_of, region_of
     from semel.doctor.model import Case
+    from semel.doctor.remedies import name_of, region_of
 
     return [(Case(queue=name_of(queue)), region_of(queue, queue) or given.region) for queue in given.queues]
 
 
 def _live(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
     from semel.doctor.errors import DoctorError
+    from semel.doctor.inputs.queues import look
     from semel.doctor.model import Case
-    from semel.doctor.queues import look
 
     with options.client(given) as client:
         states, notes = look(client, given.queues)

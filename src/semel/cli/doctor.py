@@ -24,7 +24,7 @@ from semel.extras import require
 from semel.signals import SignalNotifier
 
 if TYPE_CHECKING:
-    from semel.doctor.examine import Request
+    from semel.doctor.diagnosis import Request
     from semel.doctor.model import Diagnosis, Severity
 
 FOUND: Final = 1
@@ -113,7 +113,7 @@ def _work(given: argparse.Namespace) -> int:
 
 
 def _examine(given: argparse.Namespace, wanted: Request) -> int:
-    from semel.doctor import examine
+    from semel.doctor import diagnosis as examine
 
     with Progress("semel doctor", quiet=given.quiet) as progress:
         diagnosis = examine.examine(wanted, say=progress.say)
@@ -171,7 +171,7 @@ def _code(worst: Severity | None, fail_on: str) -> int:
 
 
 def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: float) -> int:
-    from semel.doctor import examine
+    from semel.doctor import diagnosis as examine
     from semel.doctor.report import changes
 
     open_now: changes.Open = {}

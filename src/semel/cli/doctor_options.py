@@ -14,7 +14,7 @@ from semel.durations import seconds
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.doctor.examine import Request
+    from semel.doctor.diagnosis import Request
 
 SAMPLE_VISIBILITY: Final = "2s"
 SAMPLE_MAP: Final = (
@@ -86,7 +86,7 @@ def request(given: argparse.Namespace, now: float) -> Request:
 
 
 def _request(given: argparse.Namespace, now: float) -> Request:
-    from semel.doctor import examine
+    from semel.doctor import diagnosis as examine
 
     since, until = _at("--from", given.since, now), _at("--to", given.until, now)
     _refuse_nonsense(given, since, until)
@@ -141,7 +141,7 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
     if given.cores is not None and given.cores < 1:
         raise UsageError(f"--cores {given.cores}: at least 1 is needed")
     if given.map is not None:
-        from semel.doctor import mapping
+        from semel.doctor.logs import mapping
 
         mapping.parse(given.map, given.events)
     rules.choose(given.rule, given.ignore)

@@ -1,4 +1,4 @@
-"""The doctor: finds duplicates, their cause and the cure, from logs, queue attributes and metrics, on Spark."""
+"""The doctor: finds duplicates, their cause and the remedy, from logs, queue attributes and metrics, on Spark."""
 
 from pathlib import Path
 from typing import Final

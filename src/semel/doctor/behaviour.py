@@ -22,16 +22,16 @@ from semel.doctor import causes as judging
 from semel.doctor import figures
 from semel.doctor.deliveries import deliveries
 from semel.doctor.model import (
-    Bar,
     Behaviour,
     Cause,
-    Caused,
-    Change,
+    CauseSummary,
     Duplicate,
     ErrorGroup,
     Evidence,
     HandlerTimes,
-    Looping,
+    HistogramBar,
+    LoopingMessage,
+    TimeoutReplay,
     Times,
     Window,
 )
@@ -183,7 +183,7 @@ class _Whole:
             return {}
         return {row["queue"]: row["groups"] for row in figures.groups(self.judged).collect()}
 
-    def _caused(self) -> dict[str, tuple[Caused, ...]]:
+    def _caused(self) -> dict[str, tuple[CauseSummary, ...]]:
         rows = _grouped(figures.causes(self.duplicates).collect())
         examples = self._examples() if rows else {}
         return {queue: _by_weight(some, examples.get(queue, {})) for queue, some in rows.items()}
@@ -226,16 +226,16 @@ class _Whole:
             found[row["queue"], row["cause"], row["nth"]].append(Evidence(**{name: row[name] for name in EVIDENCE}))
         return names, found
 
-    def _looping(self) -> dict[str, tuple[Looping, ...]]:
+    def _looping(self) -> dict[str, tuple[LoopingMessage, ...]]:
         if not any(row["loops"] for row in self.rows.values()):
             return {}
         rows = figures.looping(self.judged).collect()
         told = self._messages([(row["queue"], row["slot"]) for row in rows])
-        found: dict[str, list[Looping]] = defaultdict(list)
+        found: dict[str, list[LoopingMessage]] = defaultdict(list)
         for row in sorted(rows, key=lambda row: row["nth"]):
             one = told[row["queue"], row["slot"]]
             seen = (row["deliveries"], row["receive_count"], one["first_at"], row["last_at"])
-            found[row["queue"]].append(Looping(one["message_id"], one["key"], *seen, one["error"]))
+            found[row["queue"]].append(LoopingMessage(one["message_id"], one["key"], *seen, one["error"]))
         return {queue: tuple(some) for queue, some in found.items()}
 
     def _messages(self, slots: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Row]:
@@ -261,22 +261,22 @@ def _handlers(writers: Sequence[Row], work: Sequence[Row], wait: Sequence[Row]) 
     return tuple(sorted(found, key=lambda one: -one.work.p99)[:MOST_HANDLERS])
 
 
-def _by_weight(rows: Sequence[Row], examples: Mapping[int, Sequence[Duplicate]]) -> tuple[Caused, ...]:
+def _by_weight(rows: Sequence[Row], examples: Mapping[int, Sequence[Duplicate]]) -> tuple[CauseSummary, ...]:
     """Deliveries that no log tells of are put down to a crash where workers of the same queue died: what these had
     received last was not written yet. Else nobody knows."""
     died = any(row["cause"] == judging.CODES[Cause.CRASH] for row in rows)
-    found: dict[Cause, Caused] = {}
+    found: dict[Cause, CauseSummary] = {}
     for row in rows:
         unlogged = row["cause"] == judging.UNLOGGED
         cause = (Cause.CRASH if died else Cause.UNKNOWN) if unlogged else judging.NAMES[row["cause"]]
-        before = found.get(cause, Caused(cause, 0, 0, 0.0))
+        before = found.get(cause, CauseSummary(cause, 0, 0, 0.0))
         shown = tuple(replace(one, cause=cause) for one in examples.get(row["cause"], ()))
-        found[cause] = Caused(
+        found[cause] = CauseSummary(
             cause,
             before.duplicates + row["duplicates"],
             before.ran + row["ran"],
             before.wasted + (row["wasted"] or 0.0),
-            before.over or _over(row),
+            before.overrun or _over(row),
             (*before.examples, *shown)[: figures.EXAMPLES],
         )
     return tuple(sorted(found.values(), key=lambda one: (-one.duplicates, one.cause)))
@@ -310,7 +310,7 @@ def _with_changes(
 def _changed(one: Behaviour, again: Mapping[float, int]) -> Behaviour:
     by_timeout = one.caused_by(Cause.VISIBILITY)
     others = one.duplicates - (by_timeout.duplicates if by_timeout else 0)
-    return replace(one, changes=tuple(Change(timeout, others + more) for timeout, more in sorted(again.items())))
+    return replace(one, replays=tuple(TimeoutReplay(timeout, others + more) for timeout, more in sorted(again.items())))
 
 
 def _usual(one: Behaviour) -> list[float]:
@@ -351,7 +351,7 @@ def times(steps: Iterable[Row]) -> Times | None:
     return Times(total, p50, p90, p99, p999, max(longest.values()))
 
 
-def bars(steps: Iterable[Row]) -> tuple[Bar, ...]:
+def bars(steps: Iterable[Row]) -> tuple[HistogramBar, ...]:
     """Wider bars for a chart, the empty ones in between included."""
     counts: dict[int, int] = defaultdict(int)
     for row in steps:
@@ -360,7 +360,7 @@ def bars(steps: Iterable[Row]) -> tuple[Bar, ...]:
     if not counts:
         return ()
     places = range(min(counts), max(counts) + 1)
-    return tuple(Bar(_edge(place), _edge(place + 1), counts.get(place, 0)) for place in places)
+    return tuple(HistogramBar(_edge(place), _edge(place + 1), counts.get(place, 0)) for place in places)
 
 
 def _edge(place: int) -> float:

@@ -49,7 +49,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class HistogramBar:
     """One bar of a histogram: durations from `low` (included) to `high`."""
 
     low: float
@@ -79,19 +79,19 @@ class Duplicate:
     message_id: str
     at: float
     receive_count: int | None
-    over: float | None  # how long after the end of its visibility the earlier delivery still worked
+    overrun: float | None  # how long after the end of its visibility the earlier delivery still worked
     events: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Caused:
+class CauseSummary:
     """All duplicates of one cause."""
 
     cause: Cause
     duplicates: int  # deliveries
     ran: int  # of those, the ones for which the handler ran again
     wasted: float  # seconds in the handler for these
-    over: Times | None = None  # with VISIBILITY: how far past the timeout the work went
+    overrun: Times | None = None  # with VISIBILITY: how far past the timeout the work went
     examples: tuple[Duplicate, ...] = ()
 
 
@@ -105,7 +105,7 @@ class HandlerTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Looping:
+class LoopingMessage:
     """A message that comes back again and again."""
 
     message_id: str
@@ -142,7 +142,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TimeoutReplay:
     """What another visibility timeout would have done to the very same work."""
 
     visibility: float
@@ -166,25 +166,25 @@ class Behaviour:
     effects: int  # outcomes that count
     doubled: int  # keys (or messages, where no key is known) with more than one effect
     retries: int  # deliveries after the worker itself had put the message back
-    causes: tuple[Caused, ...] = ()  # worst first
+    causes: tuple[CauseSummary, ...] = ()  # worst first
     work: Times | None = None  # in the handler
     wait: Times | None = None  # from the receive to the start of the handler
     hold: Times | None = None  # from the receive to the confirmed delete, or to the end that is known
     handlers: tuple[HandlerTimes, ...] = ()
-    histogram: tuple[Bar, ...] = ()  # of `hold`
+    histogram: tuple[HistogramBar, ...] = ()  # of `hold`
     visibility: float | None = None  # the timeout that was in force most recently
     heartbeats: int = 0
     heartbeat_every: float | None = None  # the median time between two of one delivery
     batch_fill: float | None = None  # messages per receive
     workers: int = 0
     groups: int = 0  # distinct message groups; 0 on a Standard queue
-    looping: tuple[Looping, ...] = ()  # the worst
+    looping: tuple[LoopingMessage, ...] = ()  # the worst
     loops: int = 0  # how many there are in all: received three times or more
     failures: int = 0  # attempts that ended in an error
     errors: tuple[ErrorGroup, ...] = ()  # the largest
     window: float = 60.0
     windows: tuple[Window, ...] = ()
-    changes: tuple[Change, ...] = ()  # ascending by timeout
+    replays: tuple[TimeoutReplay, ...] = ()  # ascending by timeout
     skew: Mapping[str, float] = field(default_factory=dict)  # worker -> seconds its clock is behind SQS'
 
     @property
@@ -204,7 +204,7 @@ class Behaviour:
     def has_heartbeat(self) -> bool:
         return self.heartbeats > 0
 
-    def caused_by(self, cause: Cause) -> Caused | None:
+    def caused_by(self, cause: Cause) -> CauseSummary | None:
         return next((caused for caused in self.causes if caused.cause is cause), None)
 
 
@@ -306,7 +306,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Cure:
+class Remedy:
     """What to do: in words, as commands for a shell, as Terraform."""
 
     text: str
@@ -321,15 +321,15 @@ class Finding:
     rule: str
     severity: Severity
     queue: str
-    seen: str  # one sentence with the figures
+    observed: str  # one sentence with the figures
     why: str  # one sentence: why it matters
-    cure: Cure
+    remedy: Remedy
     examples: tuple[Duplicate, ...] = ()
     figures: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Recommendation:
     """One setting as it should be. `now` is None where it is not known; `reason` is one sentence."""
 
     queue: str
@@ -338,7 +338,7 @@ class Advice:
     now: str | None
     reason: str
     changes: bool  # whether it differs from what is there
-    cure: Cure | None = None
+    remedy: Remedy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ class Diagnosis:
     made_at: float
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...]  # worst first
-    advice: tuple[Advice, ...]
+    recommendations: tuple[Recommendation, ...]
     quality: Quality | None = None
     since: float | None = None  # the time window that was asked for
     until: float | None = None

@@ -11,7 +11,7 @@ from typing import Final
 
 from semel.dashboard.data.facts import QueueFacts
 from semel.dashboard.data.model import AlarmState, Level, Series
-from semel.doctor.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
+from semel.doctor.alarms.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
 from semel.doctor.model import Case, DeadLetters, QueueState
 from semel.doctor.wording import count, seconds
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from semel.dashboard.data.model import AdviceRow, DoctorPage, FindingRow, Level
+from semel.dashboard.data.model import DoctorPage, FindingRow, Level, RecommendationRow
 from semel.dashboard.settings import Settings
 from semel.doctor.model import Diagnosis, Severity
 from semel.errors import SemelError
@@ -94,7 +94,7 @@ class Practice:
             self._running, self._step = False, ""
 
     def _ask(self, names: tuple[str, ...]) -> Diagnosis:
-        from semel.doctor.examine import Request, examine
+        from semel.doctor.diagnosis import Request, examine
 
         settings = self._settings
         with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
@@ -135,17 +135,17 @@ class Practice:
                     rule=finding.rule,
                     level=_LEVELS[finding.severity],
                     queue=finding.queue,
-                    seen=finding.seen,
+                    observed=finding.observed,
                     why=finding.why,
-                    cure=finding.cure.text,
-                    commands=tuple(finding.cure.cli),
-                    terraform=finding.cure.terraform,
+                    remedy=finding.remedy.text,
+                    commands=tuple(finding.remedy.cli),
+                    terraform=finding.remedy.terraform,
                 )
                 for finding in diagnosis.findings
             ),
-            advice=tuple(
-                AdviceRow(one.queue, one.setting, one.value, one.now, one.reason, one.changes)
-                for one in diagnosis.advice
+            recommendations=tuple(
+                RecommendationRow(one.queue, one.setting, one.value, one.now, one.reason, one.changes)
+                for one in diagnosis.recommendations
             ),
             notes=(*notes, *diagnosis.notes),
             with_logs=bool(self._settings.attempt_logs),

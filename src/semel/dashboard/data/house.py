@@ -163,7 +163,7 @@ class House:
     def alarms(self, name: str, form: str, sns: str | None = None) -> str:
         """The alarms that a queue needs, written down for one tool or another: see `semel alarms`."""
         from semel.dashboard.data.alarms import alarms_of
-        from semel.doctor.alarm_formats import FORMATS, render
+        from semel.doctor.alarms.formats import FORMATS, render
 
         if form not in FORMATS:
             raise HouseError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")

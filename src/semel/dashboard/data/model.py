@@ -28,7 +28,6 @@ from semel.dashboard.data.model_queues import (
     Viewer,
 )
 from semel.dashboard.data.model_work import (
-    AdviceRow,
     AuditPage,
     AuditRow,
     Caught,
@@ -41,13 +40,13 @@ from semel.dashboard.data.model_work import (
     OncePage,
     OnceQueue,
     OnceSeries,
+    RecommendationRow,
     WorkerQueue,
     WorkerRow,
     WorkersPage,
 )
 
 __all__ = [
-    "AdviceRow",
     "AlarmState",
     "AttemptEvent",
     "AuditPage",
@@ -77,6 +76,7 @@ __all__ = [
     "QueueRow",
     "QueuesPage",
     "Rates",
+    "RecommendationRow",
     "Series",
     "Viewer",
     "WorkerQueue",

@@ -199,15 +199,15 @@ class FindingRow:
     rule: str
     level: Level
     queue: str
-    seen: str
+    observed: str
     why: str
-    cure: str
+    remedy: str
     commands: tuple[str, ...] = ()
     terraform: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class AdviceRow:
+class RecommendationRow:
     queue: str
     setting: str
     value: str
@@ -224,7 +224,7 @@ class DoctorPage:
     made_at: float | None = None
     took: float | None = None
     findings: tuple[FindingRow, ...] = ()  # worst first
-    advice: tuple[AdviceRow, ...] = ()
+    recommendations: tuple[RecommendationRow, ...] = ()
     notes: tuple[str, ...] = ()
     step: str = ""  # what it is doing, while it runs
     error: str | None = None

@@ -66,7 +66,7 @@ def as_text(one: News, *, width: int, colour: bool) -> str:
     if one.kind is Kind.GONE:
         text = f"{fit(clean(finding.queue, 200), 40)} {rule}"
         return f"{paint.dim(time)}  {paint.good(label)}{fit(text, width - start)}"
-    text = f"{finding.severity.word} {fit(clean(finding.queue, 200), 40)}: {clean(finding.seen)} {rule}"
-    first, *more = [*wrap(text, width - start), *wrap(f"→ {clean(finding.cure.text)}", width - start)]
+    text = f"{finding.severity.word} {fit(clean(finding.queue, 200), 40)}: {clean(finding.observed)} {rule}"
+    first, *more = [*wrap(text, width - start), *wrap(f"→ {clean(finding.remedy.text)}", width - start)]
     lines = [f"{paint.dim(time)}  {paint.severity(label, finding.severity)}{first}"]
     return "\n".join([*lines, *(" " * start + line for line in more)])

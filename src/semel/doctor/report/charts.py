@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from semel.doctor.model import Bar, Behaviour, Change, Duplicate, Point, Series
+from semel.doctor.model import Behaviour, Duplicate, HistogramBar, Point, Series, TimeoutReplay
 from semel.doctor.report.svg import (
     LABEL,
     LEFT,
@@ -59,7 +59,7 @@ def charts(
     return [chart for chart in found if chart is not None]
 
 
-def histogram(bars: Sequence[Bar], timeout: float | None, advised: float | None, *, name: str) -> Chart | None:
+def histogram(bars: Sequence[HistogramBar], timeout: float | None, advised: float | None, *, name: str) -> Chart | None:
     """How long messages are held, with the timeout drawn in. The scale is by tens: short and long work both show."""
     known = [bar for bar in bars if bar.count > 0 and math.isfinite(bar.high)]
     if not known:
@@ -89,7 +89,7 @@ def histogram(bars: Sequence[Bar], timeout: float | None, advised: float | None,
     return Chart("How long messages are held", says, drawing(236, "How long messages are held", says, parts, name=name))
 
 
-def _late(bars: Sequence[Bar], timeout: float | None) -> str:
+def _late(bars: Sequence[HistogramBar], timeout: float | None) -> str:
     total = sum(bar.count for bar in bars)
     if timeout is None:
         return f"{count(total, 'delivery', 'deliveries')}; the visibility timeout is not known."
@@ -103,7 +103,7 @@ def _late(bars: Sequence[Bar], timeout: float | None) -> str:
     )
 
 
-def _halves(bar: Bar, timeout: float | None) -> list[tuple[float, float, str]]:
+def _halves(bar: HistogramBar, timeout: float | None) -> list[tuple[float, float, str]]:
     """A bar before the timeout, after it, or cut in two by it."""
     if timeout is None or bar.high <= timeout:
         return [(bar.low, bar.high, "good")]
@@ -112,7 +112,7 @@ def _halves(bar: Bar, timeout: float | None) -> list[tuple[float, float, str]]:
     return [(bar.low, timeout, "good"), (timeout, bar.high, "bad")]
 
 
-def _beyond(bar: Bar, timeout: float) -> float:
+def _beyond(bar: HistogramBar, timeout: float) -> float:
     """The share of a bar beyond the timeout, as if its durations were spread evenly on the scale."""
     if bar.low >= timeout or bar.high <= timeout:
         return float(bar.low >= timeout)
@@ -146,9 +146,9 @@ def causes(seen: Behaviour, *, name: str) -> Chart | None:
 
 def what_if(seen: Behaviour, timeout: float | None, advised: float | None, *, name: str) -> Chart | None:
     """What another timeout would have done to the very same work."""
-    if not seen.messages or len({change.duplicates for change in seen.changes}) < 2:
+    if not seen.messages or len({change.duplicates for change in seen.replays}) < 2:
         return None
-    shown = _chosen(seen.changes, timeout, advised)
+    shown = _chosen(seen.replays, timeout, advised)
     steps = round_steps(max(change.share(seen.messages) for change in shown) * 100)
     top, bottom = 26.0, 172.0
     up, wide = Scale(0, steps[-1], bottom, top), (RIGHT - LEFT) / len(shown)
@@ -169,7 +169,7 @@ def what_if(seen: Behaviour, timeout: float | None, advised: float | None, *, na
     return Chart(title, says, drawing(210, title, says, parts, name=name))
 
 
-def _chosen(changes: Sequence[Change], timeout: float | None, advised: float | None) -> list[Change]:
+def _chosen(changes: Sequence[TimeoutReplay], timeout: float | None, advised: float | None) -> list[TimeoutReplay]:
     """Not more than fit side by side; the one in force and the advised one always."""
     if len(changes) <= _MOST_CHANGES:
         return list(changes)
@@ -180,7 +180,7 @@ def _chosen(changes: Sequence[Change], timeout: float | None, advised: float | N
     return sorted([*must, *some], key=lambda change: change.visibility)
 
 
-def _difference(seen: Behaviour, shown: Sequence[Change], timeout: float | None, advised: float | None) -> str:
+def _difference(seen: Behaviour, shown: Sequence[TimeoutReplay], timeout: float | None, advised: float | None) -> str:
     now = next((change for change in shown if change.visibility == timeout), None)
     then = next((change for change in shown if change.visibility == advised), None)
     if now is not None and then is not None and now != then:

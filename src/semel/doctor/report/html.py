@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.doctor import advice
+from semel.doctor import recommendations
 from semel.doctor.model import Case, Diagnosis, Finding, Severity
 from semel.doctor.report import html_findings, html_queue
 from semel.doctor.report.gaps import gaps
@@ -29,10 +29,10 @@ def render(diagnosis: Diagnosis) -> str:
         body.append(_glance(cases, diagnosis, names))
     body.append(_findings(diagnosis, names))
     for case in cases:
-        mine = [one for one in diagnosis.advice if one.queue == case.queue]
+        mine = [one for one in diagnosis.recommendations if one.queue == case.queue]
         body.append(
             html_queue.section(
-                case, mine, advice.visibility(case), worst=_worst(case, diagnosis), name=names[case.queue]
+                case, mine, recommendations.visibility(case), worst=_worst(case, diagnosis), name=names[case.queue]
             )
         )
     body += [_trust(diagnosis), "</main>", _foot()]
@@ -96,7 +96,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     where = f"{verdict(diagnosis.findings)} in {count(len(diagnosis.cases), 'queue')}"
     return (
         f'<div class="verdict {worst.word}"><strong>{text(where[0].upper() + where[1:])}</strong>'
-        f"<p>The worst, in {text(first.queue, 120)}: {prose(first.seen, 600)}</p></div>"
+        f"<p>The worst, in {text(first.queue, 120)}: {prose(first.observed, 600)}</p></div>"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Final
 
-from semel.doctor.model import Cure, Duplicate, Evidence, Finding
+from semel.doctor.model import Duplicate, Evidence, Finding, Remedy
 from semel.doctor.report.charts import life
 from semel.doctor.report.html_parts import chip, paragraph, prose, table
 from semel.doctor.report.svg import text
@@ -25,12 +25,12 @@ def card(finding: Finding, timeout: float | None, queue_name: str | None, *, nam
     return (
         f'<article class="card finding {finding.severity.word}" aria-labelledby="{name}">'
         f'<h3 id="{name}">{chip(finding.severity)}{link} <span class="rule">{text(finding.rule, 80)}</span></h3>'
-        f"{paragraph(finding.seen, 'seen')}{paragraph(finding.why, 'muted')}{cure(finding.cure)}"
+        f"{paragraph(finding.observed, 'seen')}{paragraph(finding.why, 'muted')}{remedy(finding.remedy)}"
         f"{f'<details><summary>Evidence</summary>{examples}</details>' if examples else ''}</article>"
     )
 
 
-def cure(wanted: Cure) -> str:
+def remedy(wanted: Remedy) -> str:
     parts = [f"<p><strong>Cure.</strong> {prose(wanted.text)}</p>" if wanted.text else ""]
     if wanted.cli:
         commands = "\n".join(clean_lines(command) for command in wanted.cli)
@@ -44,7 +44,7 @@ def cure(wanted: Cure) -> str:
 
 
 def _example(duplicate: Duplicate, timeout: float | None, *, name: str) -> str:
-    over = f", {duration(duplicate.over)} past its timeout" if duplicate.over is not None else ""
+    over = f", {duration(duplicate.overrun)} past its timeout" if duplicate.overrun is not None else ""
     title = f"Message {duplicate.message_id}: {CAUSES[duplicate.cause][1]}{over}."
     start = duplicate.events[0].at if duplicate.events else 0.0
     titles = (("time", "n"), ("after", "n"), ("step", ""), ("receive", "n spare"), ("worker", "words"), ("", "words"))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.doctor.model import Advice, Behaviour, Case, Severity, Times
+from semel.doctor.model import Behaviour, Case, Recommendation, Severity, Times
 from semel.doctor.report.charts import Chart, charts
 from semel.doctor.report.html_parts import chip, paragraph, table
 from semel.doctor.report.svg import text
 from semel.doctor.report.words import CAUSES, NONE, count, duration, number, percent, when
 
 
-def section(case: Case, advice: Sequence[Advice], advised: float | None, *, worst: Severity | None, name: str) -> str:
+def section(
+    case: Case, advice: Sequence[Recommendation], advised: float | None, *, worst: Severity | None, name: str
+) -> str:
     """A healthy queue shows its figures; the rest of it is folded."""
     seen, timeout = case.behaviour, case.visibility
     parts = [f'<section aria-labelledby="{name}"><h2 id="{name}">{text(case.queue, 200)} {chip(worst)}</h2>']
@@ -64,7 +66,7 @@ def _tiles(case: Case) -> str:
     return f'<dl class="tiles">{inside}</dl>' if tiles else paragraph("Nothing is known of it but its name.", "muted")
 
 
-def _settings(advice: Sequence[Advice]) -> str:
+def _settings(advice: Sequence[Recommendation]) -> str:
     rows = [
         [
             text(one.setting, 80),
@@ -93,8 +95,8 @@ def _causes(seen: Behaviour) -> str:
             percent(one.duplicates / seen.messages if seen.messages else None),
             number(one.ran),
             duration(one.wasted) if one.wasted else NONE,
-            duration(one.over.p50) if one.over else NONE,
-            duration(one.over.most) if one.over else NONE,
+            duration(one.overrun.p50) if one.overrun else NONE,
+            duration(one.overrun.most) if one.overrun else NONE,
         ]
         for one in seen.causes
     ]

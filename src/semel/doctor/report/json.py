@@ -39,7 +39,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         },
         "queues": [_case(case) for case in diagnosis.cases],
         "findings": [finding(found) for found in diagnosis.findings],
-        "advice": _value(diagnosis.advice),
+        "recommendations": _value(diagnosis.recommendations),
         "quality": _value(diagnosis.quality),
         "notes": _value(diagnosis.notes),
         "not_looked_at": _value(gaps(diagnosis)),
@@ -60,7 +60,7 @@ def _behaviour(seen: Behaviour) -> dict[str, Any]:
     """With the figures that follow from the others, so that nobody has to know how."""
     result: dict[str, Any] = _value(seen)
     result |= {name: _value(getattr(seen, name)) for name in ("duplicates", "duplicate_share", "wasted")}
-    result["changes"] = [_value(change) | {"share": change.share(seen.messages)} for change in seen.changes]
+    result["replays"] = [_value(change) | {"share": change.share(seen.messages)} for change in seen.replays]
     return result
 
 

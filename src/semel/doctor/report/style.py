@@ -53,7 +53,7 @@ a { color: var(--blue); }
 p code { font: 0.9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--code); padding: 1px 4px;
   border-radius: 4px; }
 .rule { font: 13px ui-monospace, "SF Mono", Menlo, Consolas, monospace; color: var(--muted); overflow-wrap: anywhere; }
-.seen { font-size: 17px; }
+.observed { font-size: 17px; }
 .cure { margin-top: 12px; padding-top: 12px; border-top: 1px solid var(--line); }
 pre { background: var(--code); border: 1px solid var(--line); border-radius: 7px; padding: 10px 12px; margin: 8px 0;
   font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; white-space: pre-wrap; overflow-wrap: anywhere;

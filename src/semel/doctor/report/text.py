@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from semel.doctor.model import Advice, Case, Diagnosis, Finding, Quality, Severity
+from semel.doctor.model import Case, Diagnosis, Finding, Quality, Recommendation, Severity
 from semel.doctor.report import text_details
 from semel.doctor.report.gaps import gaps
 from semel.doctor.report.paint import MARKS, Paint
@@ -30,7 +30,7 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, verbose: bool = Fa
     if height is not None and not verbose:
         return _on_one_screen(diagnosis, width, height, paint)
     table = _table(diagnosis, width, paint, most=len(diagnosis.cases))
-    tail = [*_advice(diagnosis.advice, width, paint), *_trust(diagnosis, width, paint, short=False)]
+    tail = [*_advice(diagnosis.recommendations, width, paint), *_trust(diagnosis, width, paint, short=False)]
     if verbose:
         body = text_details.findings(diagnosis.findings, width, paint)
         tail = [*text_details.queues(diagnosis.cases, width, paint), *text_details.rest(diagnosis, width, paint), *tail]
@@ -41,7 +41,7 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, verbose: bool = Fa
 
 def _on_one_screen(diagnosis: Diagnosis, width: int, height: int, paint: Paint) -> str:
     head = [*_head(diagnosis, width, paint), *_table(diagnosis, width, paint, most=max(3, height // 4))]
-    tail = [*_advice(diagnosis.advice, width, paint, short=True), *_trust(diagnosis, width, paint, short=True)]
+    tail = [*_advice(diagnosis.recommendations, width, paint, short=True), *_trust(diagnosis, width, paint, short=True)]
     if diagnosis.cases:
         tail.append(paint.dim(fit(f"{'more':<{_LABEL}}--verbose, or --format html --output report.html", width)))
     room = max(4, height - 1 - len(head) - len(tail) - 2)  # two empty lines between
@@ -131,7 +131,7 @@ def _level(case: Case, findings: Iterable[Finding]) -> int:
 
 
 class _Size(enum.IntEnum):
-    """How much of a finding is shown: a line each of what was seen and of the cure, all that was seen, or all."""
+    """How much of a finding is shown: a line each of what was seen and of the remedy, all that was seen, or all."""
 
     SHORT = 0
     SEEN = 1
@@ -166,15 +166,15 @@ def _fitting(findings: Sequence[Finding], width: int, room: int, paint: Paint) -
 
 def _finding(finding: Finding, width: int, paint: Paint, size: _Size) -> list[str]:
     space = width - _LABEL
-    seen = f"{fit(clean(finding.queue, 200), 30)}: {clean(finding.seen)}"
-    cure = f"→ {clean(finding.cure.text)}"
+    seen = f"{fit(clean(finding.queue, 200), 30)}: {clean(finding.observed)}"
+    remedy = f"→ {clean(finding.remedy.text)}"
     rule = f"[{fit(clean(finding.rule, 40), min(30, space // 2))}]"
     if size is _Size.FULL:
-        ways = ((f"{seen} {rule}", cure), (seen, f"{cure} {rule}"))
+        ways = ((f"{seen} {rule}", remedy), (seen, f"{remedy} {rule}"))
         first, *more = min(([*wrap(up, space), *wrap(down, space)] for up, down in ways), key=len)
     else:
         first, *more = [fit(seen, space)] if size is _Size.SHORT else wrap(seen, space)
-        more.append(f"{fit(cure, space - cells(rule) - 1)} {rule}")
+        more.append(f"{fit(remedy, space - cells(rule) - 1)} {rule}")
     label = paint.severity(f"{finding.severity.word:<{_LABEL}}", finding.severity)
     lines = [f"{label}{first}", *(f"{'':<{_LABEL}}{line}" for line in more)]
     return [line.replace(rule, paint.dim(rule)) if line.endswith(rule) else line for line in lines]
@@ -199,7 +199,7 @@ def all_is_well(diagnosis: Diagnosis) -> str:
 # What to change, and how far all this can be trusted.
 
 
-def _advice(advice: Sequence[Advice], width: int, paint: Paint, *, short: bool = False) -> list[str]:
+def _advice(advice: Sequence[Recommendation], width: int, paint: Paint, *, short: bool = False) -> list[str]:
     """What should change, queue by queue; `short`: a line each, at most three."""
     by_queue: dict[str, list[str]] = {}
     for one in advice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from semel.doctor.model import Advice, Behaviour, Case, Diagnosis, Duplicate, Evidence, Finding, Times
+from semel.doctor.model import Behaviour, Case, Diagnosis, Duplicate, Evidence, Finding, Recommendation, Times
 from semel.doctor.report.paint import Paint
 from semel.doctor.report.words import (
     CAUSES,
@@ -32,18 +32,18 @@ def findings(found: Sequence[Finding], width: int, paint: Paint) -> list[str]:
 def _finding(finding: Finding, width: int, paint: Paint) -> Iterator[str]:
     title = f"{finding.severity.word}  {fit(clean(finding.queue, 200), 40)}  {clean(finding.rule, 60)}"
     yield paint.severity(fit(title, width), finding.severity)
-    for text in (finding.seen, finding.why, f"→ {finding.cure.text}"):
+    for text in (finding.observed, finding.why, f"→ {finding.remedy.text}"):
         yield from _shifted(wrap(clean(text), width - 2))
     # A command is not wrapped: it is there to be copied.
-    yield from (f"{_SHIFT}  $ {clean(command, 8_000)}" for command in finding.cure.cli)
-    if finding.cure.terraform:
-        yield from _shifted(f"  {line}" for line in clean_lines(finding.cure.terraform).split("\n"))
+    yield from (f"{_SHIFT}  $ {clean(command, 8_000)}" for command in finding.remedy.cli)
+    if finding.remedy.terraform:
+        yield from _shifted(f"  {line}" for line in clean_lines(finding.remedy.terraform).split("\n"))
     for example in finding.examples:
         yield from _example(example, width, paint)
 
 
 def _example(duplicate: Duplicate, width: int, paint: Paint) -> Iterator[str]:
-    over = f", {duration(duplicate.over)} past its timeout" if duplicate.over is not None else ""
+    over = f", {duration(duplicate.overrun)} past its timeout" if duplicate.overrun is not None else ""
     label = f"for example message {clean(duplicate.message_id, 60)}: {CAUSES[duplicate.cause][0]}{over}"
     yield from _shifted(wrap(label, width - 2))
     start = duplicate.events[0].at if duplicate.events else 0.0
@@ -89,10 +89,10 @@ def _behaviour(seen: Behaviour) -> Iterator[str]:
         )
         share = percent(caused.duplicates / seen.messages if seen.messages else None)
         yield f"{CAUSES[caused.cause][0]:<27}{number(caused.duplicates):>9}  {share:>7}  {ran}"
-        if caused.over:
-            yield f"  too late by {duration(caused.over.p50)} (P50), {duration(caused.over.most)} at most"
+        if caused.overrun:
+            yield f"  too late by {duration(caused.overrun.p50)} (P50), {duration(caused.overrun.most)} at most"
     yield from _times(seen)
-    for change in seen.changes if seen.duplicates else ():
+    for change in seen.replays if seen.duplicates else ():
         share = percent(change.share(seen.messages))
         yield f"with a timeout of {duration(change.visibility):<9}{number(change.duplicates):>10} duplicates  {share}"
     for loop in seen.looping:
@@ -125,8 +125,8 @@ def _five(times: Times) -> tuple[str, ...]:
 
 def rest(diagnosis: Diagnosis, width: int, paint: Paint) -> list[str]:
     """The reasons of the advice, all notes, and what was wrong with the logs."""
-    lines = [paint.bold("reasons of the advice")] if diagnosis.advice else []
-    for one in diagnosis.advice:
+    lines = [paint.bold("reasons of the advice")] if diagnosis.recommendations else []
+    for one in diagnosis.recommendations:
         lines += _shifted(wrap(_reason(one), width - 2))
     if diagnosis.notes:
         lines += [paint.bold("could not be looked at")]
@@ -139,7 +139,7 @@ def rest(diagnosis: Diagnosis, width: int, paint: Paint) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _reason(one: Advice) -> str:
+def _reason(one: Recommendation) -> str:
     now = "" if not one.now else f" (now {clean(one.now, 40)})" if one.changes else " (as it is)"
     return f"{clean(one.queue, 200)}: {clean(one.setting, 60)} {clean(one.value, 60)}{now}: {clean(one.reason)}"
 

@@ -10,12 +10,12 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.rules import (
     dead_letters,
     duplicates,
-    failing,
+    failures,
     fifo,
     flow,
+    ledger,
     permissions,
     receiving,
-    remembering,
     timeouts,
 )
 from semel.doctor.rules.rule import Rule
@@ -24,10 +24,10 @@ __all__ = ["ALL", "Rule", "choose"]
 
 ALL: Final[tuple[Rule, ...]] = (
     *duplicates.RULES,
-    *failing.RULES,
+    *failures.RULES,
     *timeouts.RULES,
     *permissions.RULES,
-    *remembering.RULES,
+    *ledger.RULES,
     *dead_letters.RULES,
     *flow.RULES,
     *receiving.RULES,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semel.doctor import advice, commands
-from semel.doctor.model import Behaviour, Case, Cause, Caused, Cure, Severity
-from semel.doctor.rules.rule import Figures, Rule, Seen
+from semel.doctor import recommendations, remedies
+from semel.doctor.model import Behaviour, Case, Cause, CauseSummary, Remedy, Severity
+from semel.doctor.rules.rule import Figures, Observation, Rule
 from semel.doctor.wording import count, seconds, share
 
 LEDGER = (
@@ -14,13 +14,13 @@ LEDGER = (
 _NOTEWORTHY = 0.001  # of the messages
 
 
-def _caused(case: Case, cause: Cause) -> tuple[Behaviour, Caused] | None:
+def _caused(case: Case, cause: Cause) -> tuple[Behaviour, CauseSummary] | None:
     behaviour = case.behaviour
     caused = behaviour.caused_by(cause) if behaviour is not None else None
     return (behaviour, caused) if behaviour is not None and caused is not None and caused.duplicates else None
 
 
-def _cost(behaviour: Behaviour, caused: Caused) -> str:
+def _cost(behaviour: Behaviour, caused: CauseSummary) -> str:
     """`3.2 % of 1,000 messages (32 duplicates), the handler ran again for 30 (96 s wasted)`."""
     text = (
         f"{share(caused.duplicates, behaviour.messages)} of {count(behaviour.messages, 'message')} "
@@ -32,8 +32,8 @@ def _cost(behaviour: Behaviour, caused: Caused) -> str:
     return f"{text}; the handler ran again for {count(caused.ran)}{wasted}"
 
 
-def _figures(behaviour: Behaviour, caused: Caused) -> Figures:
-    over = caused.over
+def _figures(behaviour: Behaviour, caused: CauseSummary) -> Figures:
+    over = caused.overrun
     return {
         "duplicates": caused.duplicates,
         "share": round(caused.duplicates / behaviour.messages, 6) if behaviour.messages else 0.0,
@@ -43,7 +43,7 @@ def _figures(behaviour: Behaviour, caused: Caused) -> Figures:
     }
 
 
-def _severity(behaviour: Behaviour, caused: Caused) -> Severity:
+def _severity(behaviour: Behaviour, caused: CauseSummary) -> Severity:
     """A duplicate that did not run cost a receive; a rare one is SQS as it is."""
     rare = caused.duplicates < _NOTEWORTHY * behaviour.messages
     return Severity.INFO if not caused.ran or rare else Severity.WARNING
@@ -54,7 +54,7 @@ def _severity(behaviour: Behaviour, caused: Caused) -> Severity:
 
 def would_have_been(behaviour: Behaviour, now: float | None, wanted: float) -> str:
     """`with 62 s instead of 30 s: 3.2 % -> 0.1 % duplicates`, by replay of what was observed; or nothing."""
-    change = next((change for change in behaviour.changes if change.visibility >= wanted), None)
+    change = next((change for change in behaviour.replays if change.visibility >= wanted), None)
     if change is None or not behaviour.messages:
         return ""
     instead = f" instead of {seconds(now)}" if now is not None else ""
@@ -63,17 +63,17 @@ def would_have_been(behaviour: Behaviour, now: float | None, wanted: float) -> s
     return f"With {seconds(change.visibility)}{instead}: {before} -> {after} duplicates."
 
 
-def lengthen(case: Case, wanted: float, *extra: str) -> Cure:
+def lengthen(case: Case, wanted: float, *extra: str) -> Remedy:
     """The cure of a timeout that is too short."""
     behaviour, now = case.behaviour, case.visibility
     if now is not None and wanted <= now:
-        return Cure(text=" ".join(part for part in (_long_enough(behaviour, now), *extra) if part))
+        return Remedy(text=" ".join(part for part in (_long_enough(behaviour, now), *extra) if part))
     attributes = {"VisibilityTimeout": round(wanted)}
     text = f"Set the visibility timeout to {seconds(wanted)}"
     if behaviour is not None and behaviour.has_heartbeat:
-        text += f", and let the heartbeat come every {seconds(advice.heartbeat_for(wanted))}."
+        text += f", and let the heartbeat come every {seconds(recommendations.heartbeat_for(wanted))}."
     else:
-        text += f", or enable a heartbeat (every {seconds(advice.heartbeat_for(60))}, with a timeout of 60 s)."
+        text += f", or enable a heartbeat (every {seconds(recommendations.heartbeat_for(60))}, with a timeout of 60 s)."
     replayed = would_have_been(behaviour, now, wanted) if behaviour is not None else ""
     own = ""
     if case.state is not None and now is not None and now != case.state.visibility:
@@ -81,10 +81,10 @@ def lengthen(case: Case, wanted: float, *extra: str) -> Cure:
             f"The queue itself has {seconds(case.state.visibility)}: set it where the consumers ask for "
             f"{seconds(now)}, or see whether the log is from before a change."
         )
-    return Cure(
+    return Remedy(
         text=" ".join(part for part in (text, replayed, own, *extra) if part),
-        cli=commands.set_attributes(case, attributes),
-        terraform=commands.terraform(case.queue, attributes),
+        cli=remedies.set_attributes(case, attributes),
+        terraform=remedies.terraform(case.queue, attributes),
     )
 
 
@@ -93,19 +93,19 @@ def _long_enough(behaviour: Behaviour | None, now: float) -> str:
     if behaviour is not None and behaviour.has_heartbeat:
         return (
             f"The timeout of {seconds(now)} will do; the heartbeat came too late. Let it begin at the receive, also "
-            f"for messages that wait for their turn, and come every {seconds(advice.heartbeat_for(now))} from a thread "
-            "that the work cannot hold up."
+            f"for messages that wait for their turn, and come every {seconds(recommendations.heartbeat_for(now))} from "
+            "a thread that the work cannot hold up."
         )
     return f"The timeout that was in force last, {seconds(now)}, will do: look at the time since then only (--from)."
 
 
-def _visibility(case: Case) -> Seen | None:
+def _visibility(case: Case) -> Observation | None:
     found = _caused(case, Cause.VISIBILITY)
     if found is None:
         return None
     behaviour, caused = found
-    hold, now = advice.holding(behaviour), case.visibility
-    wanted = advice.visibility(case) or (now or advice.SHORT) * 2
+    hold, now = recommendations.holding(behaviour), case.visibility
+    wanted = recommendations.visibility(case) or (now or recommendations.SHORT) * 2
     timeout = f"The visibility timeout is {seconds(now)}" if now is not None else "The visibility timeout is too short"
     longest = ""
     if hold is not None:
@@ -113,14 +113,14 @@ def _visibility(case: Case) -> Seen | None:
         longest = f" but P99 is {seconds(hold.p99)}" if low else f", P99 is {seconds(hold.p99)}, the longest "
         longest += "" if low else seconds(hold.most)
     over = (
-        f"; the work went on for {seconds(caused.over.p50)} more (at most {seconds(caused.over.most)})"
-        if caused.over
+        f"; the work went on for {seconds(caused.overrun.p50)} more (at most {seconds(caused.overrun.most)})"
+        if caused.overrun
         else ""
     )
-    return Seen(
-        seen=f"{timeout}{longest}: {_cost(behaviour, caused)}{over}.",
+    return Observation(
+        observed=f"{timeout}{longest}: {_cost(behaviour, caused)}{over}.",
         why="When the timeout ends before the work does, SQS gives the message to a second worker: both do it.",
-        cure=lengthen(case, wanted, LEDGER if case.ledger is None else ""),
+        remedy=lengthen(case, wanted, LEDGER if case.ledger is None else ""),
         severity=None if caused.ran else Severity.INFO,
         examples=caused.examples,
         figures={**_figures(behaviour, caused), "visibility": now, "recommended": wanted},
@@ -130,26 +130,28 @@ def _visibility(case: Case) -> Seen | None:
 # The others.
 
 
-def _told(case: Case, cause: Cause, seen: str, why: str, cure: Cure, severity: Severity | None = None) -> Seen | None:
+def _told(
+    case: Case, cause: Cause, seen: str, why: str, remedy: Remedy, severity: Severity | None = None
+) -> Observation | None:
     found = _caused(case, cause)
     if found is None:
         return None
     behaviour, caused = found
-    return Seen(
-        seen=f"{seen}: {_cost(behaviour, caused)}.",
+    return Observation(
+        observed=f"{seen}: {_cost(behaviour, caused)}.",
         why=why,
-        cure=cure,
+        remedy=remedy,
         severity=_severity(behaviour, caused) if severity is None else severity,
         examples=caused.examples,
         figures=_figures(behaviour, caused),
     )
 
 
-def _crash(case: Case) -> Seen | None:
-    hold = advice.holding(case.behaviour)
-    grace = f" (at least {seconds(advice.round_up(hold.p99 * 1.5))} here)" if hold is not None else ""
+def _crash(case: Case) -> Observation | None:
+    hold = recommendations.holding(case.behaviour)
+    grace = f" (at least {seconds(recommendations.round_up(hold.p99 * 1.5))} here)" if hold is not None else ""
     hidden = f" Their messages come back only after {seconds(case.visibility)}." if case.visibility else ""
-    cure = Cure(
+    remedy = Remedy(
         text=(
             "Look for workers that were killed: out of memory, or a deploy that waits too short. Give them time to "
             f"finish after SIGTERM{grace}, as Kubernetes' terminationGracePeriodSeconds or ECS' stopTimeout, and put "
@@ -161,12 +163,12 @@ def _crash(case: Case) -> Seen | None:
         Cause.CRASH,
         "Workers ended without a word while they had messages",
         f"What they had done is not known, and all of it is done again.{hidden}",
-        cure,
+        remedy,
     )
 
 
-def _lost_delete(case: Case) -> Seen | None:
-    cure = Cure(
+def _lost_delete(case: Case) -> Observation | None:
+    remedy = Remedy(
         text=(
             "Check the answer of each delete, for each entry of a batch, and try failed ones again; delete before the "
             "timeout ends, and flush deletes before a worker stops. On a Standard queue SQS itself may lose one: a "
@@ -178,13 +180,13 @@ def _lost_delete(case: Case) -> Seen | None:
         Cause.LOST_DELETE,
         "Messages came back after their outcome was recorded, as their delete was lost, refused or too late",
         "Without a record of what is done the handler does it again.",
-        cure,
+        remedy,
     )
 
 
-def _producer(case: Case) -> Seen | None:
+def _producer(case: Case) -> Observation | None:
     fifo = case.queue.endswith(".fifo")
-    cure = Cure(
+    remedy = Remedy(
         text=(
             "Let the producer give each thing one id, and send the same id when it tries again: "
             + ("as MessageDeduplicationId, which SQS honours for 5 minutes, and " if fifo else "")
@@ -197,17 +199,17 @@ def _producer(case: Case) -> Seen | None:
         Cause.PRODUCER,
         "The same key came in messages of different ids",
         "SQS cannot know that they are the same: no setting of the queue prevents it.",
-        cure,
+        remedy,
     )
 
 
-def _redrive(case: Case) -> Seen | None:
-    cure = Cure(
+def _redrive(case: Case) -> Observation | None:
+    remedy = Remedy(
         text=(
             "Nothing is wrong if the earlier attempt really failed. A redrive gives a new message id, so use a "
             "key that "
             "travels with the message (an attribute or a field of the body), and let the ledger remember for as long "
-            f"as a message can come back: {seconds(advice.ledger_memory(case))}."
+            f"as a message can come back: {seconds(recommendations.ledger_memory(case))}."
         )
     )
     return _told(
@@ -215,13 +217,13 @@ def _redrive(case: Case) -> Seen | None:
         Cause.REDRIVE,
         "Keys that had failed came again under other message ids",
         "What the failed attempt had already done is done once more, unless the handler can tell.",
-        cure,
+        remedy,
         Severity.INFO,
     )
 
 
-def _concurrent(case: Case) -> Seen | None:
-    cure = Cure(
+def _concurrent(case: Case) -> Observation | None:
+    remedy = Remedy(
         text=(
             "A Standard queue delivers at least once, and no setting changes that. Claim each key in a ledger before "
             "the work (`semel run` does), or use a FIFO queue."
@@ -232,12 +234,12 @@ def _concurrent(case: Case) -> Seen | None:
         Cause.CONCURRENT,
         "SQS handed messages out a second time while they were hidden",
         "Two workers had the same message at the same moment.",
-        cure,
+        remedy,
     )
 
 
-def _unknown(case: Case) -> Seen | None:
-    cure = Cure(
+def _unknown(case: Case) -> Observation | None:
+    remedy = Remedy(
         text=(
             "Give the doctor the logs of all workers, and from earlier on (--from), at least from one visibility "
             "timeout before the first of these."
@@ -248,24 +250,24 @@ def _unknown(case: Case) -> Seen | None:
         Cause.UNKNOWN,
         "SQS counts earlier deliveries that are not in these logs",
         "Their cause cannot be told, and the figures of the other causes are lower bounds.",
-        cure,
+        remedy,
         Severity.INFO,
     )
 
 
-def _doubled(case: Case) -> Seen | None:
+def _doubled(case: Case) -> Observation | None:
     behaviour = case.behaviour
     if behaviour is None or not behaviour.doubled:
         return None
     causes = ", ".join(f"{caused.cause.value} ({count(caused.duplicates)})" for caused in behaviour.causes[:3])
     first = behaviour.causes[0].examples if behaviour.causes else ()
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"{count(behaviour.doubled, 'key')} took effect more than once: {count(behaviour.effects, 'effect')} for "
             f"{count(behaviour.messages, 'message')}" + (f"; duplicates by cause: {causes}." if causes else ".")
         ),
         why="Somebody is charged, mailed or booked twice.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Claim each key in a ledger before the work and record the outcome in it after, best in the same "
                 "transaction as the effect: `semel run` with a PostgreSQL ledger and a handler that takes `tx`. For "

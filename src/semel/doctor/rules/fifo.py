@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semel.doctor import commands
-from semel.doctor.model import Case, Cause, Cure, Severity
-from semel.doctor.rules.rule import Rule, Seen
+from semel.doctor import remedies
+from semel.doctor.model import Case, Cause, Remedy, Severity
+from semel.doctor.rules.rule import Observation, Rule
 from semel.doctor.wording import count
 
 _CALLS_PER_SECOND = 300
@@ -16,15 +16,15 @@ def _is_fifo(case: Case) -> bool:
     return case.queue.endswith(".fifo") or (case.state is not None and case.state.fifo)
 
 
-def _one_group(case: Case) -> Seen | None:
+def _one_group(case: Case) -> Observation | None:
     behaviour = case.behaviour
     if behaviour is None or not _is_fifo(case) or behaviour.groups != 1 or behaviour.messages < _ENOUGH_MESSAGES:
         return None
     workers = f", and {count(behaviour.workers, 'worker')} share it" if behaviour.workers > 1 else ""
-    return Seen(
-        seen=f"All {count(behaviour.messages, 'message')} are of one message group{workers}.",
+    return Observation(
+        observed=f"All {count(behaviour.messages, 'message')} are of one message group{workers}.",
         why="While one message of a group is in flight, no other one is handed out: there is no work in parallel.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Let the MessageGroupId be what order matters for: the customer, the account, the order. If order does "
                 "not matter at all, use a Standard queue."
@@ -34,7 +34,7 @@ def _one_group(case: Case) -> Seen | None:
     )
 
 
-def _throughput(case: Case) -> Seen | None:
+def _throughput(case: Case) -> Observation | None:
     state = case.state
     if state is None or not state.fifo or state.high_throughput:
         return None
@@ -45,21 +45,21 @@ def _throughput(case: Case) -> Seen | None:
         return None
     unsure = "" if fill is not None else ", if each is a call of its own"
     attributes = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"At its peak {count(rate)} messages a second were {what}: {count(calls, 'call')} a second{unsure}, "
             f"and the queue takes {_CALLS_PER_SECOND}."
         ),
         why="SQS throttles what is above, and producers and consumers wait.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Send, receive and delete in batches of ten, and switch high throughput on. The same "
                 "deduplication id is "
                 "then known in each group by itself; for a queue that was made without it, SQS may go on as "
                 "before: make a new queue if ids are used across groups."
             ),
-            cli=commands.set_attributes(case, attributes),
-            terraform=commands.terraform(case.queue, attributes),
+            cli=remedies.set_attributes(case, attributes),
+            terraform=remedies.terraform(case.queue, attributes),
         ),
         figures={"messages_per_second": round(rate, 1), "calls_per_second": round(calls, 1)},
     )
@@ -78,7 +78,7 @@ def _peak(case: Case) -> tuple[float, str]:
     return max(rates, default=(0.0, "received"))
 
 
-def _content_dedup(case: Case) -> Seen | None:
+def _content_dedup(case: Case) -> Observation | None:
     state, behaviour = case.state, case.behaviour
     if state is None or not state.content_dedup:
         return None
@@ -91,19 +91,20 @@ def _content_dedup(case: Case) -> Seen | None:
     if retried:
         facts.append(f"{count(retried, 'attempt')} were put back to be tried again")
     attributes = {"ContentBasedDeduplication": False}
-    return Seen(
-        seen="SQS takes messages with the same body for duplicates" + (f"; {' and '.join(facts)}." if facts else "."),
+    return Observation(
+        observed="SQS takes messages with the same body for duplicates"
+        + (f"; {' and '.join(facts)}." if facts else "."),
         why=(
             "Within 5 minutes two orders with the same body are one, and a message that is sent again to be retried "
             "disappears; after 5 minutes, or with a time in the body, a repeated send is not recognised."
         ),
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Send a MessageDeduplicationId that is the thing's own id; retry by putting the message back, not by "
                 "sending it again. When all senders give an id, switch this off: sends without one are then refused."
             ),
-            cli=commands.set_attributes(case, attributes),
-            terraform=commands.terraform(case.queue, attributes),
+            cli=remedies.set_attributes(case, attributes),
+            terraform=remedies.terraform(case.queue, attributes),
         ),
         severity=Severity.WARNING if facts else Severity.INFO,
         figures={"sent_again": again, "retries": retried},

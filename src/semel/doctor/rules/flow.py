@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from semel.doctor.model import Case, Cure, Point, Series, Severity
+from semel.doctor.model import Case, Point, Remedy, Series, Severity
 from semel.doctor.rules.duplicates import LEDGER
-from semel.doctor.rules.rule import Rule, Seen
+from semel.doctor.rules.rule import Observation, Rule
 from semel.doctor.wording import count, seconds, share
 from semel.sqs import limits
 
@@ -17,7 +17,7 @@ _ENOUGH_POINTS = 5
 _FLAT = 0.3
 
 
-def _near_cap(case: Case) -> Seen | None:
+def _near_cap(case: Case) -> Observation | None:
     now = float(case.state.in_flight) if case.state is not None else 0.0
     points = case.series.points if case.series is not None else ()
     most = max((point.in_flight for point in points if point.in_flight is not None), default=0.0)
@@ -26,8 +26,8 @@ def _near_cap(case: Case) -> Seen | None:
         return None
     when = "are" if now >= most else "were, at the highest,"
     fifo = case.queue.endswith(".fifo")
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"{count(highest, 'message')} {when} in flight, {share(highest, limits.MAX_IN_FLIGHT)} of the "
             f"{count(limits.MAX_IN_FLIGHT)} that SQS allows."
         ),
@@ -36,7 +36,7 @@ def _near_cap(case: Case) -> Seen | None:
             if fifo
             else "At the cap receives fail with OverLimit, and long polls bring nothing, without an error."
         ),
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Delete what is done, and receive no more than can be worked on soon: bound what each worker holds. If "
                 "messages are in flight that nobody works on, the visibility timeout is too long, or deletes fail."
@@ -46,7 +46,7 @@ def _near_cap(case: Case) -> Seen | None:
     )
 
 
-def _drift(case: Case) -> Seen | None:
+def _drift(case: Case) -> Observation | None:
     told = _drift_of_series(case.series) if case.series is not None else None
     told = told or _drift_of_log(case)
     if told is None:
@@ -55,13 +55,13 @@ def _drift(case: Case) -> Seen | None:
     behaviour = case.behaviour
     known = behaviour.duplicates + behaviour.retries if behaviour is not None else 0
     explained = f" The logs know of {count(known)} of them as duplicates and retries." if known else ""
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"In {seconds(span)} {count(received, 'message')} were received and {count(deleted)} deleted, by {source}: "
             f"{share(received - deleted, received)} came back.{explained}"
         ),
         why="Deleted must follow received; what lies between them is delivered again, or fails.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Give the doctor the logs of the consumers (--log): they tell which of timeout, crash, lost "
                 f"delete or error it is. {LEDGER}"
@@ -113,7 +113,7 @@ def _drift_of_log(case: Case) -> tuple[float, float, float, str] | None:
     return received, deleted, len(counted) * behaviour.window, "the logs"
 
 
-def _plateau(case: Case) -> Seen | None:
+def _plateau(case: Case) -> Observation | None:
     series, visibility = case.series, case.visibility
     if series is None or not visibility or not series.period:
         return None
@@ -130,13 +130,13 @@ def _plateau(case: Case) -> Seen | None:
         return None
     deleted = [point.deleted for point in points if point.deleted is not None]
     gone = sum(deleted) / max(1.0, sum(point.received or 0 for point in points)) if deleted else 0.0
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"In flight stays near {count(level)}: {rate:,.1f} messages a second times the visibility timeout of "
             f"{seconds(visibility)} ({count(rate * visibility)})."
         ),
         why="Messages sit out their whole timeout: they are received, and neither deleted nor put back.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "See whether deletes are sent and succeed, and put messages that fail back at once "
                 "(ChangeMessageVisibility 0) instead of waiting for the timeout."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 
-from semel.doctor.model import Case, Cure, Severity
-from semel.doctor.rules.rule import Rule, Seen
+from semel.doctor.model import Case, Remedy, Severity
+from semel.doctor.rules.rule import Observation, Rule
 from semel.doctor.wording import count
 
 ROLE = "ROLE_OF_THE_CONSUMER"
@@ -26,14 +26,14 @@ def _told(case: Case, action: str) -> str | None:
     return None
 
 
-def _allow(case: Case, actions: tuple[str, ...], resource: str | None = None) -> Cure:
+def _allow(case: Case, actions: tuple[str, ...], resource: str | None = None) -> Remedy:
     arn = resource or (case.state.arn if case.state is not None and case.state.arn else None)
     arn = arn or f"arn:aws:sqs:REGION:ACCOUNT:{case.queue}"
     statement = {"Effect": "Allow", "Action": list(actions), "Resource": arn}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     name = f"semel-{case.queue.replace('.', '-')}"[:128]
     listed = ", ".join(json.dumps(action) for action in actions)
-    return Cure(
+    return Remedy(
         text=f"Allow {', '.join(actions)} on {arn} to the role of the consumers; look at the queue's own policy too.",
         cli=(
             f"aws iam put-role-policy --role-name {ROLE} --policy-name {name} --policy-document {shlex.quote(policy)}",
@@ -49,32 +49,32 @@ def _allow(case: Case, actions: tuple[str, ...], resource: str | None = None) ->
     )
 
 
-def _delete(case: Case) -> Seen | None:
+def _delete(case: Case) -> Observation | None:
     told = _told(case, "DeleteMessage")
     if told is None:
         return None
-    return Seen(
-        seen=f"{told.rstrip('.')}.",
+    return Observation(
+        observed=f"{told.rstrip('.')}.",
         why="No message is ever deleted: each comes back after its timeout, and takes effect again and again.",
-        cure=_allow(case, ("sqs:DeleteMessage",)),
+        remedy=_allow(case, ("sqs:DeleteMessage",)),
     )
 
 
-def _change_visibility(case: Case) -> Seen | None:
+def _change_visibility(case: Case) -> Observation | None:
     told = _told(case, "ChangeMessageVisibility")
     if told is None:
         return None
-    return Seen(
-        seen=f"{told.rstrip('.')}.",
+    return Observation(
+        observed=f"{told.rstrip('.')}.",
         why=(
             "No heartbeat, no delay before another attempt, and nothing can be put back early: work past the "
             "timeout runs twice."
         ),
-        cure=_allow(case, ("sqs:ChangeMessageVisibility",)),
+        remedy=_allow(case, ("sqs:ChangeMessageVisibility",)),
     )
 
 
-def _kms(case: Case) -> Seen | None:
+def _kms(case: Case) -> Observation | None:
     refused = case.state.refused if case.state is not None else {}
     told = next(
         (f"SQS refuses {what}: {text}" for what, text in refused.items() if "kms" in f"{what} {text}".lower()), None
@@ -88,10 +88,10 @@ def _kms(case: Case) -> Seen | None:
         return None
     key = case.state.kms_key if case.state is not None else None
     arn = key if key and key.startswith("arn:") else "arn:aws:kms:REGION:ACCOUNT:key/KEY_ID"
-    return Seen(
-        seen=f"{told.rstrip('.')}" + (f" (the queue's key is {key})." if key else "."),
+    return Observation(
+        observed=f"{told.rstrip('.')}" + (f" (the queue's key is {key})." if key else "."),
         why="Without the key a message can be neither read nor sent: receives fail, though messages are there.",
-        cure=_allow(case, ("kms:Decrypt", "kms:GenerateDataKey"), arn),
+        remedy=_allow(case, ("kms:Decrypt", "kms:GenerateDataKey"), arn),
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semel.doctor import commands
-from semel.doctor.model import Case, Cure, Severity
-from semel.doctor.rules.rule import Rule, Seen
+from semel.doctor import remedies
+from semel.doctor.model import Case, Remedy, Severity
+from semel.doctor.rules.rule import Observation, Rule
 from semel.doctor.wording import count, seconds
 from semel.sqs import limits
 
@@ -15,7 +15,7 @@ _BACKLOG = 100
 _PRICE = 0.40  # dollars for a million calls
 
 
-def _short_polls(case: Case) -> Seen | None:
+def _short_polls(case: Case) -> Observation | None:
     state, series = case.state, case.series
     if state is None or state.wait > 0 or state.sources:
         return None
@@ -25,23 +25,23 @@ def _short_polls(case: Case) -> Seen | None:
     cost = rate * 86_400 * 30 * _PRICE / 1e6
     found = f", {count(rate * 3600, 'empty receive')} an hour (about ${cost:,.2f} a month)" if much else ""
     attributes = {"ReceiveMessageWaitTimeSeconds": limits.MAX_WAIT}
-    return Seen(
-        seen=f"ReceiveMessageWaitTimeSeconds is 0: whoever does not ask for a long poll polls short{found}.",
+    return Observation(
+        observed=f"ReceiveMessageWaitTimeSeconds is 0: whoever does not ask for a long poll polls short{found}.",
         why=(
             "A short poll asks only some of SQS' servers: it misses messages that are there, and each empty "
             "answer costs."
         ),
-        cure=Cure(
+        remedy=Remedy(
             text="Let receives wait for 20 s, for the whole queue or in each call (WaitTimeSeconds).",
-            cli=commands.set_attributes(case, attributes),
-            terraform=commands.terraform(case.queue, attributes),
+            cli=remedies.set_attributes(case, attributes),
+            terraform=remedies.terraform(case.queue, attributes),
         ),
         severity=Severity.WARNING if much else Severity.INFO,
         figures={"wait": state.wait, "empty_receives_per_second": round(rate, 3) if empties else None},
     )
 
 
-def _single_receives(case: Case) -> Seen | None:
+def _single_receives(case: Case) -> Observation | None:
     behaviour = case.behaviour
     if behaviour is None or behaviour.batch_fill is None or behaviour.batch_fill >= _SINGLE:
         return None
@@ -51,10 +51,10 @@ def _single_receives(case: Case) -> Seen | None:
         return None  # with so few messages there is seldom a second one to be had
     full = rate / limits.MAX_RECEIVE
     backlog = f", and {count(waiting, 'message')} wait" if waiting >= _BACKLOG else ""
-    return Seen(
-        seen=f"A receive brings {behaviour.batch_fill:.1f} messages, at {rate:,.1f} messages a second{backlog}.",
+    return Observation(
+        observed=f"A receive brings {behaviour.batch_fill:.1f} messages, at {rate:,.1f} messages a second{backlog}.",
         why="A call costs and takes the same time for one message as for ten.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Receive with MaxNumberOfMessages=10 and delete with DeleteMessageBatch: "
                 f"{full:,.1f} calls of each a second instead of {rate:,.1f}. Heartbeats must then cover all ten."
@@ -64,29 +64,29 @@ def _single_receives(case: Case) -> Seen | None:
     )
 
 
-def _delay(case: Case) -> Seen | None:
+def _delay(case: Case) -> Observation | None:
     return _delay_beyond_retention(case) or _delay_refused(case) or _delay_of_all(case)
 
 
-def _delay_beyond_retention(case: Case) -> Seen | None:
+def _delay_beyond_retention(case: Case) -> Observation | None:
     state = case.state
     if state is None or not state.delay or state.delay < state.retention:
         return None
     attributes = {"DelaySeconds": 0, "MessageRetentionPeriod": 345_600}
-    return Seen(
-        seen=f"Messages are delayed by {seconds(state.delay)} and kept for {seconds(state.retention)}.",
+    return Observation(
+        observed=f"Messages are delayed by {seconds(state.delay)} and kept for {seconds(state.retention)}.",
         why="They are deleted before anybody could receive them.",
-        cure=Cure(
+        remedy=Remedy(
             text="Keep messages for 4 days, and delay none, or those only that need it.",
-            cli=commands.set_attributes(case, attributes),
-            terraform=commands.terraform(case.queue, attributes),
+            cli=remedies.set_attributes(case, attributes),
+            terraform=remedies.terraform(case.queue, attributes),
         ),
         severity=Severity.CRITICAL,
         figures={"delay": state.delay, "retention": state.retention},
     )
 
 
-def _delay_refused(case: Case) -> Seen | None:
+def _delay_refused(case: Case) -> Observation | None:
     """A FIFO queue takes no delay for a single message."""
     errors = case.behaviour.errors if case.behaviour is not None else ()
     refused = [
@@ -94,13 +94,13 @@ def _delay_refused(case: Case) -> Seen | None:
     ]
     if not refused:
         return None
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"SQS refused {count(sum(group.count for group in refused), 'send')}: a FIFO queue takes no delay for "
             "one message."
         ),
         why="These messages were never sent.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Send without DelaySeconds. Hide the message when it is received (ChangeMessageVisibility, `raise "
                 "Retry(after=…)`), or delay the whole queue; on a FIFO queue both hold up the messages behind it."
@@ -110,28 +110,28 @@ def _delay_refused(case: Case) -> Seen | None:
     )
 
 
-def _delay_of_all(case: Case) -> Seen | None:
+def _delay_of_all(case: Case) -> Observation | None:
     state = case.state
     if state is None or not state.delay:
         return None
     attributes = {"DelaySeconds": 0}
     longer = state.delay >= state.visibility
     kind = "also those that are already in it" if state.fifo else "but for those sent with a delay of their own"
-    return Seen(
-        seen=f"Every message waits for {seconds(state.delay)} before it can be received, {kind}.",
+    return Observation(
+        observed=f"Every message waits for {seconds(state.delay)} before it can be received, {kind}.",
         why=(
             f"A delay is no time to work in, that is the visibility timeout ({seconds(state.visibility)}), and it does "
             "not hold between two attempts either."
             if longer
             else "A delay adds to the time that each message takes, and does not hold between two attempts."
         ),
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Set it to 0 unless each message must wait; delay single messages with DelaySeconds on a "
                 "Standard queue."
             ),
-            cli=commands.set_attributes(case, attributes),
-            terraform=commands.terraform(case.queue, attributes),
+            cli=remedies.set_attributes(case, attributes),
+            terraform=remedies.terraform(case.queue, attributes),
         ),
         severity=Severity.WARNING if longer else Severity.INFO,
         figures={"delay": state.delay, "visibility": state.visibility},

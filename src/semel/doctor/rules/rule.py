@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from semel.doctor.model import Case, Cure, Duplicate, Finding, Severity
+from semel.doctor.model import Case, Duplicate, Finding, Remedy, Severity
 
 Figures = Mapping[str, float | int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """What a rule saw: a finding that does not know its rule yet. `severity` only if it is not the rule's own."""
 
-    seen: str
+    observed: str
     why: str
-    cure: Cure
+    remedy: Remedy
     severity: Severity | None = None
     examples: tuple[Duplicate, ...] = ()
     figures: Figures | None = None
@@ -31,7 +31,7 @@ class Rule:
     title: str
     needs: str
     remedy: str
-    find: Callable[[Case], Seen | None]
+    find: Callable[[Case], Observation | None]
 
     def look(self, case: Case) -> Finding | None:
         found = self.find(case)
@@ -41,9 +41,9 @@ class Rule:
             rule=self.name,
             severity=self.severity if found.severity is None else found.severity,
             queue=case.queue,
-            seen=found.seen,
+            observed=found.observed,
             why=found.why,
-            cure=found.cure,
+            remedy=found.remedy,
             examples=found.examples,
             figures=found.figures or {},
         )

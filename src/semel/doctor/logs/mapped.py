@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from semel.doctor.events import COLUMNS
-from semel.doctor.judging import BAD, LAST, PERMISSIVE, SAMPLE, Flaw
-from semel.doctor.mapping import DURATIONS, NO_QUEUE, Mapping, Path
+from semel.doctor.logs.judging import BAD, LAST, PERMISSIVE, SAMPLE, Flaw
+from semel.doctor.logs.mapping import DURATIONS, NO_QUEUE, Mapping, Path
 from semel.telemetry.attempt_log.events import MAX_ERROR
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from semel.doctor import logs, remote
 from semel.doctor.errors import DoctorError
-from semel.doctor.mapping import parse
+from semel.doctor.logs import remote
+from semel.doctor.logs import spark_reader as logs
+from semel.doctor.logs.mapping import parse
 from semel.doctor.model import Quality
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 

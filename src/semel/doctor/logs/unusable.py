@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.files import local_path
-from semel.doctor.mapping import Mapping, written
+from semel.doctor.logs.discovery import local_path
+from semel.doctor.logs.mapping import Mapping, written
 from semel.doctor.model import Quality
 from semel.doctor.wording import count, listed
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.doctor.files import PACKED, Kind, LogFile, reason
+from semel.doctor.logs.discovery import PACKED, Kind, LogFile, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa

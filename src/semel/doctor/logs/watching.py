@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from semel.doctor import mapped
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
-from semel.doctor.files import FETCHED, LINES, PACKED, PARQUET, Days, Found, find, local_path, reason
-from semel.doctor.footers import ROWS
-from semel.doctor.judging import Counts, Tally, from_rows, within
-from semel.doctor.logs import OPTIONS, judged_lines, quality_of
-from semel.doctor.mapping import Mapping
+from semel.doctor.logs import mapped
+from semel.doctor.logs.discovery import FETCHED, LINES, PACKED, PARQUET, Days, Found, find, local_path, reason
+from semel.doctor.logs.footers import ROWS
+from semel.doctor.logs.judging import Counts, Tally, from_rows, within
+from semel.doctor.logs.mapping import Mapping
+from semel.doctor.logs.spark_reader import OPTIONS, judged_lines, quality_of
+from semel.doctor.logs.tailing import follow
 from semel.doctor.model import Quality
-from semel.doctor.tailing import follow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

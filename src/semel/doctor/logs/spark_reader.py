@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from semel.doctor import fetching, mapped
 from semel.doctor.events import COLUMNS, SCHEMA
-from semel.doctor.files import NO_LOG, PARQUET, Days, Found, Kind, LogFile, find
-from semel.doctor.footers import ROWS, read_footer
-from semel.doctor.judging import LINE, PERMISSIVE, Counts, Tally, counted, from_json, from_lines, from_rows, within
-from semel.doctor.mapping import Mapping
+from semel.doctor.logs import fetching, mapped
+from semel.doctor.logs.discovery import NO_LOG, PARQUET, Days, Found, Kind, LogFile, find
+from semel.doctor.logs.footers import ROWS, read_footer
+from semel.doctor.logs.judging import LINE, PERMISSIVE, Counts, Tally, counted, from_json, from_lines, from_rows, within
+from semel.doctor.logs.mapping import Mapping
 from semel.doctor.model import Quality
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from semel.doctor import advice, commands
+from semel.doctor import recommendations, remedies
 from semel.doctor.errors import DoctorError
 from semel.doctor.model import Case, QueueState
 from semel.doctor.wording import MINUTE, seconds
@@ -74,18 +74,18 @@ def alarms_for(case: Case, *, dead_letter_queue: str | None = None, region: str 
 
 def _region(state: QueueState | None) -> str | None:
     """Only of queues on AWS: for others CloudWatch is wherever the user says."""
-    if state is None or not commands.on_aws(state.url):
+    if state is None or not remedies.on_aws(state.url):
         return None
-    return commands.region_of(state.url, state.arn)
+    return remedies.region_of(state.url, state.arn)
 
 
 def _dead_letter_queue(case: Case, given: str | None) -> tuple[str | None, str]:
     if given is not None:
         return given, f"it takes the dead letters of {case.queue}"
     if case.state is None:
-        return commands.dead_letter_name(case.queue), f"taken to be the dead-letter queue of {case.queue}"
+        return remedies.dead_letter_name(case.queue), f"taken to be the dead-letter queue of {case.queue}"
     letters = case.state.dead_letters
-    return (None, "") if letters is None else (commands.name_of(letters.arn), f"the dead letters of {case.queue}")
+    return (None, "") if letters is None else (remedies.name_of(letters.arn), f"the dead letters of {case.queue}")
 
 
 def _dead_letters(queue: str, why: str, region: str | None) -> Alarm:
@@ -103,8 +103,8 @@ def _dead_letters(queue: str, why: str, region: str | None) -> Alarm:
 
 
 def _age(case: Case, region: str | None) -> Alarm:
-    visibility = case.state.visibility if case.state is not None else case.visibility or advice.SHORT
-    retention = case.state.retention if case.state is not None else advice.SOURCE_RETENTION
+    visibility = case.state.visibility if case.state is not None else case.visibility or recommendations.SHORT
+    retention = case.state.retention if case.state is not None else recommendations.SOURCE_RETENTION
     wanted = max(10 * visibility, 5 * MINUTE)
     threshold = max(MINUTE, min(wanted, retention / 4))
     reason = (

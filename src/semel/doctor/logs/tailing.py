@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.fetching import LINE_SCHEMA, problem_row, split_lines
-from semel.doctor.files import Kind, LogFile, local_files
+from semel.doctor.logs.discovery import Kind, LogFile, local_files
+from semel.doctor.logs.fetching import LINE_SCHEMA, problem_row, split_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semel.doctor import advice, commands
-from semel.doctor.model import Behaviour, Case, Cure, Point, Severity
-from semel.doctor.rules.rule import Rule, Seen
+from semel.doctor import recommendations, remedies
+from semel.doctor.model import Behaviour, Case, Point, Remedy, Severity
+from semel.doctor.rules.rule import Observation, Rule
 from semel.doctor.wording import count, listed, seconds, share
 
 POISON_RECEIVES = 3
@@ -22,23 +22,23 @@ def _put_aside(case: Case) -> tuple[tuple[str, ...], str | None]:
 def dead_letter_queue(case: Case, name: str | None = None) -> tuple[tuple[str, ...], str]:
     """A dead-letter queue made and tied to the queue, as commands and as Terraform."""
     state = case.state
-    name = name or commands.dead_letter_name(case.queue)
-    keeps = {"MessageRetentionPeriod": round(advice.DEAD_LETTER_RETENTION)}
-    receives, _ = advice.max_receives(case)
-    policy = commands.redrive_policy(commands.neighbour_arn(state.arn if state else "", name), receives)
+    name = name or remedies.dead_letter_name(case.queue)
+    keeps = {"MessageRetentionPeriod": round(recommendations.DEAD_LETTER_RETENTION)}
+    receives, _ = recommendations.max_receives(case)
+    policy = remedies.redrive_policy(remedies.neighbour_arn(state.arn if state else "", name), receives)
     cli = (
-        commands.create_queue(name, keeps, like=state),
-        *commands.set_attributes(case, {"RedrivePolicy": policy}),
+        remedies.create_queue(name, keeps, like=state),
+        *remedies.set_attributes(case, {"RedrivePolicy": policy}),
     )
-    made = commands.terraform(name, keeps)
-    label = commands.label(name)
-    tied = commands.terraform(case.queue, {"RedrivePolicy": policy})
+    made = remedies.terraform(name, keeps)
+    label = remedies.label(name)
+    tied = remedies.terraform(case.queue, {"RedrivePolicy": policy})
     # Terraform knows the other queue by its resource.
     tied = tied.replace(f'"{policy["deadLetterTargetArn"]}"', f"aws_sqs_queue.{label}.arn")
     return cli, f"{made}\n\n{tied}"
 
 
-def _loops(case: Case) -> Seen | None:
+def _loops(case: Case) -> Observation | None:
     behaviour = case.behaviour
     if behaviour is None or not behaviour.loops:
         return None
@@ -49,18 +49,18 @@ def _loops(case: Case) -> Seen | None:
     cli, terraform = _put_aside(case)
     text = "Find the error and fix it, or let the handler give up on such messages at once (`raise Reject(reason)`)."
     if cli:
-        receives, _ = advice.max_receives(case)
+        receives, _ = recommendations.max_receives(case)
         text = f"Put such messages aside after {receives} receives, in a dead-letter queue. {text}"
-    elif case.state is not None and case.state.max_receives and case.state.max_receives > 2 * advice.RECEIVES:
-        text = f"maxReceiveCount is {case.state.max_receives}: lower it to {advice.RECEIVES}. {text}"
-    return Seen(
-        seen=(
+    elif case.state is not None and case.state.max_receives and case.state.max_receives > 2 * recommendations.RECEIVES:
+        text = f"maxReceiveCount is {case.state.max_receives}: lower it to {recommendations.RECEIVES}. {text}"
+    return Observation(
+        observed=(
             f"{count(behaviour.loops, 'message')} came {POISON_RECEIVES} times or more{often}"
             + (f"; ids: {ids}" if ids else "")
             + (f"; most often: {error}." if error else ".")
         ),
         why="Each round costs a worker's time, and SQS leaves such messages out of the age that alarms look at.",
-        cure=Cure(text=text, cli=cli, terraform=terraform),
+        remedy=Remedy(text=text, cli=cli, terraform=terraform),
         figures={
             "messages": behaviour.loops,
             "most_receives": worst.receive_count if worst is not None else None,
@@ -80,7 +80,7 @@ def _short(text: str, most: int = 120) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def _failing(case: Case) -> Seen | None:
+def _failing(case: Case) -> Observation | None:
     behaviour = case.behaviour
     if behaviour is None or not behaviour.failures:
         return None
@@ -89,13 +89,13 @@ def _failing(case: Case) -> Seen | None:
         for group in behaviour.errors[:3]
     )
     often = behaviour.failures >= _OFTEN * max(1, behaviour.attempts)
-    return Seen(
-        seen=(
+    return Observation(
+        observed=(
             f"{count(behaviour.failures)} of {count(behaviour.attempts, 'attempt')} "
             f"({share(behaviour.failures, behaviour.attempts)}) ended in an error" + (f": {groups}." if groups else ".")
         ),
         why="Each failed attempt is a delivery more, and ends in the dead-letter queue if it goes on.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Fix the largest group first. Put what may pass back with a growing delay (`raise "
                 "Retry(after=…)`), and put aside at once what never will (`raise Reject(reason)`)."
@@ -109,18 +109,18 @@ def _failing(case: Case) -> Seen | None:
 # Poison that the age metric hides.
 
 
-def _hidden(case: Case) -> Seen | None:
+def _hidden(case: Case) -> Observation | None:
     told = _hidden_by_logs(case) or _hidden_by_metrics(case)
     if told is None:
         return None
     cli, terraform = _put_aside(case)
-    return Seen(
-        seen=told,
+    return Observation(
+        observed=told,
         why=(
             "ApproximateAgeOfOldestMessage leaves out messages that were received three times or more: an alarm on it "
             "stays silent."
         ),
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Put such messages aside in a dead-letter queue, and raise the alarm on that one: see "
                 f"`semel alarms {case.queue}`."

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from semel.doctor import commands
-from semel.doctor.alarms import DELETED, FEWEST_RECEIVED, RECEIVED, Alarm
+from semel.doctor import remedies
+from semel.doctor.alarms.alarms import DELETED, FEWEST_RECEIVED, RECEIVED, Alarm
 
 # A period without a receive has no data point, and then the alarm is off.
 _SHARE: Final = f"IF(received >= {FEWEST_RECEIVED}, 100 * (received - FILL(deleted, 0)) / received, 0)"
@@ -129,42 +129,42 @@ def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
 
 
 def render_terraform(alarms: Sequence[Alarm], sns: str | None = None) -> str:
-    labels = _distinct(commands.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name)) for alarm in alarms)
+    labels = _distinct(remedies.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name)) for alarm in alarms)
     head = _comments(alarms, sns, "Apply it with a provider of region")
     return head + "\n\n".join(map(_terraform, alarms, labels, repeat(sns))) + "\n"
 
 
 def _terraform(alarm: Alarm, label: str, sns: str | None) -> str:
     lines = {
-        "alarm_name": commands.hcl(alarm.name),
-        "alarm_description": commands.hcl(alarm.reason),
-        "comparison_operator": commands.hcl(_comparison(alarm)),
+        "alarm_name": remedies.hcl(alarm.name),
+        "alarm_description": remedies.hcl(alarm.reason),
+        "comparison_operator": remedies.hcl(_comparison(alarm)),
         "threshold": str(alarm.threshold),
         "evaluation_periods": str(alarm.periods),
-        "treat_missing_data": commands.hcl("notBreaching"),
+        "treat_missing_data": remedies.hcl("notBreaching"),
     }
     blocks = ""
     if alarm.metric is None:
         blocks = "\n" + "\n".join(_metric_query(alarm, query) for query in _queries(alarm))
     else:
         lines |= {
-            "namespace": commands.hcl("AWS/SQS"),
-            "metric_name": commands.hcl(alarm.metric),
-            "dimensions": f"{{ QueueName = {commands.hcl(alarm.queue)} }}",
-            "statistic": commands.hcl("Maximum"),
+            "namespace": remedies.hcl("AWS/SQS"),
+            "metric_name": remedies.hcl(alarm.metric),
+            "dimensions": f"{{ QueueName = {remedies.hcl(alarm.queue)} }}",
+            "statistic": remedies.hcl("Maximum"),
             "period": str(alarm.period),
         }
     if sns:
-        lines |= {"alarm_actions": f"[{commands.hcl(sns)}]", "ok_actions": f"[{commands.hcl(sns)}]"}
-    text = commands.resource("aws_cloudwatch_metric_alarm", label, lines)
+        lines |= {"alarm_actions": f"[{remedies.hcl(sns)}]", "ok_actions": f"[{remedies.hcl(sns)}]"}
+    text = remedies.resource("aws_cloudwatch_metric_alarm", label, lines)
     return text.removesuffix("}") + blocks + "}" if blocks else text
 
 
 def _metric_query(alarm: Alarm, query: Mapping[str, Any]) -> str:
     if "Expression" in query:
         body = (
-            f"    expression  = {commands.hcl(query['Expression'])}\n"
-            f"    label       = {commands.hcl(query['Label'])}\n"
+            f"    expression  = {remedies.hcl(query['Expression'])}\n"
+            f"    label       = {remedies.hcl(query['Label'])}\n"
             "    return_data = true\n"
         )
         return f'  metric_query {{\n    id          = "{query["Id"]}"\n{body}  }}\n'
@@ -172,7 +172,7 @@ def _metric_query(alarm: Alarm, query: Mapping[str, Any]) -> str:
     return (
         f'  metric_query {{\n    id = "{query["Id"]}"\n    metric {{\n'
         f'      namespace   = "AWS/SQS"\n      metric_name = "{metric["MetricName"]}"\n'
-        f"      dimensions  = {{ QueueName = {commands.hcl(alarm.queue)} }}\n"
+        f"      dimensions  = {{ QueueName = {remedies.hcl(alarm.queue)} }}\n"
         f'      period      = {alarm.period}\n      stat        = "Sum"\n    }}\n  }}\n'
     )
 

@@ -15,12 +15,12 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
-from semel.doctor import watching
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
-from semel.doctor.mapping import Mapping, parse
+from semel.doctor.logs import watching
+from semel.doctor.logs.mapping import Mapping, parse
+from semel.doctor.logs.tailing import TailReader
 from semel.doctor.model import Quality
-from semel.doctor.tailing import TailReader
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 PATIENCE: Final = 200.0  # seconds, only for a machine that is busy with something else
@@ -31,13 +31,13 @@ class Watched:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, NOON
-        self.seen: queue.Queue[tuple[list[tuple[str, str]], Quality]] = queue.Queue()
+        self.observed: queue.Queue[tuple[list[tuple[str, str]], Quality]] = queue.Queue()
         folder.mkdir()
 
     def on_events(self, events: DataFrame, quality: Quality) -> None:
         assert events.schema.simpleString() == events.sparkSession.createDataFrame([], SCHEMA).schema.simpleString()
         rows = events.select("message_id", "step").collect()
-        self.seen.put((sorted((row.message_id, row.step) for row in rows), quality))
+        self.observed.put((sorted((row.message_id, row.step) for row in rows), quality))
 
     def put(self, name: str, data: bytes) -> None:
         """As a log does it: under a hidden name first, and renamed when it is whole."""
@@ -49,7 +49,7 @@ class Watched:
 
     def until(self, right: Callable[[list[str], Quality], bool]) -> tuple[list[tuple[str, str]], Quality]:
         while True:
-            events, quality = self.seen.get(timeout=PATIENCE)
+            events, quality = self.observed.get(timeout=PATIENCE)
             if right([id_ for id_, _ in events], quality):
                 return events, quality
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.files import LogFile, hidden, kind_of, reason
+from semel.doctor.logs.discovery import LogFile, hidden, kind_of, reason
 from semel.telemetry.logs import safe_text
 
 if TYPE_CHECKING:

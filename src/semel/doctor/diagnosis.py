@@ -15,10 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.doctor import advice, alarms, ledgers, metrics, queues, rules, unusable
+from semel.doctor import recommendations, rules
+from semel.doctor.alarms import alarms
 from semel.doctor.errors import DoctorError
-from semel.doctor.mapping import Mapping as LogMapping
-from semel.doctor.mapping import parse
+from semel.doctor.inputs import ledger as ledgers
+from semel.doctor.inputs import metrics, queues
+from semel.doctor.logs import unusable
+from semel.doctor.logs.mapping import Mapping as LogMapping
+from semel.doctor.logs.mapping import parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, Quality, QueueState, Series
 from semel.sqs import Client
 
@@ -89,7 +93,7 @@ def examine(request: Request, *, say: Say = lambda _: None, now: float | None = 
         return _diagnosis(request, chosen, beside, (), None, now)
     say("starting Spark")
     with _spark(request) as spark:
-        from semel.doctor import logs
+        from semel.doctor.logs import spark_reader as logs
 
         say("finding the logs")
         reading = logs.read(spark, request.logs, mapping=mapping, since=request.since, until=request.until)
@@ -114,7 +118,7 @@ def watch(
     mapping = _mapping(request)
     say("starting Spark")
     with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder, _spark(request) as spark:
-        from semel.doctor import watching
+        from semel.doctor.logs import watching
 
         def on_events(events: DataFrame, quality: Quality) -> None:
             beside = _beside(request, lambda _: None)
@@ -156,7 +160,7 @@ def _observed(
         exact=exact,
         batches=mapping is None,
         visibility=visibility,
-        timeouts=advice.worth_trying,
+        timeouts=recommendations.worth_trying,
         say=say,
     )
 
@@ -200,7 +204,7 @@ def _diagnosis(
         made_at=made_at,
         cases=cases,
         findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),  # the rules' own order within
-        advice=tuple(one for case in cases for one in advice.advise(case)),
+        recommendations=tuple(one for case in cases for one in recommendations.recommend(case)),
         quality=quality,
         since=request.since,
         until=request.until,

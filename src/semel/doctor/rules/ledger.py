@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from semel.doctor import advice
-from semel.doctor.model import Case, Cure, Severity
-from semel.doctor.rules.rule import Rule, Seen
+from semel.doctor import recommendations
+from semel.doctor.model import Case, Remedy, Severity
+from semel.doctor.rules.rule import Observation, Rule
 from semel.doctor.wording import seconds
 
 
-def _short_memory(case: Case) -> Seen | None:
+def _short_memory(case: Case) -> Observation | None:
     ledger, state = case.ledger, case.state
     if ledger is None or ledger.retention is None or (state is not None and state.sources):
         return None
-    wanted = advice.ledger_memory(case)
+    wanted = recommendations.ledger_memory(case)
     if ledger.retention >= wanted:
         return None
     source = state.retention if state is not None else None
@@ -20,10 +20,10 @@ def _short_memory(case: Case) -> Seen | None:
     together = f", with its dead-letter queue {seconds(wanted)}" if source is not None and wanted > source else ""
     if source is None:
         long = f"a message can come back for {seconds(wanted)} (twice 14 days, the most that SQS allows)"
-    return Seen(
-        seen=f"The ledger at {ledger.where} remembers for {seconds(ledger.retention)}; {long}{together}.",
+    return Observation(
+        observed=f"The ledger at {ledger.where} remembers for {seconds(ledger.retention)}; {long}{together}.",
         why="A message that comes back after the ledger has forgotten it takes effect a second time.",
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 f"Let the ledger remember for {seconds(wanted)} (`retention={wanted:.0f}`, in seconds), or keep "
                 "messages for less."
@@ -34,16 +34,16 @@ def _short_memory(case: Case) -> Seen | None:
     )
 
 
-def _evicts(case: Case) -> Seen | None:
+def _evicts(case: Case) -> Observation | None:
     ledger = case.ledger
     if ledger is None or ledger.eviction is None or ledger.eviction == "noeviction":
         return None
-    return Seen(
-        seen=f"Redis at {ledger.where} evicts (maxmemory-policy {ledger.eviction}).",
+    return Observation(
+        observed=f"Redis at {ledger.where} evicts (maxmemory-policy {ledger.eviction}).",
         why=(
             "When its memory is full it forgets keys, whatever their age, and their messages take effect a second time."
         ),
-        cure=Cure(
+        remedy=Remedy(
             text=(
                 "Set maxmemory-policy to noeviction, in redis.conf too; on ElastiCache in the parameter group. A "
                 "full Redis then refuses claims, and messages wait in the queue."

@@ -16,8 +16,8 @@ from doctor.made_up import DAY, behaviour, case, found, times
 from doctor.made_up import look as look_by
 from semel.broker import EmbeddedBroker, running
 from semel.doctor.errors import DoctorError
+from semel.doctor.inputs.queues import look
 from semel.doctor.model import Case, QueueState
-from semel.doctor.queues import look
 from semel.sqs import Client
 
 
@@ -158,7 +158,7 @@ def test_a_probe_tells_what_is_refused_and_touches_no_message(
         state = only(guarded, probe=True)
         assert set(state.refused) == {"DeleteMessage"}
         assert "not authorized to perform: sqs:DeleteMessage" in state.refused["DeleteMessage"]
-        assert found("delete-refused", case(state=state)).cure.cli
+        assert found("delete-refused", case(state=state)).remedy.cli
         gate.refused = set()
         assert dict(only(guarded, probe=True).refused) == {}
     assert broker.peek("orders") == before
@@ -199,7 +199,7 @@ def slow(state: QueueState) -> Case:
 
 def cured(client: Client, rule: str, name: str = "orders") -> QueueState:
     """The rule speaks; its cure is run; the rule is silent."""
-    run(found(rule, slow(only(client, name))).cure.cli)
+    run(found(rule, slow(only(client, name))).remedy.cli)
     state = only(client, name)
     assert look_by(rule, slow(state)) is None
     return state
@@ -249,7 +249,7 @@ def test_the_cures_of_a_queue_with_many_faults_work_one_after_the_other(client: 
 def test_a_cure_that_looks_the_queue_up_works(client: Client, broker: EmbeddedBroker) -> None:
     client.create_queue("orders")
     risky = case(behaviour=behaviour(visibility=30.0, hold=times(1.0, 41.0, 50.0)))
-    commands = found("visibility-short", risky).cure.cli
+    commands = found("visibility-short", risky).remedy.cli
     where = f'aws() {{ command aws --endpoint-url {broker.url} --region eu-west-1 "$@"; }}'
     run((where, *commands))
     assert only(client).visibility == 62.0

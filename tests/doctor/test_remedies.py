@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from doctor.made_up import case, state
-from semel.doctor import commands
+from semel.doctor import remedies
 from semel.doctor.wording import count, listed, seconds, share
 
 ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
@@ -37,30 +37,30 @@ ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
     ],
 )
 def test_a_command_goes_to_where_the_queue_is(url: str | None, arn: str, options: str) -> None:
-    assert commands.place(url, arn) == options
+    assert remedies.place(url, arn) == options
 
 
 def test_a_policy_survives_the_shell() -> None:
-    (line,) = commands.set_attributes(case(state=state()), {"RedrivePolicy": commands.redrive_policy(ARN, 5)})
+    (line,) = remedies.set_attributes(case(state=state()), {"RedrivePolicy": remedies.redrive_policy(ARN, 5)})
     words = shlex.split(line)
     attributes = json.loads(words[words.index("--attributes") + 1])
     assert json.loads(attributes["RedrivePolicy"]) == {"deadLetterTargetArn": ARN, "maxReceiveCount": 5}
 
 
 def test_a_name_that_terraform_would_not_take_for_a_resource_is_changed_and_kept_as_the_name() -> None:
-    text = commands.terraform("2nd.fifo", {"VisibilityTimeout": 60})
+    text = remedies.terraform("2nd.fifo", {"VisibilityTimeout": 60})
     assert text.startswith('resource "aws_sqs_queue" "queue_2nd_fifo" {')
     assert '  name                       = "2nd.fifo"' in text
     assert "  fifo_queue                 = true" in text
 
 
 def test_a_template_of_terraform_in_a_text_stays_a_text() -> None:
-    assert commands.hcl("${path} %{if}") == '"$${path} %%{if}"'
+    assert remedies.hcl("${path} %{if}") == '"$${path} %%{if}"'
 
 
 @pytest.mark.parametrize("queue", ["orders", "a" * 80, "a" * 75 + ".fifo"])
 def test_the_name_of_a_dead_letter_queue_is_one_that_sqs_takes(queue: str) -> None:
-    name = commands.dead_letter_name(queue)
+    name = remedies.dead_letter_name(queue)
     assert len(name) <= 80
     assert name.endswith("-dlq.fifo" if queue.endswith(".fifo") else "-dlq")
 

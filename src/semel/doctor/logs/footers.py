@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.doctor.events import SCHEMA
-from semel.doctor.files import LogFile, reason
-from semel.doctor.judging import LAST
+from semel.doctor.logs.discovery import LogFile, reason
+from semel.doctor.logs.judging import LAST
 
 # What is read of a Parquet file: the normal form, and how many events the log itself misses.
 ROWS: Final = tuple(

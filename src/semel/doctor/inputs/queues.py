@@ -11,9 +11,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
-from semel.doctor.commands import name_of
 from semel.doctor.errors import DoctorError
 from semel.doctor.model import DeadLetters, QueueState
+from semel.doctor.remedies import name_of
 from semel.sqs.client import Client, Queue
 from semel.sqs.errors import (
     AccessDenied,

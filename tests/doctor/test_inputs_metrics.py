@@ -12,8 +12,8 @@ import pytest
 
 from doctor.made_up import case, found, look, state
 from semel.broker import EmbeddedBroker, running
-from semel.doctor import metrics
 from semel.doctor.errors import DoctorError
+from semel.doctor.inputs import metrics
 from semel.doctor.model import Case, Point, Series
 
 NOON = 1_794_830_400.0  # 2026-11-16T12:00:00Z
@@ -217,7 +217,7 @@ def test_a_poison_message_in_a_real_broker_is_found_though_its_age_says_nothing(
         client.receive_message(QueueUrl=url)
         broker.clock.advance(20)
     finding = found("age-hides-poison", case(series=only(metrics.load(broker.url, queues=["orders"]))))
-    assert "The queue holds 1 message or more all the time" in finding.seen
+    assert "The queue holds 1 message or more all the time" in finding.observed
     client.purge_queue(QueueUrl=url)
     for _ in range(2):
         broker.clock.advance(20)
@@ -265,9 +265,11 @@ def test_a_consumer_that_never_deletes_is_found_in_the_metrics_of_a_real_broker(
         return case(state=state(visibility=timeout), series=only(metrics.load(broker.url, queues=["orders"])))
 
     work(40, deletes=False)
-    assert "In flight stays near 330: 3.0 messages a second" in found("in-flight-plateau", seen()).seen
-    assert "1,200 messages were received" not in found("received-not-deleted", seen()).seen  # some are still in flight
-    assert "0 deleted" in found("received-not-deleted", seen()).seen
+    assert "In flight stays near 330: 3.0 messages a second" in found("in-flight-plateau", seen()).observed
+    assert (
+        "1,200 messages were received" not in found("received-not-deleted", seen()).observed
+    )  # some are still in flight
+    assert "0 deleted" in found("received-not-deleted", seen()).observed
     client.purge_queue(QueueUrl=url)
     since = broker.clock.now()
     work(40, deletes=True)

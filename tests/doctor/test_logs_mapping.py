@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from semel.doctor import logs, mapped
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
-from semel.doctor.mapping import DEFAULT_WORDS, Mapping, parse, parse_path, written
+from semel.doctor.logs import mapped
+from semel.doctor.logs import spark_reader as logs
+from semel.doctor.logs.mapping import DEFAULT_WORDS, Mapping, parse, parse_path, written
 from semel.doctor.model import Quality
 from semel.telemetry.attempt_log import Step
 

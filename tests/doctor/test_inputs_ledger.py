@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from doctor.made_up import case, found, look
-from semel.doctor import ledgers
 from semel.doctor.errors import DoctorError
+from semel.doctor.inputs import ledger as ledgers
 from servers import redis
 
 
@@ -16,7 +16,7 @@ def test_a_redis_that_evicts_is_seen_and_the_cure_ends_it() -> None:
     with redis.running("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
         seen = ledgers.look(server.url, 86_400.0)
         assert (seen.eviction, seen.retention, seen.problem) == ("allkeys-lru", 86_400.0, None)
-        (command,) = found("ledger-evicts", case(ledger=seen)).cure.cli
+        (command,) = found("ledger-evicts", case(ledger=seen)).remedy.cli
         program, option, address, *words = command.split()
         assert (program, option, address) == ("redis-cli", "-u", server.url)
         with driver.Redis.from_url(server.url) as client:

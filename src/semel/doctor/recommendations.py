@@ -10,8 +10,8 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from semel.doctor import commands
-from semel.doctor.model import Advice, Behaviour, Case, Cause, Cure, QueueState, Times
+from semel.doctor import remedies
+from semel.doctor.model import Behaviour, Case, Cause, QueueState, Recommendation, Remedy, Times
 from semel.doctor.wording import DAY, MINUTE, seconds
 from semel.messages.dead_letter_queue import MAX_REDELIVERY, RECOMMENDED_RECEIVES, redelivery_period
 from semel.sqs import limits
@@ -71,7 +71,7 @@ def holding(behaviour: Behaviour | None) -> Times | None:
     )
 
 
-def advise(case: Case) -> tuple[Advice, ...]:
+def recommend(case: Case) -> tuple[Recommendation, ...]:
     """What each setting should be, as far as anything is known of it."""
     found = (_visibility(case), _heartbeat(case), *_of_the_queue(case), _ledger_memory(case))
     return tuple(advice for advice in found if advice is not None)
@@ -87,7 +87,7 @@ def visibility(case: Case) -> float | None:
     return now if now is not None and wanted <= now <= wanted * _FAR_TOO_LONG else wanted
 
 
-def _visibility(case: Case) -> Advice | None:
+def _visibility(case: Case) -> Recommendation | None:
     wanted, hold, now = visibility(case), holding(case.behaviour), case.visibility
     if wanted is None or hold is None or case.behaviour is None:
         return None
@@ -112,7 +112,7 @@ def _why_visibility(behaviour: Behaviour, hold: Times, wanted: float) -> str:
     return measured
 
 
-def _heartbeat(case: Case) -> Advice | None:
+def _heartbeat(case: Case) -> Recommendation | None:
     behaviour, hold = case.behaviour, holding(case.behaviour)
     if behaviour is None or hold is None:
         return None
@@ -121,7 +121,7 @@ def _heartbeat(case: Case) -> Advice | None:
     if behaviour.has_heartbeat:
         in_force = now or wanted
         every = beats if beats is not None and beats <= in_force / 2 else heartbeat_for(in_force)
-        return Advice(
+        return Recommendation(
             queue=case.queue,
             setting="heartbeat interval",
             value=seconds(every),
@@ -131,7 +131,7 @@ def _heartbeat(case: Case) -> Advice | None:
         )
     needed = hold.p99 * 1.5 > (now or wanted) or wanted > LONG_TO_RECOVER
     every = heartbeat_for(SHORT_WITH_HEARTBEAT[1])
-    return Advice(
+    return Recommendation(
         queue=case.queue,
         setting="heartbeat interval",
         value=seconds(every) if needed else "none",
@@ -145,7 +145,7 @@ def _heartbeat(case: Case) -> Advice | None:
     )
 
 
-def _of_the_queue(case: Case) -> tuple[Advice | None, ...]:
+def _of_the_queue(case: Case) -> tuple[Recommendation | None, ...]:
     state = case.state
     if state is None or state.sources:  # a dead-letter queue itself is judged with its source
         return ()
@@ -170,20 +170,20 @@ def max_receives(case: Case) -> tuple[int, str]:
     return wanted, why
 
 
-def _max_receives(case: Case, state: QueueState) -> Advice:
+def _max_receives(case: Case, state: QueueState) -> Recommendation:
     wanted, why = max_receives(case)
     changes = state.max_receives != wanted
     arn = state.dead_letters.arn if state.dead_letters else None
-    cure = None
+    remedy = None
     if changes and arn:
-        policy = {"RedrivePolicy": commands.redrive_policy(arn, wanted)}
-        cure = Cure(
+        policy = {"RedrivePolicy": remedies.redrive_policy(arn, wanted)}
+        remedy = Remedy(
             text=f"Set maxReceiveCount to {wanted}.",
-            cli=commands.set_attributes(case, policy),
-            terraform=commands.terraform(case.queue, policy),
+            cli=remedies.set_attributes(case, policy),
+            terraform=remedies.terraform(case.queue, policy),
         )
     now = str(state.max_receives) if state.max_receives else "none"
-    return Advice(case.queue, "maxReceiveCount", str(wanted), now, why, changes, cure)
+    return Recommendation(case.queue, "maxReceiveCount", str(wanted), now, why, changes, remedy)
 
 
 def source_retention(state: QueueState) -> tuple[float, str]:
@@ -209,16 +209,16 @@ def may_forget(case: Case, retention: float) -> bool:
     return bool(ages) and 0 < ages[-1] < retention / 2
 
 
-def _retention(case: Case, state: QueueState) -> Advice:
+def _retention(case: Case, state: QueueState) -> Recommendation:
     wanted, why = source_retention(state)
     found = _setting(case, "retention", wanted, state.retention, why, "MessageRetentionPeriod")
     if wanted >= state.retention or may_forget(case, wanted):
         return found
     warned = f"Set it to {seconds(wanted)} when no message is older: SQS deletes those at once."
-    return replace(found, cure=Cure(text=warned))
+    return replace(found, remedy=Remedy(text=warned))
 
 
-def _dead_letter_retention(case: Case, state: QueueState) -> Advice | None:
+def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | None:
     letters = state.dead_letters
     if letters is None:
         return None
@@ -229,23 +229,23 @@ def _dead_letter_retention(case: Case, state: QueueState) -> Advice | None:
         else "the most that SQS allows: on a Standard queue a dead letter keeps the time at which it was sent"
     )
     changes = now is not None and now != DEAD_LETTER_RETENTION
-    cure = None
+    remedy = None
     if changes:
         wanted = {"MessageRetentionPeriod": limits.MAX_RETENTION}
-        name = commands.name_of(letters.arn)
-        cure = Cure(
+        name = remedies.name_of(letters.arn)
+        remedy = Remedy(
             text=f"Set the retention of {name} to 14 days.",
-            cli=commands.set_attributes_of(name, commands.dead_letters_url(letters, state), letters.arn, wanted),
-            terraform=commands.terraform(name, wanted),
+            cli=remedies.set_attributes_of(name, remedies.dead_letters_url(letters, state), letters.arn, wanted),
+            terraform=remedies.terraform(name, wanted),
         )
-    return Advice(
+    return Recommendation(
         queue=case.queue,
         setting="dead-letter retention",
         value=seconds(DEAD_LETTER_RETENTION),
         now=seconds(now) if now is not None else None,
         reason=why,
         changes=changes,
-        cure=cure,
+        remedy=remedy,
     )
 
 
@@ -260,11 +260,11 @@ def ledger_memory(case: Case) -> float:
     return redelivery_period(state.retention, letters.retention or DEAD_LETTER_RETENTION)
 
 
-def _ledger_memory(case: Case) -> Advice | None:
+def _ledger_memory(case: Case) -> Recommendation | None:
     if case.ledger is None or (case.state is not None and case.state.sources):
         return None
     wanted, now = ledger_memory(case), case.ledger.retention
-    return Advice(
+    return Recommendation(
         queue=case.queue,
         setting="ledger memory",
         value=seconds(wanted if now is None else max(wanted, now)),
@@ -274,21 +274,21 @@ def _ledger_memory(case: Case) -> Advice | None:
     )
 
 
-def _setting(case: Case, setting: str, wanted: float, now: float | None, reason: str, attribute: str) -> Advice:
-    """Advice on an attribute of the queue that is a number of seconds."""
+def _setting(case: Case, setting: str, wanted: float, now: float | None, reason: str, attribute: str) -> Recommendation:
+    """Recommendation on an attribute of the queue that is a number of seconds."""
     changes = now is not None and now != wanted
     attributes = {attribute: round(wanted)}
-    cure = Cure(
+    remedy = Remedy(
         text=f"Set the {setting} of {case.queue} to {seconds(wanted)}.",
-        cli=commands.set_attributes(case, attributes),
-        terraform=commands.terraform(case.queue, attributes),
+        cli=remedies.set_attributes(case, attributes),
+        terraform=remedies.terraform(case.queue, attributes),
     )
-    return Advice(
+    return Recommendation(
         queue=case.queue,
         setting=setting,
         value=seconds(wanted),
         now=seconds(now) if now is not None else None,
         reason=reason,
         changes=changes,
-        cure=cure if changes or now is None else None,
+        remedy=remedy if changes or now is None else None,
     )

@@ -11,11 +11,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from semel.doctor import metrics_cloudwatch
-from semel.doctor.commands import name_of
 from semel.doctor.errors import DoctorError
-from semel.doctor.metrics_broker import fetch, from_history
+from semel.doctor.inputs import cloudwatch as metrics_cloudwatch
+from semel.doctor.inputs.broker_history import fetch, from_history
 from semel.doctor.model import Point, Series
+from semel.doctor.remedies import name_of
 from semel.sqs import limits
 
 _HOW: Final = (

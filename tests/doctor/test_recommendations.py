@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doctor.made_up import DAY, behaviour, case, caused, ledger, letters, state, times
-from semel.doctor import advice
-from semel.doctor.model import Advice, Case, Cause
+from semel.doctor import recommendations
+from semel.doctor.model import Case, Cause, Recommendation
 
 
-def advised(case: Case) -> dict[str, Advice]:
-    return {one.setting: one for one in advice.advise(case)}
+def advised(case: Case) -> dict[str, Recommendation]:
+    return {one.setting: one for one in recommendations.recommend(case)}
 
 
 def test_the_timeout_covers_p99_by_half_as_much_again() -> None:
     found = advised(case(behaviour=behaviour(visibility=30.0, hold=times(20.0, 41.0, 50.0))))["visibility timeout"]
     assert (found.value, found.now, found.changes) == ("62 s", "30 s", True)
     assert found.reason == "99 % of the messages are held for at most 41 s (× 1.5), the longest for 50 s (× 1.1)"
-    assert found.cure is not None
-    assert "VisibilityTimeout=62" in found.cure.cli[-1]
+    assert found.remedy is not None
+    assert "VisibilityTimeout=62" in found.remedy.cli[-1]
 
 
 def test_the_timeout_is_never_under_the_worst_that_was_seen_by_a_tenth() -> None:
@@ -37,7 +37,7 @@ def test_with_a_heartbeat_the_timeout_is_short() -> None:
 
 def test_a_timeout_that_will_do_is_left_alone() -> None:
     found = advised(case(behaviour=behaviour(visibility=90.0, hold=times(1.0, 20.0, 25.0))))["visibility timeout"]
-    assert (found.value, found.changes, found.cure) == ("90 s", False, None)
+    assert (found.value, found.changes, found.remedy) == ("90 s", False, None)
 
 
 def test_a_timeout_that_hides_messages_for_hours_after_a_crash_is_shortened() -> None:
@@ -54,14 +54,14 @@ def test_work_that_is_longer_than_sqs_can_hide_a_message_gets_a_heartbeat_and_th
 
 
 def test_the_advised_timeout_is_among_those_worth_trying() -> None:
-    assert advice.worth_trying(behaviour(hold=times(20.0, 41.0, 50.0))) == (62.0,)
-    assert advice.worth_trying(behaviour(hold=None)) == ()
+    assert recommendations.worth_trying(behaviour(hold=times(20.0, 41.0, 50.0))) == (62.0,)
+    assert recommendations.worth_trying(behaviour(hold=None)) == ()
 
 
 @given(p99=st.floats(0, 1e6), beyond=st.floats(0, 1e6), heartbeat=st.booleans())
 def test_the_timeout_keeps_its_promises_for_any_work(p99: float, beyond: float, heartbeat: bool) -> None:
     hold = times(0.0, p99, p99 + beyond)
-    found = advice.visibility_for(hold, heartbeat=heartbeat)
+    found = recommendations.visibility_for(hold, heartbeat=heartbeat)
     assert 1 <= found <= 43_200
     assert found == int(found)
     if heartbeat:
@@ -74,7 +74,7 @@ def test_the_timeout_keeps_its_promises_for_any_work(p99: float, beyond: float, 
     ("value", "rounded"), [(61.5, 62), (22.000000000000004, 22), (120, 120), (121, 130), (3_601, 3_660)]
 )
 def test_timeouts_are_rounded_up_the_more_the_longer_they_are(value: float, rounded: float) -> None:
-    assert advice.round_up(value) == rounded
+    assert recommendations.round_up(value) == rounded
 
 
 def test_the_heartbeat_comes_at_a_third_of_the_timeout() -> None:
@@ -95,7 +95,7 @@ def test_messages_are_tried_five_times_and_more_often_where_accidents_use_receiv
     accidents = behaviour(causes=(caused(Cause.CRASH, 50),))
     found = advised(case(state=state(max_receives=5), behaviour=accidents))["maxReceiveCount"]
     assert (found.value, found.changes) == ("7", True)
-    assert found.cure is not None
+    assert found.remedy is not None
     assert advised(case(state=state(max_receives=12)))["maxReceiveCount"].changes is False
 
 
@@ -114,10 +114,10 @@ def test_dead_letters_are_kept_for_as_long_as_sqs_can_and_messages_for_less() ->
 
 def test_a_shorter_retention_has_no_command_while_the_queue_has_messages() -> None:
     long = letters(retention=14 * DAY)
-    full = advised(case(state=state(retention=14 * DAY, visible=1, dead_letters=long)))["retention"].cure
+    full = advised(case(state=state(retention=14 * DAY, visible=1, dead_letters=long)))["retention"].remedy
     assert full is not None
     assert full.cli == ()
-    empty = advised(case(state=state(retention=14 * DAY, dead_letters=long)))["retention"].cure
+    empty = advised(case(state=state(retention=14 * DAY, dead_letters=long)))["retention"].remedy
     assert empty is not None
     assert "MessageRetentionPeriod=604800" in empty.cli[0]
 
@@ -131,11 +131,11 @@ def test_the_ledger_remembers_for_both_retentions_together() -> None:
 
 def test_a_queue_on_which_all_is_well_is_left_as_it_is() -> None:
     well = case(behaviour=behaviour(), state=state(), ledger=ledger(retention=28 * DAY))
-    assert [one.setting for one in advice.advise(well) if one.changes] == []
+    assert [one.setting for one in recommendations.recommend(well) if one.changes] == []
 
 
 def test_nothing_is_advised_where_nothing_is_known() -> None:
-    assert advice.advise(case()) == ()
+    assert recommendations.recommend(case()) == ()
 
 
 def test_nothing_is_advised_on_a_dead_letter_queue_or_a_ledger_that_is_not_there() -> None:

@@ -97,7 +97,7 @@ def _files(spark: SparkSession, path: str, mapped: bool, unreadable: list[str]) 
     if scheme == "file":
         return local_files(local_path(path), path, mapped, unreadable)
     if scheme in FETCHED:
-        from semel.doctor import remote
+        from semel.doctor.logs import remote
 
         return remote.files(path, mapped)
     return _hadoop_files(spark, path, mapped)

@@ -1,0 +1,1 @@
+"""The alarms that a queue needs, and how to write them down for one tool or another."""

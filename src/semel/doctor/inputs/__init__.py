@@ -1,0 +1,1 @@
+"""What the doctor reads beside logs: settings, metrics, the ledger."""
