@@ -1,55 +1,43 @@
 """From what was asked for to a diagnosis: gather all that is known of each queue, then let the rules look at it.
 
-The rule: only what was asked for and cannot be looked at at all is an error; everything less is a note. Spark is
-started only if there are logs to read.
+The rule: only what was asked for and cannot be looked at at all is an error; everything less is a note.
 """
 
 from __future__ import annotations
 
-import signal
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from semel.doctor import recommendations, rules
 from semel.doctor.alarms import alarms
+from semel.doctor.analysis import Analysis, analyse
+from semel.doctor.engine import choice
+from semel.doctor.engine.choice import Choice, EngineName
+from semel.doctor.engine.engine import Engine
 from semel.doctor.errors import DoctorError
-from semel.doctor.inputs import ledger as ledgers
-from semel.doctor.inputs import metrics, queues
+from semel.doctor.inputs import ledger, metrics, queues
 from semel.doctor.logs import unusable
-from semel.doctor.logs.mapping import Mapping as LogMapping
-from semel.doctor.logs.mapping import parse
-from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, Quality, QueueState, Series
+from semel.doctor.logs.discovery import Days, Found, LogFile, find, is_local, local_path
+from semel.doctor.logs.mapping import LogMapping, own, parse
+from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, QueueState, Series
+from semel.errors import SemelError
+from semel.extras import require
 from semel.sqs import Client
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from semel.doctor.behaviour import Seen
-
 Say = Callable[[str], None]
+STEP: Final = 5  # percent of the logs, between two lines of progress
 DLQ_METRIC: Final = "ApproximateNumberOfMessagesVisible"
-# Batches of any size, where the pipelines' settings are for small ones: Spark may choose its joins and the number of
-# partitions as it goes, and Java collects its garbage in the way that costs least in all.
-SETTINGS: Final[Mapping[str, str | int | bool]] = {
-    "spark.sql.adaptive.enabled": True,
-    "spark.sql.shuffle.partitions": 8,
-    "spark.sql.adaptive.coalescePartitions.parallelismFirst": False,
-    "spark.sql.files.maxPartitionBytes": "64m",
-}
-AT_START: Final[Mapping[str, str]] = {
-    "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to look at. `visibility`: the timeout by queue ("" for all), where neither logs nor SQS tell."""
+    """What to look at. `visibility`: the timeout by queue ("" for all), where neither logs nor SQS tell. `engine`:
+    "duckdb" or "spark"; chosen by the size of the logs if it is None."""
 
     logs: tuple[str, ...] = ()
     mapping: str | None = None
@@ -66,15 +54,17 @@ class Request:
     alarms: str | None = None
     visibility: Mapping[str, float] = field(default_factory=dict)
     read_timeout: float = 60.0
+    lambda_timeout: float | None = None
     probe: bool = False
     rules: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    engine: str | None = None
     master: str | None = None
     cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
+class _Context:
     """What is known beside the logs."""
 
     states: Mapping[str, QueueState]
@@ -84,24 +74,14 @@ class _Beside:
     notes: tuple[str, ...]
 
 
-def examine(request: Request, *, say: Say = lambda _: None, now: float | None = None) -> Diagnosis:
+def diagnose(request: Request, *, say: Say = lambda _: None, now: float | None = None) -> Diagnosis:
     """Look at everything once."""
     chosen = rules.choose(request.rules, request.ignore)
-    mapping = _mapping(request)
-    beside = _beside(request, say)
+    context = _context(request, say)
     if not request.logs:
-        return _diagnosis(request, chosen, beside, (), None, now)
-    say("starting Spark")
-    with _spark(request) as spark:
-        from semel.doctor.logs import spark_reader as logs
-
-        say("finding the logs")
-        reading = logs.read(spark, request.logs, mapping=mapping, since=request.since, until=request.until)
-        seen = _observed(reading.events, reading.exact, mapping, request, beside, say)
-        quality = replace(reading.quality(), out_of_order=seen.disordered)
-        if not quality.events:
-            unusable.refuse(request.logs, reading.quality_of_all_time(), mapping)
-    return _diagnosis(request, chosen, beside, seen.behaviours, quality, now)
+        return _diagnosis(request, chosen, context, None, now)
+    analysis, engine = _analysed(request, context, say)
+    return _diagnosis(request, chosen, context, analysis, now, str(engine))
 
 
 def watch(
@@ -112,171 +92,233 @@ def watch(
     on_diagnosis: Callable[[Diagnosis], None],
     stop: threading.Event,
     say: Say = lambda _: None,
+    clock: Callable[[], float] = time.time,
 ) -> None:
-    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set."""
+    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set.
+
+    What is known beside the logs is asked for each time. If that fails, the last answer counts, and a note says so."""
+    if request.engine == EngineName.SPARK or request.master is not None:
+        raise DoctorError("--watch runs in this process, on DuckDB; leave out --engine spark and --master")
+    require("reading logs", "duckdb", extra="doctor")
+    from semel.doctor.engine.duckdb import DuckDBEngine
+    from semel.doctor.logs.follower import LogFollower
+    from semel.doctor.logs.reader import CREATE
+
     chosen = rules.choose(request.rules, request.ignore)
-    mapping = _mapping(request)
-    say("starting Spark")
-    with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder, _spark(request) as spark:
-        from semel.doctor.logs import watching
-
-        def on_events(events: DataFrame, quality: Quality) -> None:
-            beside = _beside(request, lambda _: None)
-            exact = mapping is None or mapping.has_receives
-            seen = _observed(events, exact, mapping, request, beside, lambda _: None)
-            whole = replace(quality, out_of_order=seen.disordered)
-            on_diagnosis(_diagnosis(request, chosen, beside, seen.behaviours, whole, None))
-
+    context = _context(request, say)
+    follower: LogFollower | None = None
+    with closing(DuckDBEngine(threads=request.cores)) as engine:
+        engine.connection.execute(CREATE)
         say("watching")
-        watching.watch(
-            spark,
-            request.logs,
-            mapping=mapping,
-            interval=interval,
-            window=window,
-            work_folder=folder,
-            on_events=on_events,
-            stop=stop,
-        )
+        while True:
+            if follower is None and (mapping := _followed(request, engine.connection, context, say)) is not None:
+                follower = LogFollower(
+                    engine.connection, request.logs, mapping, window=window, any_name=request.mapping is not None
+                )
+            if follower is not None and follower.look(clock()):
+                context = _newer(request, context)
+                analysis = _analyse(engine, follower.mapping, follower.names, request, context, say=lambda _: None)
+                quality = replace(
+                    analysis.quality, files=len(follower.found.files), unreadable=follower.problems()
+                )
+                on_diagnosis(_diagnosis(request, chosen, context, replace(analysis, quality=quality), clock()))
+            if stop.wait(interval):
+                return
 
 
-def _mapping(request: Request) -> LogMapping | None:
-    return None if request.mapping is None else parse(request.mapping, request.words)
+def _followed(
+    request: Request, connection: Any, context: _Context, say: Say
+) -> LogMapping | None:
+    """The mapping of the logs; None if there is no line yet to tell it by."""
+    from semel.doctor.logs.reader import first_records
+
+    for path in request.logs:
+        if is_local(path) and not Path(local_path(path)).exists():
+            raise DoctorError(f"--log {path}: no such folder; --watch follows one that is there, empty or not")
+    try:
+        found = find(request.logs, any_name=request.mapping is not None)
+    except DoctorError:
+        found = Found()
+    if request.mapping is None and not first_records(connection, found.files):
+        return None
+    return _mapping(request, connection, found.files, context, say)
 
 
-def _observed(
-    events: DataFrame, exact: bool, mapping: LogMapping | None, request: Request, beside: _Beside, say: Say
-) -> Seen:
-    from pyspark.sql import functions as F
+def _newer(request: Request, context: _Context) -> _Context:
+    try:
+        return _context(request, lambda _: None)
+    except SemelError as error:
+        return replace(context, notes=(*context.notes, f"queues, metrics and ledger as of an earlier look: {error}"))
 
-    from semel.doctor.behaviour import observe
 
-    names_none = mapping is not None and "queue" not in {*mapping.paths, *mapping.constants}
-    if names_none and len(request.queues) == 1 and len(beside.states) == 1:
-        events = events.withColumn("queue", F.lit(next(iter(beside.states))))  # then it is this one's log
-    visibility = {name: state.visibility for name, state in beside.states.items()} | dict(request.visibility)
-    return observe(
-        events,
-        exact=exact,
-        batches=mapping is None,
-        visibility=visibility,
+# Logs.
+
+
+def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, Choice]:
+    require("reading logs", "duckdb", extra="doctor")
+    say("finding the logs")
+    found = find(request.logs, any_name=request.mapping is not None, days=Days.of(request.since, request.until))
+    chosen = choice.choose(request.engine, request.master, found.files)
+    say(f"starting {chosen}")
+    progress = _Progress(sum(file.size for file in found.files), say)
+    with _engine(request, chosen, progress) as engine:
+        from semel.doctor.logs.database import connect
+
+        with closing(connect()) as connection:
+            mapping = _mapping(request, connection, found.files, context, say)
+        problems = engine.read(found.files, mapping, request.since, request.until)
+        names = [file.address for file in found.files]
+        analysis = _analyse(engine, mapping, names, request, context, say)
+    unreadable = (*found.unreadable, *problems)
+    quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
+    if not quality.events:
+        unusable.refuse(request.logs, quality, mapping)
+    return replace(analysis, quality=quality), chosen
+
+
+def _mapping(
+    request: Request, connection: Any, files: Sequence[LogFile], context: _Context, say: Say
+) -> LogMapping:
+    """What `--map` says, or what the first lines show."""
+    from semel.doctor.logs import formats
+    from semel.doctor.logs.reader import first_records
+
+    if request.mapping is not None:
+        mapping = parse(request.mapping, request.words)
+    else:
+        records = first_records(connection, files)
+        mapping = formats.detect(records).mapping if records else own()
+    names_no_queue = not mapping.is_own and "queue" not in {*mapping.paths, *mapping.constants}
+    if names_no_queue and len(request.queues) == 1 and len(context.states) == 1:
+        queue = next(iter(context.states))  # then it is this queue's log
+        mapping = replace(mapping, constants={**mapping.constants, "queue": queue})
+    return mapping
+
+
+def _analyse(
+    engine: Engine,
+    mapping: LogMapping,
+    files: Sequence[str],
+    request: Request,
+    context: _Context,
+    say: Say,
+) -> Analysis:
+    states = {name: state.visibility for name, state in context.states.items()}
+    return analyse(
+        engine,
+        mapping,
+        files=files,
+        visibility=states | dict(request.visibility),
         timeouts=recommendations.worth_trying,
         say=say,
     )
 
 
-def _beside(request: Request, say: Say) -> _Beside:
+@contextmanager
+def _engine(request: Request, chosen: Choice, progress: _Progress) -> Iterator[Engine]:
+    if chosen.engine is EngineName.DUCKDB:
+        from semel.doctor.engine.duckdb import DuckDBEngine
+
+        with closing(DuckDBEngine(threads=request.cores, on_bytes=progress.add)) as engine:
+            yield engine
+        return
+    require("the engine spark", "pyspark", "pyarrow", "pandas", extra="spark")
+    from semel.doctor.engine.spark import SparkEngine
+    from semel.spark.spark_session import end_java
+
+    try:
+        with closing(SparkEngine(master=request.master, cores=request.cores)) as spark:
+            yield spark
+    except KeyboardInterrupt:  # nobody waits for what Spark is doing
+        end_java()
+        raise
+
+
+class _Progress:
+    """How much of the logs is read, in steps of a few percent. Thread-safe enough for a display."""
+
+    def __init__(self, total: int, say: Say) -> None:
+        self._total, self._say, self._read, self._percent = max(1, total), say, 0, -STEP
+
+    def add(self, size: int) -> None:
+        self._read += size
+        percent = min(100, 100 * self._read // self._total)
+        if percent >= self._percent + STEP:
+            self._percent = percent
+            self._say(f"reading the logs: {percent} % of {choice.size_text(self._total)}")
+
+
+# Everything else.
+
+
+def _context(request: Request, say: Say) -> _Context:
     notes: list[str] = []
     states: tuple[QueueState, ...] = ()
     if request.queues:
         say("asking SQS")
         with Client(request.endpoint_url, request.region, request.profile) as client:
-            states, some = queues.look(client, request.queues, probe=request.probe)
-        notes += some
+            states, problems = queues.look(client, request.queues, probe=request.probe)
+        notes += problems
         if not (states or request.logs or request.metrics):
             raise DoctorError("; ".join(notes))
     if request.metrics:
         say("reading metrics")
     series = metrics.load_all(request.metrics, queues=request.queues, notes=notes)
-    ledger = None if request.ledger is None else ledgers.look(request.ledger, request.ledger_retention)
+    ledger_state = None if request.ledger is None else ledger.look(request.ledger, request.ledger_retention)
     alarmed = None if request.alarms is None else alarms.read_existing(request.alarms)
-    return _Beside(
-        {state.queue: state for state in states}, {one.queue: one for one in series}, ledger, alarmed, tuple(notes)
+    return _Context(
+        states={state.queue: state for state in states},
+        series={entry.queue: entry for entry in series},
+        ledger=ledger_state,
+        alarmed=alarmed,
+        notes=tuple(notes),
     )
 
 
 def _diagnosis(
     request: Request,
     chosen: tuple[rules.Rule, ...],
-    beside: _Beside,
-    behaviours: tuple[Behaviour, ...],
-    quality: Quality | None,
+    context: _Context,
+    analysis: Analysis | None,
     now: float | None,
+    engine: str = "",
 ) -> Diagnosis:
     made_at = time.time() if now is None else now
-    by_queue = {one.queue: one for one in behaviours}
+    by_queue = {behaviour.queue: behaviour for behaviour in (analysis.behaviours if analysis else ())}
     cases = tuple(
-        _case(queue, by_queue.get(queue), beside, request, made_at)
-        for queue in sorted({*by_queue, *beside.states, *beside.series})
+        _case(queue, by_queue.get(queue), context, request, made_at)
+        for queue in sorted({*by_queue, *context.states, *context.series})
     )
     findings = [finding for case in cases for rule in chosen if (finding := rule.look(case)) is not None]
     return Diagnosis(
         made_at=made_at,
         cases=cases,
         findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),  # the rules' own order within
-        recommendations=tuple(one for case in cases for one in recommendations.recommend(case)),
-        quality=quality,
+        recommendations=tuple(advised for case in cases for advised in recommendations.recommend(case)),
+        quality=analysis.quality if analysis else None,
         since=request.since,
         until=request.until,
-        notes=beside.notes,
+        notes=context.notes,
+        engine=engine,
     )
 
 
-def _case(queue: str, behaviour: Behaviour | None, beside: _Beside, request: Request, now: float) -> Case:
-    state = beside.states.get(queue)
+def _case(queue: str, behaviour: Behaviour | None, context: _Context, request: Request, now: float) -> Case:
+    state = context.states.get(queue)
     dead = state.dead_letters if state is not None else None
     alarmed = dlq_alarmed = None
-    if beside.alarmed is not None:
-        alarmed = beside.alarmed.get(queue, frozenset())
+    if context.alarmed is not None:
+        alarmed = context.alarmed.get(queue, frozenset())
         if dead is not None:
-            dlq_alarmed = DLQ_METRIC in beside.alarmed.get(dead.arn.rpartition(":")[2], frozenset())
+            dlq_alarmed = DLQ_METRIC in context.alarmed.get(dead.arn.rpartition(":")[2], frozenset())
     return Case(
         queue=queue,
         behaviour=behaviour,
         state=state,
-        series=beside.series.get(queue),
-        ledger=beside.ledger,
+        series=context.series.get(queue),
+        ledger=context.ledger,
         alarmed=alarmed,
         dlq_alarmed=dlq_alarmed,
         read_timeout=request.read_timeout,
         now=now,
     )
-
-
-@contextmanager
-def _spark(request: Request) -> Iterator[SparkSession]:
-    """A Spark of our own, ended with the examination; or one beside that of this process, which is left as it is."""
-    from semel.spark.spark_session import end_java, session
-
-    running = _running()
-    if running is not None:
-        beside = running.newSession()
-        for name, value in SETTINGS.items():
-            beside.conf.set(name, str(value).lower() if isinstance(value, bool) else value)
-        yield beside
-        return
-    settings: dict[str, Any] = {**SETTINGS, **AT_START}
-    try:
-        with _own_interrupt_handler():
-            started = session("semel doctor", master=request.master, cores=request.cores, **settings)
-        try:
-            yield started
-        except Exception:
-            started.stop()
-            raise
-        started.stop()
-    except KeyboardInterrupt:  # nobody waits for what Spark is doing
-        end_java()
-        raise
-
-
-@contextmanager
-def _own_interrupt_handler() -> Iterator[None]:
-    """Spark replaces the handler of SIGINT when it starts; afterwards it is the one of before again."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _running() -> SparkSession | None:
-    from semel.spark.spark_session import check_pyspark
-
-    check_pyspark()
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession()

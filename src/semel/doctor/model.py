@@ -353,9 +353,10 @@ class Quality:
     incomplete: int = 0  # no message id or no time
     out_of_order: int = 0  # deliveries whose end is before their beginning
     dropped: int = 0  # events that a worker says it could not write
-    samples: tuple[str, ...] = ()  # a few malformed lines, shortened
+    samples: tuple[str, ...] = ()  # the first malformed lines, shortened, each with its file and line
     unknown_events: int = 0  # mapped logs: lines whose word for what happened is not known
     unknown_words: tuple[str, ...] = ()  # a few of these words
+    out_of_range: int = 0  # events before --from or after --to
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +369,7 @@ class Diagnosis:
     since: float | None = None  # the time window that was asked for
     until: float | None = None
     notes: tuple[str, ...] = ()  # what could not be looked at, and why
+    engine: str = ""  # which engine read the logs, and why
 
     @property
     def worst(self) -> Severity | None:

@@ -1,4 +1,4 @@
-"""Which files a log consists of: local, in a bucket, or wherever Hadoop's file systems reach.
+"""Which files a log consists of, on this machine or in a bucket.
 
 The rules: names that begin with a dot or an underscore are not read, for they are being written; a folder `date=…` that
 cannot hold an event of the time asked for is left out; what is damaged is named, and what is not there is an error.
@@ -12,42 +12,43 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from semel.doctor.errors import DoctorError
 from semel.telemetry.attempt_log.local_sink import DAY, day
 from semel.telemetry.logs import safe_text
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-PACKED: Final = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 PARQUET: Final = (".parquet", ".parq", ".pq")
 LINES: Final = (".jsonl", ".json", ".ndjson", ".log")
 NO_LOG: Final = (".crc", ".tmp", ".part", ".zip", ".tar", ".tgz", ".xz", ".7z")
 LATE: Final = 300.0  # seconds that a file may be begun before an event that it holds, midnight between them
-FETCHED: Final = ("s3", "gs", "gcs")  # read by pyarrow, as a Spark without further jars knows none of them
+CSV: Final = (".csv",)
 _DATE: Final = re.compile(r"(?:^|/)date=(\d{4}-\d{2}-\d{2})(?=/|$)")
 _MAGIC: Final = re.compile(r"[*?\[]")
-LOOKED_FOR: Final = "JSON lines (.jsonl, .json, .ndjson, .log; also .gz, .zst, .bz2, .lz4) or Parquet (.parquet)"
+LOOKED_FOR: Final = "JSON lines (.jsonl, .json, .ndjson, .log), CSV (.csv), also .gz, .zst, .bz2; or Parquet (.parquet)"
 
 
 class Kind(enum.StrEnum):
     LINES = "lines"
-    PACKED = "packed"  # lines, compressed
+    CSV = "csv"
     PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """`address` names it for people and for Spark; `store` is the bucket's address, with its options, "" elsewhere."""
+    """`address` names it for people; `store` is the address of the bucket, with its options, "" on this machine."""
 
     address: str
     kind: Kind
     size: int = 0
     path: str = ""  # within the store, or on this machine
     store: str = ""
+
+    @property
+    def compression(self) -> str | None:
+        return COMPRESSIONS.get(os.path.splitext(self.path.lower())[1])
 
 
 @dataclass(slots=True)
@@ -76,31 +77,33 @@ class Days:
         return all(self.first <= found <= self.last for found in _DATE.findall(path))
 
 
-def find(spark: SparkSession, paths: Sequence[str], *, mapped: bool, days: Days) -> Found:
-    """All log files at these paths. DoctorError if a path is not there or holds none."""
+def find(paths: Sequence[str], *, any_name: bool = False, days: Days | None = None) -> Found:
+    """All log files at these paths. `any_name`: also files whose names do not say that they are logs. DoctorError if a
+    path is not there or holds none."""
     found, seen = Found(), set[str]()
     for path in paths:
         unreadable: list[str] = []
-        files = list(_files(spark, path, mapped, unreadable))
+        files = list(_files(path, any_name, unreadable))
         if not files and not unreadable:
             raise DoctorError(f"--log {safe_text(path, 300)}: no log file is there; looked for {LOOKED_FOR}")
         found.unreadable += unreadable
         for file in files:
-            if file.address not in seen and days.may_hold(file.address):
+            if file.address not in seen and (days is None or days.may_hold(file.address)):
                 seen.add(file.address)
                 found.files.append(file)
     return found
 
 
-def _files(spark: SparkSession, path: str, mapped: bool, unreadable: list[str]) -> Iterable[LogFile]:
-    scheme = path.partition("://")[0] if "://" in path else "file"
-    if scheme == "file":
-        return local_files(local_path(path), path, mapped, unreadable)
-    if scheme in FETCHED:
-        from semel.doctor.logs import remote
+def _files(path: str, any_name: bool, unreadable: list[str]) -> Iterable[LogFile]:
+    if is_local(path):
+        return local_files(local_path(path), path, any_name, unreadable)
+    from semel.doctor.logs import remote
 
-        return remote.files(path, mapped)
-    return _hadoop_files(spark, path, mapped)
+    return remote.files(path, any_name)
+
+
+def is_local(path: str) -> bool:
+    return "://" not in path or path.startswith("file://")
 
 
 def local_path(address: str) -> str:
@@ -112,16 +115,17 @@ def local_path(address: str) -> str:
     return unquote(parts.path)
 
 
-def kind_of(name: str, *, mapped: bool, named: bool = False) -> Kind | None:
+def kind_of(name: str, *, any_name: bool, named: bool = False) -> Kind | None:
     """What a file's name says that it holds; None: no log. One that was `named` by itself is one in any case."""
     lower = name.lower()
     stem, suffix = os.path.splitext(lower)
-    packed = suffix in PACKED
-    stem = stem if packed else lower
+    stem = stem if suffix in COMPRESSIONS else lower
     if lower.endswith(PARQUET):
         return Kind.PARQUET
-    is_log = stem.endswith(LINES) or ((mapped or named) and not lower.endswith(NO_LOG))
-    return (Kind.PACKED if packed else Kind.LINES) if is_log else None
+    if stem.endswith(CSV):
+        return Kind.CSV
+    is_log = stem.endswith(LINES) or ((any_name or named) and not lower.endswith(NO_LOG))
+    return Kind.LINES if is_log else None
 
 
 def hidden(name: str) -> bool:
@@ -131,7 +135,7 @@ def hidden(name: str) -> bool:
 # This machine.
 
 
-def local_files(path: str, given: str, mapped: bool, unreadable: list[str]) -> Iterator[LogFile]:
+def local_files(path: str, given: str, any_name: bool, unreadable: list[str]) -> Iterator[LogFile]:
     if os.path.exists(path):
         places = [path]
     elif not _MAGIC.search(path):
@@ -140,21 +144,21 @@ def local_files(path: str, given: str, mapped: bool, unreadable: list[str]) -> I
         raise DoctorError(f"--log {given}: no file or folder matches")
     for place in places:
         if os.path.isdir(place):
-            yield from _walk(place, mapped, unreadable)
+            yield from _walk(place, any_name, unreadable)
         elif (
-            file := _local(place, kind_of(os.path.basename(place), mapped=mapped, named=True), unreadable)
+            file := _local(place, kind_of(os.path.basename(place), any_name=any_name, named=True), unreadable)
         ) is not None:
             yield file
 
 
-def _walk(folder: str, mapped: bool, unreadable: list[str]) -> Iterator[LogFile]:
+def _walk(folder: str, any_name: bool, unreadable: list[str]) -> Iterator[LogFile]:
     def refused(error: OSError) -> None:
         unreadable.append(f"{error.filename}: {error.strerror}")
 
     for place, folders, names in os.walk(folder, onerror=refused):
         folders[:] = sorted(name for name in folders if not hidden(name))
         for name in sorted(names):
-            kind = None if hidden(name) else kind_of(name, mapped=mapped)
+            kind = None if hidden(name) else kind_of(name, any_name=any_name)
             if kind is not None and (file := _local(os.path.join(place, name), kind, unreadable)) is not None:
                 yield file
 
@@ -172,7 +176,7 @@ def _local(path: str, kind: Kind | None, unreadable: list[str]) -> LogFile | Non
     if damage is not None:
         unreadable.append(f"{path}: {damage}")
         return None
-    return LogFile(f"file://{path}", kind, size, path)
+    return LogFile(path, kind, size, path)
 
 
 def _damage(file: Any, size: int) -> str | None:
@@ -185,45 +189,3 @@ def _damage(file: Any, size: int) -> str | None:
     if end[4:] == b"PARE":
         return "an encrypted Parquet file"
     return half if end[4:] != b"PAR1" or int.from_bytes(end[:4], "little") > size - 12 else None
-
-
-# What only Spark can reach: s3a, hdfs, abfs, …
-
-
-def _hadoop_files(spark: SparkSession, address: str, mapped: bool) -> list[LogFile]:
-    try:
-        return list(_listed(spark, address, mapped))
-    except DoctorError:
-        raise
-    except Exception as error:  # whatever a file system's library raises
-        raise DoctorError(f"--log {address}: {reason(error)}") from error
-
-
-def _listed(spark: SparkSession, address: str, mapped: bool) -> Iterator[LogFile]:
-    context: Any = spark.sparkContext
-    root = context._jvm.org.apache.hadoop.fs.Path(address)
-    system = root.getFileSystem(context._jsc.hadoopConfiguration())
-    matches = system.globStatus(root)
-    if not matches:
-        raise DoctorError(f"--log {address}: no such file or folder")
-    for match in matches:
-        top = match.getPath()
-        if match.isFile():
-            if (kind := kind_of(top.getName(), mapped=mapped, named=True)) is not None:
-                yield LogFile(top.toString(), kind, match.getLen())
-            continue
-        found = system.listFiles(top, True)
-        while found.hasNext():
-            status = found.next()
-            name = status.getPath().toString()
-            inside = name[len(top.toString()) :].split("/")
-            kind = kind_of(inside[-1], mapped=mapped)
-            if kind is not None and not any(hidden(part) for part in inside):
-                yield LogFile(name, kind, status.getLen())
-
-
-def reason(error: BaseException) -> str:
-    """What went wrong, in one line of a stack trace that may have hundreds."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return (thrown or lines or [type(error).__name__])[0][:300]

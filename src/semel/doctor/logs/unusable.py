@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.discovery import local_path
-from semel.doctor.logs.mapping import Mapping, written
+from semel.doctor.logs.mapping import LogMapping, written
 from semel.doctor.model import Quality
 from semel.doctor.wording import count, listed
 
@@ -18,20 +18,20 @@ MOST_FIELDS: Final = 12
 FIRST_LINE_BYTES: Final = 64 * 1024
 
 
-def refuse(paths: Sequence[str], quality: Quality, mapping: Mapping | None) -> None:
+def refuse(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> None:
     """Raises DoctorError if there are lines or files, and nothing in them can be used."""
     if quality.events or quality.dropped or not (quality.lines or quality.unreadable):
         return
     raise DoctorError("\n".join(_sentences(paths, quality, mapping)))
 
 
-def _sentences(paths: Sequence[str], quality: Quality, mapping: Mapping | None) -> Iterator[str]:
+def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> Iterator[str]:
     where = f"--log {' '.join(paths)}"
     if quality.unreadable:
         yield f"{where}: {count(len(quality.unreadable), 'file')} cannot be read: {listed(quality.unreadable)}"
     if not quality.lines:
         return
-    wanted = "no event of Semel's attempt log" if mapping is None else "no event by this --map"
+    wanted = "no event of Semel's attempt log" if mapping.is_own else "no event by this --map"
     yield f"{where}: {count(quality.lines, 'line')}, and {wanted}: {', '.join(_flaws(quality, mapping))}."
     if quality.malformed and quality.samples:
         yield f"For example: {_short(quality.samples[0])}"
@@ -45,15 +45,15 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: Mapping | None) 
         return
     if fields:
         yield f"The fields of its first line: {listed(fields, MOST_FIELDS)}"
-    if mapping is None:
+    if mapping.is_own:
         yield f"If it is your application's own log, say where its fields are, for example: {EXAMPLE}"
     else:
         given = ", ".join(f"{name}={written(path)}" for name, path in mapping.paths.items() if name in ("id", "time"))
         yield f"Correct the paths of --map: they are {given}"
 
 
-def _flaws(quality: Quality, mapping: Mapping | None) -> Iterator[str]:
-    own = mapping is None
+def _flaws(quality: Quality, mapping: LogMapping) -> Iterator[str]:
+    own = mapping.is_own
     for number, flaw in (
         (quality.malformed, "not JSON, or with values of other types" if own else "not JSON"),
         (quality.incomplete, "without message_id, at or step" if own else "without id, time or event"),

@@ -165,7 +165,7 @@ class ObjectStore:
             }
             try:
                 if self._scheme == "s3":
-                    self._made = _s3(self._bucket, options)
+                    self._made = open_s3(self._bucket, options)
                 elif self._scheme == "gs":
                     self._made = GCSStore(self._bucket, **options)
                 else:
@@ -175,11 +175,15 @@ class ObjectStore:
         return self._made
 
 
-def _s3(bucket: str, options: dict[str, Any]) -> S3Store:
+def open_s3(
+    bucket: str, options: dict[str, Any], *, region: str | None = None, endpoint_url: str | None = None
+) -> S3Store:
     """As boto3 would reach it: profiles, roles, AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE."""
     session = new_session(None)
-    region = session.get_config_variable("region") or "us-east-1"
-    configured = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+    region = region or session.get_config_variable("region") or "us-east-1"
+    configured = (
+        endpoint_url or ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+    )
     if configured and not re.match("https?://.", configured):
         raise ValueError(f"the endpoint {configured} of S3 (AWS_ENDPOINT_URL) is no address: write http://host:port")
     in_host = not configured and "." not in bucket

@@ -1,0 +1,1 @@
+"""What runs the doctor's SQL: DuckDB in this process, or Spark."""

@@ -1,0 +1,139 @@
+"""Spark, for logs that outgrow one machine. Its tasks read files as the other engine does, with DuckDB, and Spark runs
+the same SQL over all of them.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.doctor.engine.engine import Row
+from semel.doctor.events import COLUMNS
+from semel.doctor.logs.database import connect
+from semel.doctor.logs.discovery import LogFile
+from semel.doctor.logs.mapping import LogMapping
+from semel.doctor.logs.reader import CREATE, LogReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# The settings of a pipeline are for small batches. Here Spark may choose its joins and the number of partitions as it
+# goes, and Java collects its garbage in the way that costs least in all.
+SETTINGS: Final[dict[str, Any]] = {
+    "spark.sql.adaptive.enabled": True,
+    "spark.sql.shuffle.partitions": 8,
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": False,
+    "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+}
+TASK_BYTES: Final = 64 * 1024 * 1024
+ROWS_AT_ONCE: Final = 20_000
+UNREADABLE: Final = 100  # in the column `problem`: the row is about a file, and `sample` says why
+
+
+class SparkEngine:
+    """A Spark of its own, which is stopped at the end; or a session beside others in the Spark that runs here."""
+
+    def __init__(self, *, master: str | None = None, cores: int | None = None) -> None:
+        from semel.spark.spark_session import running_spark, session
+
+        self._owns_spark = running_spark() is None
+        with _own_interrupt_handler():
+            self.spark: SparkSession = session("semel doctor", master=master, cores=cores, **SETTINGS)
+        self._kept: list[DataFrame] = []
+
+    def read(self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None) -> list[str]:
+        buckets = _buckets(list(enumerate(files)), self.spark.sparkContext.defaultParallelism)
+        schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        tasks = self.spark.range(0, len(buckets), 1, max(1, len(buckets)))
+        lines = self._keep(tasks.mapInArrow(partial(_read, buckets, mapping, since, until), schema))
+        lines.where(f"problem <> {UNREADABLE}").createOrReplaceTempView("log_lines")
+        unreadable = lines.where(f"problem = {UNREADABLE}").select("sample").collect()
+        return [row["sample"] for row in unreadable]
+
+    def view(self, name: str, query: str) -> None:
+        self.spark.sql(query).createOrReplaceTempView(name)
+
+    def table(self, name: str, query: str) -> None:
+        self._keep(self.spark.sql(query)).createOrReplaceTempView(name)
+
+    def values(self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
+        schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        self.spark.createDataFrame([tuple(row) for row in rows], schema).createOrReplaceTempView(name)
+
+    def rows(self, query: str) -> list[Row]:
+        return [row.asDict() for row in self.spark.sql(query).collect()]
+
+    def close(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+        if self._owns_spark:
+            self.spark.stop()
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        from pyspark.storagelevel import StorageLevel
+
+        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return self._kept[-1]
+
+
+def _buckets(files: Sequence[tuple[int, LogFile]], cores: int) -> list[list[tuple[int, LogFile]]]:
+    """Files by task, of about the same size each."""
+    count = min(len(files), max(cores, sum(file.size for _, file in files) // TASK_BYTES))
+    buckets: list[list[tuple[int, LogFile]]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for numbered in sorted(files, key=lambda numbered: -numbered[1].size):
+        least = filled.index(min(filled))
+        buckets[least].append(numbered)
+        filled[least] += max(1, numbered[1].size)
+    return buckets
+
+
+def _read(
+    buckets: list[list[tuple[int, LogFile]]],
+    mapping: LogMapping,
+    since: float | None,
+    until: float | None,
+    tasks: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """In an executor: the rows of `log_lines` from the files of each task."""
+    for batch in tasks:
+        for task in batch.column(0).to_pylist():
+            for number, file in buckets[task]:
+                with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
+                    yield from _read_file(Path(folder), number, file, mapping, since, until)
+
+
+def _read_file(
+    folder: Path, number: int, file: LogFile, mapping: LogMapping, since: float | None, until: float | None
+) -> Iterator[pa.RecordBatch]:
+    connection = connect(folder)
+    try:
+        connection.execute(CREATE)
+        reader = LogReader(connection, mapping, since=since, until=until, threads=1)
+        reader.read([file], number)
+        for problem in reader.problems:
+            connection.execute("INSERT INTO log_lines (problem, sample) VALUES (?, ?)", [UNREADABLE, problem])
+        yield from connection.execute("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Spark replaces the handler of SIGINT when it starts; afterwards it is the one of before again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

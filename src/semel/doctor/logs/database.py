@@ -1,0 +1,31 @@
+"""The DuckDB database that logs are read into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+MEMORY: Final = "1200MB"  # DuckDB's buffers; beyond that it writes to disk
+
+
+def connect(folder: Path | None = None, threads: int = 1) -> duckdb.DuckDBPyConnection:
+    """A database in memory, or in a file of `folder`. The file needs no log of its own: it is gone with the process."""
+    connection = duckdb.connect(config={"threads": threads, "memory_limit": MEMORY})
+    connection.execute("SET GLOBAL preserve_insertion_order = false; SET GLOBAL TimeZone = 'UTC'")
+    if folder is None:
+        connection.execute("ATTACH ':memory:' AS logs")
+    else:
+        place = str(folder).replace("'", "''")
+        connection.execute(f"SET GLOBAL temp_directory = '{place}/spilled'")
+        connection.execute(f"ATTACH '{place}/logs.duckdb' AS logs (RECOVERY_MODE no_wal_writes)")
+    connection.execute("USE logs")
+    return connection
+
+
+def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """For another thread."""
+    cursor = connection.cursor()
+    cursor.execute("USE logs")
+    return cursor

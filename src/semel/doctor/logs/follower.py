@@ -1,0 +1,189 @@
+"""Follows logs as they grow, for `--watch`: reads on where it stopped, as `tail -F` does.
+
+A file is known by its inode, so that a rotated one (app.log, now app.log.1) is not read again, and one that was cut
+short is read from its start. A line counts when its end is there, or when the file has not grown between two looks.
+Compressed and Parquet files are read once, when they appear. At the start only what may belong to the window is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+import duckdb
+
+from semel.doctor.errors import DoctorError
+from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local, local_path
+from semel.doctor.logs.line_sql import lines_query
+from semel.doctor.logs.mapping import LogMapping
+from semel.doctor.logs.reader import LogReader
+from semel.doctor.logs.streams import LONGEST_LINE, Text, split
+
+BLOCK: Final = 64 * 1024
+KEPT: Final = 1_000_000
+SEARCHED: Final = 32 * 1024 * 1024  # bytes from which on the beginning of the window is searched for in a file
+
+
+@dataclass(slots=True)
+class _Position:
+    size: int = 0  # at the last look
+    read: int = 0
+    lines: int = 0
+
+
+class LogFollower:
+    """Reads what is new into `log_lines`, and removes what is older than the window."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        paths: Sequence[str],
+        mapping: LogMapping,
+        *,
+        window: float,
+        any_name: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        for path in paths:
+            if not is_local(path):
+                raise DoctorError(f"--watch cannot follow {path}: it follows folders and files of this machine")
+        self._connection, self._paths, self.mapping, self._window = connection, paths, mapping, window
+        self._any_name = any_name
+        self._reader = LogReader(connection, mapping, threads=threads)
+        self._positions: dict[tuple[int, int], _Position] = {}
+        self._oldest: float | None = None
+        self.names: list[str] = []  # of the files, in the order of their numbers in `log_lines`
+        self.found = Found()
+
+    def look(self, now: float) -> bool:
+        """Read what is new; whether anything has changed."""
+        self._oldest = now - self._window
+        self.found = self._find()
+        new: list[tuple[LogFile, int, int]] = []
+        for file in self.found.files:
+            try:
+                new += self._new_range(file)
+            except OSError:  # gone in this very moment
+                continue
+        before = self._count()
+        whole = [file for file, _, end in new if end < 0]
+        for file in whole:
+            self._reader.read([file], self._number(file))
+        self._reader.read_texts(
+            (self._number(file), text)
+            for file, begin, end in new
+            if end >= 0
+            for text in self._texts(file, begin, end)
+        )
+        added = self._count() > before or bool(whole)
+        return self._remove_old(self._oldest) or added
+
+    def problems(self) -> tuple[str, ...]:
+        return (*self.found.unreadable, *self._reader.problems)
+
+    def _find(self) -> Found:
+        try:
+            return find(self._paths, any_name=self._any_name, days=Days.of(self._oldest, None))
+        except DoctorError:  # gone, or empty; it may come back
+            return Found()
+
+    def _count(self) -> int:
+        row = self._connection.execute("SELECT count(*) FROM log_lines").fetchone()
+        return int(row[0]) if row else 0
+
+    def _remove_old(self, oldest: float) -> bool:
+        """Of lines without a time, the latest million are kept."""
+        old = f"event_time < {round(oldest * 1e6)} OR (problem <> 0 AND rowid < (SELECT max(rowid) FROM log_lines) - {KEPT})"
+        row = self._connection.execute(f"DELETE FROM log_lines WHERE {old}").fetchone()
+        if not row or not row[0]:
+            return False
+        self._connection.execute("CHECKPOINT logs")  # gives the space back
+        return True
+
+    def _number(self, file: LogFile) -> int:
+        if file.address not in self.names:
+            self.names.append(file.address)
+        return self.names.index(file.address)
+
+    def _new_range(self, file: LogFile) -> Iterator[tuple[LogFile, int, int]]:
+        """What was added to a file since the last look, as (file, begin, end); end is -1 for a file that is read whole."""
+        about = os.stat(file.path)
+        known = (about.st_dev, about.st_ino)
+        first_look = known not in self._positions
+        position = self._positions.setdefault(known, _Position())
+        if first_look and self._oldest is not None and about.st_mtime < self._oldest:
+            position.size = position.read = about.st_size  # nothing in it is new enough
+            return
+        if file.kind is not Kind.LINES or file.compression:
+            if first_look:
+                position.size = position.read = about.st_size
+                yield file, 0, -1
+            return
+        if about.st_size < position.read:  # it was cut short, and begun anew
+            position.read, position.lines = 0, 0
+        if first_look and about.st_size > SEARCHED and self._oldest is not None:
+            position.read = self._search(file.path, about.st_size, self._oldest)
+        end = about.st_size if position.size == about.st_size else _end_of_lines(file.path, position.read, about.st_size)
+        position.size = about.st_size
+        if end > position.read:
+            begin, position.read = position.read, end
+            yield file, begin, end
+
+    def _texts(self, file: LogFile, begin: int, end: int) -> Iterator[Text]:
+        about = os.stat(file.path)
+        position = self._positions[about.st_dev, about.st_ino]
+        with open(file.path, "rb") as stream:
+            stream.seek(begin)
+            for text in split(_Range(stream, end), position.lines + 1):
+                position.lines += text.text.count("\n")
+                yield text
+
+    def _search(self, path: str, size: int, oldest: float) -> int:
+        """Where a file that was written in the order of time comes into the window; about, and rather too early."""
+        low, high = 0, size
+        with open(path, "rb") as file:
+            while high - low > SEARCHED // 4:
+                middle = (low + high) // 2
+                at, start = self._time_at(file, middle)
+                if at is None or at >= oldest:
+                    high = middle
+                else:
+                    low = start
+        return low
+
+    def _time_at(self, file: BinaryIO, place: int) -> tuple[float | None, int]:
+        """The time of the first event after a place, and where that line begins."""
+        file.seek(place)
+        file.readline(LONGEST_LINE)
+        start = file.tell()
+        text = b"".join(file.readline(LONGEST_LINE) for _ in range(100)).decode("utf-8", "replace")
+        query = f"SELECT min(event_time) FROM ({lines_query(self.mapping)}) WHERE problem = 0"
+        row = self._connection.execute(query, {"text": text, "file": 0, "first_line": 1}).fetchone()
+        return (row[0] / 1e6 if row and row[0] is not None else None), start
+
+
+class _Range:
+    """A file up to a place."""
+
+    def __init__(self, stream: BinaryIO, end: int) -> None:
+        self._stream, self._end = stream, end
+
+    def read(self, size: int) -> bytes:
+        left = self._end - self._stream.tell()
+        return self._stream.read(min(size, left)) if left > 0 else b""
+
+
+def _end_of_lines(path: str, begin: int, size: int) -> int:
+    """Where the last whole line ends; `begin` if there is none."""
+    with open(path, "rb") as file:
+        place = size
+        while place > begin:
+            start = max(begin, place - BLOCK)
+            file.seek(start)
+            end = file.read(place - start).rfind(b"\n")
+            if end >= 0:
+                return start + end + 1
+            place = start
+    return begin

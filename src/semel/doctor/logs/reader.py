@@ -1,0 +1,212 @@
+"""Reads log files into the table `log_lines`, each line once. DuckDB parses, several texts at a time.
+
+The rule: what is damaged, malformed or incomplete is counted with its file and line, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path as FilePath
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+
+import duckdb
+import orjson
+
+from semel.doctor.events import COLUMNS
+from semel.doctor.logs.database import cursor_of
+from semel.doctor.logs.discovery import Kind, LogFile
+from semel.doctor.logs.line_sql import OWN_TYPES, lines_query, literal, rows_query
+from semel.doctor.logs.mapping import LogMapping
+from semel.doctor.logs.streams import BrokenLog, opened, texts
+
+FIRST_RECORDS: Final = 200
+PARQUET_AT_ONCE: Final = 256 * 1024 * 1024  # bytes of files in one query; the progress moves after each
+CREATE: Final = f"CREATE OR REPLACE TABLE log_lines ({', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())})"
+
+
+class LogReader:
+    """Reads into `log_lines` of one connection. `problems` has the files that could not be read, or not to the end."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        mapping: LogMapping,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        threads: int | None = None,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._connection, self._mapping, self._on_bytes = connection, mapping, on_bytes
+        self._since, self._until = since, until
+        self._lines_query = f"INSERT INTO log_lines {lines_query(mapping, since=since, until=until)}"
+        self._threads = threads or os.cpu_count() or 1
+        self._local = threading.local()
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
+        self.problems: list[str] = []
+
+    def read(self, files: Sequence[LogFile], first: int = 0) -> None:
+        """`first` is the number of the first file in `log_lines`."""
+        numbered = list(enumerate(files, first))
+        parquet = [(number, file) for number, file in numbered if file.kind is Kind.PARQUET]
+        self._read_parquet(parquet)
+        self.read_texts(
+            (number, text)
+            for number, file in numbered
+            if file.kind is not Kind.PARQUET
+            for text in self._texts(file)
+        )
+
+    def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
+        """Insert texts (number of the file, Text). At most two for each thread are in memory."""
+        with self._interruptible(), ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool:
+            running: set[Future[None]] = set()
+            for number, text in numbered:
+                running.add(pool.submit(self._insert, number, text.text, text.first_line, text.bytes))
+                if len(running) >= 2 * self._threads:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+            for future in running:
+                future.result()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C ends what is being parsed."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            for cursor in self._cursors:
+                cursor.interrupt()
+            raise
+
+    def _texts(self, file: LogFile) -> Iterator[Any]:
+        try:
+            yield from texts(file, self._mapping.records)
+        except BrokenLog as error:
+            self.problems.append(str(error))
+
+    def _insert(self, file: int, text: str, first_line: int, size: int) -> None:
+        cursor = getattr(self._local, "cursor", None)
+        if cursor is None:
+            cursor = self._local.cursor = cursor_of(self._connection)
+            self._cursors.append(cursor)
+        cursor.execute(self._lines_query, {"text": text, "file": file, "first_line": first_line})
+        self._on_bytes(size)
+
+    # Parquet.
+
+    def _read_parquet(self, files: Sequence[tuple[int, LogFile]]) -> None:
+        batch: list[tuple[int, LogFile, str]] = []
+        columns: dict[str, str] = {}
+        with _local_copies() as local:
+            for number, file in files:
+                path = local(file)
+                kinds = self._columns(file, path)
+                if kinds is None:
+                    continue
+                full = sum(other.size for _, other, _ in batch) >= PARQUET_AT_ONCE
+                if batch and (full or kinds != columns):
+                    self._insert_rows(batch, columns)
+                    batch = []
+                columns = kinds
+                batch.append((number, file, path))
+            if batch:
+                self._insert_rows(batch, columns)
+
+    def _columns(self, file: LogFile, path: str) -> dict[str, str] | None:
+        """The columns of a Parquet file with their types; None if it cannot be read."""
+        try:
+            described = self._connection.execute(f"DESCRIBE SELECT * FROM read_parquet({literal(path)})").fetchall()
+        except duckdb.Error as error:
+            self._cannot_read(file, error)
+            return None
+        return {row[0]: row[1] for row in described}
+
+    def _insert_rows(self, files: Sequence[tuple[int, LogFile, str]], columns: dict[str, str]) -> None:
+        try:
+            self._execute_rows(files, columns)
+        except duckdb.Error as error:
+            if len(files) == 1:
+                self._cannot_read(files[0][1], error)
+                return
+            for file in files:
+                self._insert_rows([file], columns)
+            return
+        self._on_bytes(sum(file.size for _, file, _ in files))
+
+    def _execute_rows(self, files: Sequence[tuple[int, LogFile, str]], columns: dict[str, str]) -> None:
+        listed = ", ".join(literal(path) for _, _, path in files)
+        own = self._mapping.is_own and all(columns.get(name, kind) == kind for name, kind in OWN_TYPES.items())
+        if own:
+            relation = f"read_parquet([{listed}], file_row_number=true)"
+            query = rows_query(relation, columns, since=self._since, until=self._until)
+            self._connection.execute(f"INSERT INTO log_lines {query}", {"file": files[0][0]})
+            return
+        for number, _, path in files:
+            rows = cursor_of(self._connection).execute(f"SELECT to_json(row) FROM read_parquet({literal(path)}) row")
+            place = 1
+            while found := rows.fetchmany(10_000):
+                self._insert(number, "\n".join(row[0] for row in found), place, 0)
+                place += len(found)
+
+    def _cannot_read(self, file: LogFile, error: Exception) -> None:
+        reason = str(error).partition("\n")[0]
+        self.problems.append(f"{file.address}: {reason[:300]}")
+
+
+@contextmanager
+def _local_copies() -> Iterator[Callable[[LogFile], str]]:
+    """Parquet files of a bucket are copied to this machine for as long as they are read."""
+    copies: list[str] = []
+
+    def local(file: LogFile) -> str:
+        if not file.store:
+            return file.path
+        with NamedTemporaryFile(prefix="semel-doctor-", suffix=".parquet", delete=False) as copy, opened(file) as stream:
+            copies.append(copy.name)
+            while block := stream.read(1 << 20):
+                copy.write(block)
+        return copies[-1]
+
+    try:
+        yield local
+    finally:
+        for path in copies:
+            FilePath(path).unlink(missing_ok=True)
+
+
+def first_records(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile]) -> list[dict[str, Any]]:
+    """The first objects of the first file that has some, to see what its fields mean."""
+    for file in files:
+        try:
+            records = list(islice(_records(connection, file), FIRST_RECORDS))
+        except (BrokenLog, duckdb.Error):
+            continue
+        if records:
+            return records
+    return []
+
+
+def _records(connection: duckdb.DuckDBPyConnection, file: LogFile) -> Iterator[dict[str, Any]]:
+    if file.kind is Kind.PARQUET:
+        with _local_copies() as local:
+            query = f"SELECT to_json(row) FROM read_parquet({literal(local(file))}) row LIMIT {FIRST_RECORDS}"
+            for (line,) in connection.execute(query).fetchall():
+                yield orjson.loads(line)
+        return
+    for text in texts(file):
+        for line in text.text.split("\n"):
+            start = line.find("{")
+            try:
+                record = orjson.loads(line[start:]) if start >= 0 else None
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record

@@ -1,0 +1,164 @@
+"""Opens log files wherever they are and splits them into texts of whole lines; what is compressed is unpacked on the way.
+
+The rule: a file that breaks off is not a failure. What came before counts, and the reason is raised as BrokenLog
+after it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+
+import orjson
+
+from semel.doctor.logs.discovery import Kind, LogFile
+from semel.doctor.logs.mapping import Path
+from semel.errors import SemelError
+from semel.extras import require
+
+CHUNK: Final = 8 * 1024 * 1024
+LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes
+_ROWS: Final = 10_000  # of CSV, or of a document, at once
+
+
+class BrokenLog(SemelError):
+    """The rest of a file cannot be read."""
+
+
+class Text(NamedTuple):
+    """Whole lines, the number of the first, and how many bytes of the file they took."""
+
+    text: str
+    first_line: int
+    bytes: int
+
+
+def texts(file: LogFile, records: Path | None = None) -> Iterator[Text]:
+    """All lines of a file. `records`: it is one JSON document, with the lines in this list."""
+    try:
+        with opened(file) as stream:
+            if records is not None:
+                yield from _from_document(stream, records, file.size)
+            elif file.kind is Kind.CSV:
+                yield from _from_csv(stream, file.size)
+            else:
+                yield from split(stream)
+    except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
+        raise BrokenLog(f"{file.address}: {_reason(error)}") from None
+
+
+@contextmanager
+def opened(file: LogFile) -> Iterator[BinaryIO]:
+    """The file's content, unpacked."""
+    with _raw(file) as raw:
+        yield unpacked(raw, file.compression)
+
+
+def unpacked(raw: BinaryIO, compression: str | None) -> Any:
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=raw)
+    if compression == "bz2":
+        return bz2.BZ2File(raw)
+    if compression == "zstd":
+        return _zstd(raw)
+    return raw
+
+
+def _zstd(raw: BinaryIO) -> Any:
+    try:
+        from compression import zstd  # Python 3.14
+    except ImportError:
+        require("reading zstd", "backports.zstd", extra="doctor")
+        from backports import zstd
+
+    class Stream(io.RawIOBase):
+        """zstd's own error belongs to none of Python's families."""
+
+        def __init__(self) -> None:
+            self._file = zstd.ZstdFile(raw)
+
+        def readable(self) -> bool:
+            return True
+
+        def read(self, size: int = -1) -> bytes:
+            try:
+                return bytes(self._file.read(size))
+            except zstd.ZstdError as error:
+                raise OSError(str(error)) from None
+
+        def readinto(self, buffer: Any) -> int:
+            data = self.read(len(buffer))
+            buffer[: len(data)] = data
+            return len(data)
+
+    return Stream()
+
+
+@contextmanager
+def _raw(file: LogFile) -> Iterator[BinaryIO]:
+    if file.store:
+        from semel.doctor.logs import remote
+
+        yield remote.stream(file)
+        return
+    with open(file.path, "rb") as raw:
+        yield raw
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
+    """The lines of a stream; the last may have no end. An error is raised after what came before it."""
+    rest, failure = b"", None
+    while True:
+        try:
+            block = stream.read(CHUNK)
+        except (OSError, EOFError, zlib.error) as error:
+            failure, block = error, b""
+        if not block:
+            break
+        rest += block
+        end = rest.rfind(b"\n") + 1
+        if not end and len(rest) <= LONGEST_LINE:
+            continue
+        whole, rest = (rest[:end], rest[end:]) if end else (rest, b"")
+        yield Text(whole.decode("utf-8", "replace"), first_line, len(whole))
+        first_line += whole.count(b"\n")
+    if rest:
+        yield Text(rest.decode("utf-8", "replace"), first_line, len(rest))
+    if failure is not None:
+        raise failure
+
+
+def _from_csv(stream: BinaryIO, size: int) -> Iterator[Text]:
+    """CSV with a header, each row as a JSON object."""
+    reader = csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""))
+    while True:
+        first_line = reader.line_num + 1 if reader.fieldnames else 2
+        rows = [{str(name): value for name, value in row.items() if name} for row in islice(reader, _ROWS)]
+        if not rows:
+            return
+        yield Text("\n".join(orjson.dumps(row).decode() for row in rows), first_line, size // 100)
+
+
+def _from_document(stream: BinaryIO, records: Path, size: int) -> Iterator[Text]:
+    """One JSON document; each entry of the list at `records` is a line."""
+    document: Any = orjson.loads(stream.read())
+    for part in records:
+        document = document[part]
+    for start in range(0, len(document), _ROWS):
+        lines = [orjson.dumps(record).decode() for record in document[start : start + _ROWS]]
+        yield Text("\n".join(lines), start + 1, size * len(lines) // max(1, len(document)))
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:300] or type(error).__name__

@@ -1,0 +1,77 @@
+-- Why a message came again. All deliveries of messages that have more than one, each compared with the one before it;
+-- and, where SQS counts the deliveries, those of which it counts an earlier one that no log has.
+--
+-- The rules, in the order in which they are asked. `t` is when the delivery began. The deadline is when the visibility
+-- of the earlier deliveries ended, heartbeats included; SQS shows a message to others only after that, unless it was
+-- returned.
+-- 1. SQS counts a delivery in between that no log has: UNLOGGED (a crash if workers of the queue died, else unknown).
+-- 2. The earlier one was returned to the queue before t: a retry, not a duplicate.
+-- 3. The earlier one was deleted before t: VISIBILITY if the delete came after the deadline, as SQS had shown the message
+--    again by then; LOST_DELETE if it came in time. A delete at the very moment of t says nothing, see 4.
+-- 4. t lies before the deadline: CONCURRENT.
+-- 5. The earlier one wrote a line after t, or noticed itself that it was too late: VISIBILITY.
+-- 6. The earlier one had its outcome: VISIBILITY if that was after the deadline, else LOST_DELETE. It had none: CRASH.
+WITH repeated AS (
+  SELECT slot FROM deliveries GROUP BY slot HAVING count(*) > 1
+),
+candidates AS (
+  SELECT delivery.*
+  FROM deliveries delivery JOIN repeated ON repeated.slot = delivery.slot
+  UNION ALL
+  SELECT delivery.*
+  FROM deliveries delivery LEFT JOIN repeated ON repeated.slot = delivery.slot
+  WHERE repeated.slot IS NULL AND $exact AND delivery.number > 1
+),
+placed AS (
+  SELECT *, row_number() OVER (PARTITION BY slot ORDER BY begin_time, number, stream) AS place FROM candidates
+),
+ordered AS (
+  SELECT *,
+    lag(number) OVER (PARTITION BY slot ORDER BY place) AS previous_number,
+    -- A worker that is handed a message which it holds already goes on with it: what comes next is compared with the
+    -- delivery that it holds.
+    max(CASE WHEN (flags & $HELD) = 0 THEN place END) OVER earlier_rows AS earlier_place,
+    max(deadline) OVER earlier_rows AS hidden_until
+  FROM placed
+  WINDOW earlier_rows AS (PARTITION BY slot ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+),
+compared AS (
+  SELECT
+    this.queue_id, this.slot, this.number, this.stream, this.place, this.previous_number, this.begin_time, this.last_time, this.flags,
+    this.receive_count, this.sent_time, this.work, this.hold, this.hidden_until,
+    earlier.begin_time AS earlier_time, earlier.last_time AS earlier_last, earlier.flags AS earlier_flags,
+    earlier.outcome_time AS earlier_outcome, earlier.deleted_time AS earlier_deleted,
+    coalesce(earlier.deleted_time, earlier.outcome_time, earlier.last_time) AS earlier_end,
+    -- A worker knows its deadline later than SQS, by the time that the answer took; and SQS counts whole seconds.
+    this.hidden_until - least(CAST(floor(this.timeout / 10) AS BIGINT), 1000000) AS early_deadline,
+    coalesce(this.begin_time < this.hidden_until - least(CAST(floor(this.timeout / 10) AS BIGINT), 1000000), FALSE) AS too_soon
+  FROM ordered this
+  LEFT JOIN placed earlier ON earlier.slot = this.slot AND earlier.place = this.earlier_place
+),
+classified AS (
+  SELECT *,
+    CASE
+      WHEN $exact AND number > 1 AND number > coalesce(previous_number, 0) + 1 THEN $UNLOGGED
+      WHEN earlier_time IS NULL THEN NULL
+      WHEN (earlier_flags & $RETURNED) <> 0 AND (earlier_flags & $SETTLED) = 0
+           AND earlier_outcome <= begin_time + $SLACK THEN $RETRY
+      WHEN earlier_deleted <= begin_time AND NOT (too_soon AND earlier_deleted > begin_time - $SLACK)
+        THEN CASE WHEN earlier_deleted > early_deadline THEN $VISIBILITY ELSE $LOST_DELETE END
+      WHEN too_soon THEN $CONCURRENT
+      WHEN earlier_last > begin_time OR ((earlier_flags & $LOST) <> 0 AND (earlier_flags & $SETTLED) = 0)
+        THEN $VISIBILITY
+      WHEN (earlier_flags & $SETTLED) <> 0
+        THEN CASE WHEN earlier_outcome > early_deadline THEN $VISIBILITY ELSE $LOST_DELETE END
+      ELSE $CRASH
+    END AS cause
+  FROM compared
+)
+SELECT
+  queue_id, slot, number, stream, place, begin_time, last_time, flags, receive_count, sent_time, work, hold, cause,
+  greatest(place, coalesce(receive_count, 0)) AS times_received,
+  cause IS NOT NULL AND cause <> $RETRY AS is_duplicate,
+  -- How long the earlier delivery went on after its visibility had ended.
+  CASE WHEN cause = $VISIBILITY AND hidden_until IS NOT NULL THEN greatest(earlier_end - hidden_until, 0) END AS overrun,
+  earlier_time,
+  greatest(last_time, coalesce(earlier_last, last_time)) AS timeline_end
+FROM classified
