@@ -15,7 +15,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.logs import mapped
 from semel.doctor.logs import spark_reader as logs
-from semel.doctor.logs.mapping import DEFAULT_WORDS, Mapping, parse, parse_path, written
+from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, parse, parse_path, written
 from semel.doctor.model import Quality
 from semel.telemetry.attempt_log import Step
 
@@ -23,7 +23,7 @@ NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 ISO: Final = "2026-11-16T12:00:00Z"
 
 
-def read(spark: SparkSession, tmp_path: Path, mapping: Mapping, *lines: Any) -> tuple[list[Row], Quality]:
+def read(spark: SparkSession, tmp_path: Path, mapping: LogMapping, *lines: Any) -> tuple[list[Row], Quality]:
     text = "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines)
     (tmp_path / "app.log").write_text(text)
     reading = logs.read(spark, [str(tmp_path / "app.log")], mapping=mapping)

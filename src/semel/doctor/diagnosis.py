@@ -21,8 +21,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger as ledgers
 from semel.doctor.inputs import metrics, queues
 from semel.doctor.logs import unusable
-from semel.doctor.logs.mapping import Mapping as LogMapping
-from semel.doctor.logs.mapping import parse
+from semel.doctor.logs.mapping import LogMapping, parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, Quality, QueueState, Series
 from semel.sqs import Client
 

@@ -1,4 +1,4 @@
-"""An application's JSON lines as events of the normal form, by a `Mapping`: one pass of one parser over each line.
+"""An application's JSON lines as events of the normal form, by a `LogMapping`: one pass of one parser over each line.
 
 Everything is read as text first, and then as what it must be: a log's numbers are strings as often as not. A line that
 is JSON but is about no message is usual in such a log: it is counted as incomplete, not as malformed.
@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from semel.doctor.events import COLUMNS
 from semel.doctor.logs.judging import BAD, LAST, PERMISSIVE, SAMPLE, Flaw
-from semel.doctor.logs.mapping import DURATIONS, NO_QUEUE, Mapping, Path
+from semel.doctor.logs.mapping import DURATIONS, NO_QUEUE, LogMapping, Path
 from semel.telemetry.attempt_log.events import MAX_ERROR
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _UNITS: Final = {
 _AROUND: Final = r"^(message|msg|job|task)_|_(message|msg|job|task)$"
 
 
-def from_lines(lines: DataFrame, mapping: Mapping) -> DataFrame:
+def from_lines(lines: DataFrame, mapping: LogMapping) -> DataFrame:
     """Judge lines of an application's log; `lines` has the columns line and problem."""
     text = F.col("line")
     start = F.instr(text, "{")
@@ -65,7 +65,7 @@ def from_lines(lines: DataFrame, mapping: Mapping) -> DataFrame:
     )
 
 
-def with_starts(events: DataFrame, mapping: Mapping) -> DataFrame:
+def with_starts(events: DataFrame, mapping: LogMapping) -> DataFrame:
     """Add the starts that a log without start lines leaves out: an end with a duration tells when it began."""
     if mapping.duration is None:
         return events
@@ -89,7 +89,7 @@ def with_starts(events: DataFrame, mapping: Mapping) -> DataFrame:
 # The line as columns.
 
 
-def schema_of(mapping: Mapping) -> StructType:
+def schema_of(mapping: LogMapping) -> StructType:
     """All that is mapped, as one nested type of strings."""
     root: dict[str | int, Any] = {}
     for path in mapping.paths.values():
@@ -116,7 +116,7 @@ def _at(path: Path) -> Column:
     return found
 
 
-def _text(mapping: Mapping, name: str) -> Column:
+def _text(mapping: LogMapping, name: str) -> Column:
     """A mapped value as text; null if it is empty, missing, or not mapped."""
     if name in mapping.constants:
         return F.lit(mapping.constants[name])
@@ -125,7 +125,7 @@ def _text(mapping: Mapping, name: str) -> Column:
     return F.nullif(F.trim(_at(mapping.paths[name])), F.lit(""))
 
 
-def _columns(mapping: Mapping) -> Sequence[Column]:
+def _columns(mapping: LogMapping) -> Sequence[Column]:
     queue = _text(mapping, "queue")
     name = F.regexp_extract(queue, r"([^/:]+)/*$", 1)  # of an address or an ARN, the name
     unit = DURATIONS[mapping.duration] if mapping.duration else 1.0
@@ -187,7 +187,7 @@ def _or_zero(text: Column) -> Column:
     return F.coalesce(text.try_cast("double"), F.lit(0.0))
 
 
-def _step(mapping: Mapping) -> Column:
+def _step(mapping: LogMapping) -> Column:
     if "event" not in mapping.paths:
         # A line for each run: with its duration it is the end of one, else the beginning.
         end = F.when(F.col("error").isNotNull(), "retried").otherwise("recorded")
@@ -199,7 +199,7 @@ def _step(mapping: Mapping) -> Column:
     return F.coalesce(*(F.element_at(words, form) for form in (lower, word, bare)))
 
 
-def _flaw(mapping: Mapping) -> Column:
+def _flaw(mapping: LogMapping) -> Column:
     at, known = F.col("at"), F.col("message_id").isNotNull()
     if "event" in mapping.paths:
         known = known & F.col("word").isNotNull()

@@ -9,8 +9,7 @@ Paths are jq's: .a.b, ."@timestamp", .a["x.y"], .Records[0].messageId. No Spark 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping as Dictionary
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
@@ -65,19 +64,19 @@ def plain(word: str) -> str:
     return re.sub("[^a-z0-9]+", "_", word.lower()).strip("_")
 
 
-DEFAULT_WORDS: Final[Dictionary[str, Step]] = {
+DEFAULT_WORDS: Final[Mapping[str, Step]] = {
     **{plain(step): step for step in Step if step not in _NOT_FROM_OUTSIDE},
     **{word: step for step, words in _WORDS.items() for word in words.split()},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class LogMapping:
     """Where each value is in a line, what is the same for all lines, and what the words mean."""
 
-    paths: Dictionary[str, Path]
-    constants: Dictionary[str, str] = field(default_factory=dict)
-    words: Dictionary[str, Step] = field(default_factory=lambda: DEFAULT_WORDS)
+    paths: Mapping[str, Path]
+    constants: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, Step] = field(default_factory=lambda: DEFAULT_WORDS)
 
     @property
     def has_receives(self) -> bool:
@@ -89,7 +88,7 @@ class Mapping:
         return next((name for name in DURATIONS if name in self.paths), None)
 
 
-def parse(text: str, words: str | None = None) -> Mapping:
+def parse(text: str, words: str | None = None) -> LogMapping:
     """DoctorError names the option, what it does not understand, and what it would."""
     paths: dict[str, Path] = {}
     constants: dict[str, str] = {}
@@ -105,10 +104,10 @@ def parse(text: str, words: str | None = None) -> Mapping:
         else:
             raise DoctorError(f"--map {name}={value}: a path begins with a dot, as in {name}=.{value or 'field'}")
     _check(paths, constants)
-    return Mapping(paths, constants, {**DEFAULT_WORDS, **_parse_words(words or "")})
+    return LogMapping(paths, constants, {**DEFAULT_WORDS, **_parse_words(words or "")})
 
 
-def _check(paths: Dictionary[str, Path], constants: Dictionary[str, str]) -> None:
+def _check(paths: Mapping[str, Path], constants: Mapping[str, str]) -> None:
     for name, what in (("id", "the message's id"), ("time", "the time of the line")):
         if name not in paths:
             raise DoctorError(f"--map: {name}=.path is missing, where {what} is; as in id=.msg.messageId,time=.ts")

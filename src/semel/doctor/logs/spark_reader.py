@@ -21,7 +21,7 @@ from semel.doctor.logs import fetching, mapped
 from semel.doctor.logs.discovery import NO_LOG, PARQUET, Days, Found, Kind, LogFile, find
 from semel.doctor.logs.footers import ROWS, read_footer
 from semel.doctor.logs.judging import LINE, PERMISSIVE, Counts, Tally, counted, from_json, from_lines, from_rows, within
-from semel.doctor.logs.mapping import Mapping
+from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.model import Quality
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def read(
     spark: SparkSession,
     paths: Sequence[str],
     *,
-    mapping: Mapping | None = None,
+    mapping: LogMapping | None = None,
     since: float | None = None,
     until: float | None = None,
 ) -> Reading:
@@ -110,7 +110,7 @@ def read(
     )
 
 
-def _lines(spark: SparkSession, found: Found, mapping: Mapping | None, parts: _Parts) -> None:
+def _lines(spark: SparkSession, found: Found, mapping: LogMapping | None, parts: _Parts) -> None:
     files = [file for file in found.files if file.kind is not Kind.PARQUET]
     by_python = [file for file in files if _is_for_python(file)]
     if by_spark := [file for file in files if not _is_for_python(file)]:
@@ -128,7 +128,12 @@ def _is_for_python(file: LogFile) -> bool:
 
 
 def _rows(
-    spark: SparkSession, found: Found, mapping: Mapping | None, parts: _Parts, since: float | None, until: float | None
+    spark: SparkSession,
+    found: Found,
+    mapping: LogMapping | None,
+    parts: _Parts,
+    since: float | None,
+    until: float | None,
 ) -> None:
     files = [file for file in found.files if file.kind is Kind.PARQUET]
     if mapping is not None:
@@ -144,7 +149,7 @@ def _leave_out(found: Found, problems: dict[LogFile, str]) -> None:
     found.files[:] = [file for file in found.files if file not in problems]
 
 
-def judged_lines(reader: Reader, address: Any, mapping: Mapping | None, *, sift: bool = False) -> DataFrame:
+def judged_lines(reader: Reader, address: Any, mapping: LogMapping | None, *, sift: bool = False) -> DataFrame:
     """What Spark itself reads, at once or as a stream; `sift` leaves out what by its name is no log."""
     reader = reader.options(**OPTIONS)
     if mapping is None:

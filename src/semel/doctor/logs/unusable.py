@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.discovery import local_path
-from semel.doctor.logs.mapping import Mapping, written
+from semel.doctor.logs.mapping import LogMapping, written
 from semel.doctor.model import Quality
 from semel.doctor.wording import count, listed
 
@@ -18,14 +18,14 @@ MOST_FIELDS: Final = 12
 FIRST_LINE_BYTES: Final = 64 * 1024
 
 
-def refuse(paths: Sequence[str], quality: Quality, mapping: Mapping | None) -> None:
+def refuse(paths: Sequence[str], quality: Quality, mapping: LogMapping | None) -> None:
     """Raises DoctorError if there are lines or files, and nothing in them can be used."""
     if quality.events or quality.dropped or not (quality.lines or quality.unreadable):
         return
     raise DoctorError("\n".join(_sentences(paths, quality, mapping)))
 
 
-def _sentences(paths: Sequence[str], quality: Quality, mapping: Mapping | None) -> Iterator[str]:
+def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping | None) -> Iterator[str]:
     where = f"--log {' '.join(paths)}"
     if quality.unreadable:
         yield f"{where}: {count(len(quality.unreadable), 'file')} cannot be read: {listed(quality.unreadable)}"
@@ -52,7 +52,7 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: Mapping | None) 
         yield f"Correct the paths of --map: they are {given}"
 
 
-def _flaws(quality: Quality, mapping: Mapping | None) -> Iterator[str]:
+def _flaws(quality: Quality, mapping: LogMapping | None) -> Iterator[str]:
     own = mapping is None
     for number, flaw in (
         (quality.malformed, "not JSON, or with values of other types" if own else "not JSON"),

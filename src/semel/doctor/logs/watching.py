@@ -25,7 +25,7 @@ from semel.doctor.logs import mapped
 from semel.doctor.logs.discovery import FETCHED, LINES, PACKED, PARQUET, Days, Found, find, local_path, reason
 from semel.doctor.logs.footers import ROWS
 from semel.doctor.logs.judging import Counts, Tally, from_rows, within
-from semel.doctor.logs.mapping import Mapping
+from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.spark_reader import OPTIONS, judged_lines, quality_of
 from semel.doctor.logs.tailing import follow
 from semel.doctor.model import Quality
@@ -84,7 +84,7 @@ def watch(
     spark: SparkSession,
     paths: Sequence[str],
     *,
-    mapping: Mapping | None = None,
+    mapping: LogMapping | None = None,
     interval: float,
     window: float,
     work_folder: str | Path,
@@ -128,11 +128,11 @@ def _check(query: StreamingQuery, paths: Sequence[str]) -> None:
 # The stream.
 
 
-def _stream(spark: SparkSession, paths: Sequence[str], mapping: Mapping | None) -> DataFrame:
+def _stream(spark: SparkSession, paths: Sequence[str], mapping: LogMapping | None) -> DataFrame:
     return reduce(DataFrame.unionByName, [part for path in paths for part in _sources(spark, path, mapping)])
 
 
-def _sources(spark: SparkSession, path: str, mapping: Mapping | None) -> Iterator[DataFrame]:
+def _sources(spark: SparkSession, path: str, mapping: LogMapping | None) -> Iterator[DataFrame]:
     """Each file of a folder is read once, when it is first seen; one of an application also as it grows."""
     place = _place(path)
     if mapping is not None:
@@ -170,7 +170,7 @@ def _place(path: str) -> str:
 # What is handed on.
 
 
-def _events(spark: SparkSession, parts: Sequence[Part], oldest: float, mapping: Mapping | None) -> DataFrame:
+def _events(spark: SparkSession, parts: Sequence[Part], oldest: float, mapping: LogMapping | None) -> DataFrame:
     if not parts:
         return spark.createDataFrame([], SCHEMA)
     events = spark.read.schema(SCHEMA).parquet(*(f"file://{part.path}" for part in parts))
@@ -179,7 +179,7 @@ def _events(spark: SparkSession, parts: Sequence[Part], oldest: float, mapping: 
 
 
 def _quality(
-    spark: SparkSession, paths: Sequence[str], mapping: Mapping | None, parts: Sequence[Part], oldest: float
+    spark: SparkSession, paths: Sequence[str], mapping: LogMapping | None, parts: Sequence[Part], oldest: float
 ) -> Quality:
     """Counts of what came in; files, and which are damaged, as they are now."""
     try:
