@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from semel.doctor.events import COLUMNS
 from semel.doctor.logs.judging import BAD, LAST, PERMISSIVE, SAMPLE, Flaw
-from semel.doctor.logs.mapping import DURATIONS, NO_QUEUE, LogMapping, Path
+from semel.doctor.logs.mapping import AROUND, DURATIONS, NO_QUEUE, LogMapping, Path
 from semel.telemetry.attempt_log.events import MAX_ERROR
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _UNITS: Final = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
     "m": 60.0, "min": 60.0, "h": 3600.0,
 }  # fmt: skip
-_AROUND: Final = r"^(message|msg|job|task)_|_(message|msg|job|task)$"
 
 
 def from_lines(lines: DataFrame, mapping: LogMapping) -> DataFrame:
@@ -195,7 +194,7 @@ def _step(mapping: LogMapping) -> Column:
     lower = F.lower(F.col("word"))
     word = F.trim(F.regexp_replace(lower, "[^a-z0-9]+", "_"), F.lit("_"))
     words = _table((word, step.value) for word, step in mapping.words.items())
-    bare = F.regexp_replace(word, _AROUND, "")
+    bare = F.regexp_replace(word, AROUND, "")
     return F.coalesce(*(F.element_at(words, form) for form in (lower, word, bare)))
 
 
