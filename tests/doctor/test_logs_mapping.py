@@ -15,7 +15,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.logs import mapped
 from semel.doctor.logs import spark_reader as logs
-from semel.doctor.logs.mapping import DEFAULT_WORDS, Mapping, parse, parse_path, written
+from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, parse, parse_path, written
 from semel.doctor.model import Quality
 from semel.telemetry.attempt_log import Step
 
@@ -23,7 +23,7 @@ NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 ISO: Final = "2026-11-16T12:00:00Z"
 
 
-def read(spark: SparkSession, tmp_path: Path, mapping: Mapping, *lines: Any) -> tuple[list[Row], Quality]:
+def read(spark: SparkSession, tmp_path: Path, mapping: LogMapping, *lines: Any) -> tuple[list[Row], Quality]:
     text = "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines)
     (tmp_path / "app.log").write_text(text)
     reading = logs.read(spark, [str(tmp_path / "app.log")], mapping=mapping)
@@ -84,9 +84,18 @@ def test_a_mapping_has_paths_constants_and_words() -> None:
         ("id=.[0],time=.t", None, "a line is an object"),
         ("id .id", None, r"--map: cannot read 'id \.id'; write name=value"),
         ("id=.a,time=.a.b", None, r"--map: id=\.a is a part of time=\.a\.b"),
-        ("id=.a[0],time=.a.b", None, "take the same place for a list and for an object"),
+        ("id=.a[0],time=.a.b", None, "has a list where there is an object in time=.a.b"),
         ("id=.a,time=.t,seconds=.s,milliseconds=.m", None, "seconds and milliseconds are the same in different units"),
         ("id=.a,time=.t,visibility=long", None, "--map visibility=long: give seconds"),
+        (r'id=.["a\d"],time=.t', None, r"--map id=\"a.d\": not a string as in JSON"),
+        ("id=.a,time=.t,text=.m", None, '--map: text=.path and pattern="…" go together'),
+        ("id=.a,time=.t,pattern='(?P<key>.)'", None, "go together"),
+        ("id=.a,time=.t,text=.m,pattern='(?P<key>'", None, "not a regular expression: missing"),
+        ("id=.a,time=.t,text=.m,pattern='(?P<key>.)(.)'", None, r"name each group as a field, \(\?P<id>…\)"),
+        ("id=.a,time=.t,text=.m,pattern=x", None, "name each group as a field"),
+        ("id=.a,time=.t,text=.m,pattern='(?P<kei>.)'", None, r"\(\?P<kei>…\) is no field, did you mean key\?"),
+        ("id=.a,time=.t,text=.m,pattern='(?P<key>.)(?=x)'", None, "must do without look-around"),
+        ("id=.a,time=.t,text=.m,seconds=.s,pattern='(?P<nanoseconds>.)'", None, "the same in different units"),
         ("id=.a,time=.t", "recorder=x", r"--events recorder=…: no such step, did you mean recorded\?"),
         ("id=.a,time=.t", "dropped=x", "--events dropped=…: no such step"),
         ("id=.a,time=.t", "recorded=", "--events recorded=: give words"),
@@ -96,6 +105,25 @@ def test_a_mapping_has_paths_constants_and_words() -> None:
 def test_what_cannot_be_understood_is_named(text: str, words: str | None, said: str) -> None:
     with pytest.raises(DoctorError, match=said):
         parse(text, words)
+
+
+def test_a_value_is_what_the_pattern_captures_else_what_the_path_has_else_the_constant() -> None:
+    mapping = parse("time=.t,text=.m,key=.k[0].x,queue=orders,error=.e,pattern='(?P<id>a+)(?: by (?P<key>\\w+))?'")
+    assert mapping.values({"t": 1, "m": " aaa by bob", "k": [{"x": True}]}) == {
+        "time": "1",
+        "text": "aaa by bob",
+        "id": "aaa",
+        "key": "bob",
+        "queue": "orders",
+    }
+    assert mapping.values({"m": "x", "k": [{"x": True}], "e": {"é": [1]}}) == {
+        "text": "x",
+        "key": "true",
+        "queue": "orders",
+        "error": '{"é":[1]}',
+    }
+    assert mapping.values({"k": {"x": 1}, "t": None, "m": ""}) == {"queue": "orders"}
+    assert (mapping.captured, mapping.has_receives, mapping.duration) == (("id", "key"), False, None)
 
 
 # Lines.

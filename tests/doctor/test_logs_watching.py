@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.logs import watching
-from semel.doctor.logs.mapping import Mapping, parse
+from semel.doctor.logs.mapping import LogMapping, parse
 from semel.doctor.logs.tailing import TailReader
 from semel.doctor.model import Quality
 
@@ -60,7 +60,7 @@ def line(number: int, **fields: Any) -> bytes:
 
 
 @contextmanager
-def watched(spark: SparkSession, tmp_path: Path, mapping: Mapping | None = None) -> Iterator[Watched]:
+def watched(spark: SparkSession, tmp_path: Path, mapping: LogMapping | None = None) -> Iterator[Watched]:
     here, stop = Watched(tmp_path / "log"), threading.Event()
     failed: list[BaseException] = []
 

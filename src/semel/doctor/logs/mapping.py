@@ -1,19 +1,20 @@
-"""What `--map` and `--events` say: which fields of an application's JSON lines mean what, and which words.
+"""What `--map` and `--events` say: which fields of a log mean what, and which words.
 
     --map id=.msg.messageId,time=.ts,event=.event,milliseconds=.took_ms,queue=orders
+    --map 'time=.ts,text=.message,pattern="order (?P<id>[^ ]+) (?P<event>started|done)"'
     --events recorded=charged|shipped,retried=bounced
 
-Paths are jq's: .a.b, ."@timestamp", .a["x.y"], .Records[0].messageId. No Spark here; `mapped` makes columns of it.
+Paths are jq's: .a.b, ."@timestamp", .a["x.y"], .Records[0].messageId. What can be mapped can be written as an option.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping as Dictionary
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 from semel.doctor.errors import DoctorError
 from semel.telemetry.attempt_log import Step
@@ -37,6 +38,7 @@ NAMES: Final = (
     "handler",
 )
 CONSTANTS: Final = ("queue", "handler", "worker", "visibility")  # these may be given as they are
+_OPTIONS: Final = (*NAMES, "text", "pattern", "records")
 NO_QUEUE: Final = "log"
 
 # Common words for what happens to a message, by the step they mean. Case and punctuation do not matter.
@@ -57,7 +59,10 @@ _WORDS: Final = {
     Step.HEARTBEAT: "heartbeat extended extend visibility_extended visibility_changed",
 }
 _LIKE: Final = {"finished": Step.RECORDED, "failed": Step.RETRIED, "done": Step.RECORDED}
-_NOT_FROM_OUTSIDE: Final = frozenset({Step.DROPPED, Step.SENT})
+_STEPS: Final = tuple(step for step in Step if step not in (Step.DROPPED, Step.SENT))  # those two are of no delivery
+
+
+AROUND: Final = r"^(message|msg|job|task)_|_(message|msg|job|task)$"  # of a plain word: says nothing of the step
 
 
 def plain(word: str) -> str:
@@ -65,79 +70,177 @@ def plain(word: str) -> str:
     return re.sub("[^a-z0-9]+", "_", word.lower()).strip("_")
 
 
-DEFAULT_WORDS: Final[Dictionary[str, Step]] = {
-    **{plain(step): step for step in Step if step not in _NOT_FROM_OUTSIDE},
+DEFAULT_WORDS: Final[Mapping[str, Step]] = {
+    **{step.value: step for step in _STEPS},
     **{word: step for step, words in _WORDS.items() for word in words.split()},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
-    """Where each value is in a line, what is the same for all lines, and what the words mean."""
+class LogMapping:
+    """Where each value is in a line, what is the same for all lines, and what the words mean.
 
-    paths: Dictionary[str, Path]
-    constants: Dictionary[str, str] = field(default_factory=dict)
-    words: Dictionary[str, Step] = field(default_factory=lambda: DEFAULT_WORDS)
+    A value is the group of its name that `pattern` captures in the field `text`; else what is at the path of its name;
+    else the constant.
+    """
+
+    paths: Mapping[str, Path]
+    constants: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, Step] = field(default_factory=lambda: DEFAULT_WORDS)
+    pattern: str = ""  # in the syntax that Python and RE2 share
+    records: Path | None = None  # the file is one JSON document, with the lines in this list
+    is_own: bool = False  # Semel's attempt log
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """The names that `pattern` captures, in the order of its groups, of which all are named."""
+        return tuple(re.compile(self.pattern).groupindex)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything that has a path, a constant or a group."""
+        return frozenset((*self.paths, *self.constants, *self.captured))
 
     @property
     def has_receives(self) -> bool:
-        return "receives" in self.paths
+        return "receives" in self.names
 
     @property
     def duration(self) -> str | None:
         """The name under which the duration is mapped."""
-        return next((name for name in DURATIONS if name in self.paths), None)
+        return next((name for name in DURATIONS if name in self.names), None)
+
+    def values(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """What a line says, as text by name. This is the definition; engines do the same in SQL."""
+        values = dict(self.constants)
+        for name, path in self.paths.items():
+            if text := as_text(value_at(record, path)):
+                values[name] = text
+        if self.pattern and (match := re.search(self.pattern, values.get("text", ""))):
+            values.update({name: text for name, text in match.groupdict().items() if text})
+        return values
+
+    def step_of(self, word: str) -> Step | None:
+        """What a word of the log means; punctuation, and `message` or `task` around it, do not matter."""
+        bare = re.sub(AROUND, "", plain(word))
+        return next((self.words[form] for form in (word.lower(), plain(word), bare) if form in self.words), None)
+
+    def as_option(self) -> str:
+        """The value of `--map` that says the same."""
+        pairs = [(name, written(path)) for name, path in self.paths.items()]
+        pairs += [(name, _quoted(value)) for name, value in self.constants.items()]
+        if self.pattern:
+            pairs.append(("pattern", json.dumps(self.pattern, ensure_ascii=False)))
+        if self.records:
+            pairs.append(("records", written(self.records)))
+        return ",".join(f"{name}={value}" for name, value in pairs)
+
+    def as_events_option(self) -> str:
+        """The value of `--events` that says the same; empty if the usual words are enough."""
+        unusual: dict[Step, list[str]] = {}
+        for word, step in self.words.items():
+            if DEFAULT_WORDS.get(word) is not step:
+                unusual.setdefault(step, []).append(word)
+        return ",".join(f"{step}={'|'.join(words)}" for step, words in unusual.items())
 
 
-def parse(text: str, words: str | None = None) -> Mapping:
+def own() -> LogMapping:
+    """Semel's attempt log, which needs no option."""
+    names = {"id": "message_id", "time": "at", "event": "step", "receives": "receive_count", "sent": "sent_at"}
+    same = ("queue", "key", "worker", "group", "seconds", "visibility", "error", "handler")
+    paths: dict[str, Path] = {name: (column,) for name, column in (*names.items(), *zip(same, same, strict=True))}
+    return LogMapping(paths, words={step.value: step for step in _STEPS}, is_own=True)
+
+
+def value_at(record: Any, path: Path) -> Any:
+    """What is at the path; None if nothing is."""
+    for part in path:
+        try:
+            record = record[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return record
+
+
+def as_text(value: Any) -> str:
+    """A value as text, trimmed; objects and lists as JSON. Empty if there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    return str(value)
+
+
+def parse(text: str, words: str | None = None) -> LogMapping:
     """DoctorError names the option, what it does not understand, and what it would."""
     paths: dict[str, Path] = {}
     constants: dict[str, str] = {}
+    pattern = ""
     for name, value in _pairs("--map", text):
-        if name not in NAMES:
-            raise DoctorError(f"--map {name}=…: no such field{_near(name, NAMES)}; there are {', '.join(NAMES)}")
-        if name in paths or name in constants:
+        if name not in _OPTIONS:
+            raise DoctorError(f"--map {name}=…: no such field{_near(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}")
+        if name in paths or name in constants or (name == "pattern" and pattern):
             raise DoctorError(f"--map {name}=…: given twice")
-        if value.startswith((".", "$", "[")):
+        if name == "pattern":
+            pattern = _parse_pattern(_unquoted(name, value))
+        elif value.startswith((".", "$", "[")):
             paths[name] = parse_path(name, value)
-        elif name in CONSTANTS and value:
-            constants[name] = value.strip("\"'")
+        elif name in CONSTANTS and (constant := _unquoted(name, value)):
+            constants[name] = constant
         else:
             raise DoctorError(f"--map {name}={value}: a path begins with a dot, as in {name}=.{value or 'field'}")
-    _check(paths, constants)
-    return Mapping(paths, constants, {**DEFAULT_WORDS, **_parse_words(words or "")})
+    records = paths.pop("records", None)
+    mapping = LogMapping(paths, constants, {**DEFAULT_WORDS, **_parse_words(words or "")}, pattern, records)
+    _check(mapping)
+    return mapping
 
 
-def _check(paths: Dictionary[str, Path], constants: Dictionary[str, str]) -> None:
+def _parse_pattern(text: str) -> str:
+    try:
+        groups = re.compile(text)
+    except re.error as error:
+        raise DoctorError(f"--map pattern={text}: not a regular expression: {error}") from None
+    if re.search(r"\(\?(<?[=!]|P=|\(|>)|\\[1-9]", text):
+        raise DoctorError(f"--map pattern={text}: it must do without look-around, conditions and back references")
+    if not groups.groupindex or len(groups.groupindex) != groups.groups:
+        raise DoctorError(f"--map pattern={text}: name each group as a field, (?P<id>…), or write (?:…)")
+    for name in groups.groupindex:
+        if name not in NAMES:
+            raise DoctorError(f"--map pattern={text}: (?P<{name}>…) is no field{_near(name, NAMES)}")
+    return text
+
+
+def _check(mapping: LogMapping) -> None:
+    paths, constants, names = mapping.paths, mapping.constants, mapping.names
     for name, what in (("id", "the message's id"), ("time", "the time of the line")):
-        if name not in paths:
+        if name not in names:
             raise DoctorError(f"--map: {name}=.path is missing, where {what} is; as in id=.msg.messageId,time=.ts")
-    if len(several := [name for name in DURATIONS if name in paths]) > 1:
+    if ("text" in paths) is not bool(mapping.pattern):
+        raise DoctorError('--map: text=.path and pattern="…" go together: the field, and what to look for in it')
+    if len(several := [name for name in DURATIONS if name in names]) > 1:
         raise DoctorError(f"--map: {' and '.join(several)} are the same in different units; give one of them")
     if "visibility" in constants and not re.fullmatch(r"\d+(\.\d+)? ?(ms|s|min|m|h)?", constants["visibility"]):
         raise DoctorError(f"--map visibility={constants['visibility']}: give seconds, or a path such as .visibility")
     for name, path in paths.items():
         for other, longer in paths.items():
-            if len(longer) > len(path) and longer[: len(path)] == path:
+            if problem := conflict(path, longer):
                 raise DoctorError(
-                    f"--map: {name}={written(path)} is a part of {other}={written(longer)}; map only one of the two"
-                )
-            if _differ(path, longer):
-                raise DoctorError(
-                    f"--map: {name}={written(path)} and {other}={written(longer)} take the same place for a list and "
-                    "for an object"
+                    f"--map: {name}={written(path)} {problem} {other}={written(longer)}; map one of the two"
                 )
 
 
-def _differ(one: Path, other: Path) -> bool:
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            return isinstance(mine, int) is not isinstance(theirs, int)
-    return False
+def conflict(path: Path, other: Path) -> str | None:
+    """Why a line cannot have values at both paths."""
+    for part, theirs in zip(path, other, strict=False):
+        if part != theirs:
+            return "has a list where there is an object in" if isinstance(part, int) > isinstance(theirs, int) else None
+    return "is a part of" if len(path) < len(other) else None
 
 
 def _parse_words(text: str) -> dict[str, Step]:
-    known = [step.value for step in Step if step not in _NOT_FROM_OUTSIDE]
+    known = [step.value for step in _STEPS]
     found: dict[str, Step] = {}
     for name, value in _pairs("--events", text):
         if name not in known and name not in _LIKE:
@@ -152,7 +255,8 @@ def _parse_words(text: str) -> dict[str, Step]:
     return found
 
 
-_PAIR: Final = re.compile(r"""\s*([A-Za-z_]+)\s*=\s*((?:"[^"]*"|'[^']*'|\[[^\]]*\]|[^,"'\[])*?)\s*(?:,|$)""")
+_STRING: Final = r'"(?:[^"\\]|\\.)*"'  # as in JSON
+_PAIR: Final = re.compile(rf"\s*([A-Za-z_]+)\s*=\s*((?:{_STRING}|'[^']*'|[^,\"'])*?)\s*(?:,|$)", re.DOTALL)
 
 
 def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
@@ -167,8 +271,9 @@ def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 _PART: Final = re.compile(
-    r"""\.?\[\s*(?:"(?P<double>[^"]+)"|'(?P<single>[^']+)'|(?P<index>\d+))\s*\]"""
-    r"""|\."(?P<quoted>[^"]+)"|\.(?P<name>[^.\[\]"'\s|]+)"""
+    rf"\.?\[\s*(?:(?P<bracketed>{_STRING}|'[^']*')|(?P<index>\d+))\s*\]"
+    rf"|\.(?P<quoted>{_STRING})|\.(?P<name>[^.\[\]\"'\s|]+)",
+    re.DOTALL,
 )
 
 
@@ -181,8 +286,8 @@ def parse_path(name: str, text: str) -> Path:
             raise DoctorError(
                 f'--map {name}={text}: cannot read it from {text[place:]!r} on; paths look like .a.b, ."@time", .a[0].b'
             )
-        index = match["index"]
-        path.append(int(index) if index else match["double"] or match["single"] or match["quoted"] or match["name"])
+        string = match["bracketed"] or match["quoted"]
+        path.append(int(match["index"]) if match["index"] else _unquoted(name, string) if string else match["name"])
         place = match.end()
     if not path or isinstance(path[0], int):
         raise DoctorError(f"--map {name}={text}: a line is an object; name a field of it, as in {name}=.field")
@@ -191,11 +296,30 @@ def parse_path(name: str, text: str) -> Path:
 
 def written(path: Path) -> str:
     """A path in jq's way."""
-    parts = (
-        f"[{part}]" if isinstance(part, int) else f".{part}" if part.isidentifier() else f'["{part}"]' for part in path
-    )
+    parts = (f"[{part}]" if isinstance(part, int) else _written(part) for part in path)
     text = "".join(parts)
     return text if text.startswith(".") else f".{text}"
+
+
+def _written(name: str) -> str:
+    return f".{name}" if name.isidentifier() else f"[{json.dumps(name, ensure_ascii=False)}]"
+
+
+def _quoted(value: str) -> str:
+    """A constant as it is, or as a JSON string if it would be read as something else."""
+    return value if re.fullmatch(r"[^\s,\"'.$\[][^\s,\"']*", value) else json.dumps(value, ensure_ascii=False)
+
+
+def _unquoted(name: str, value: str) -> str:
+    if value.startswith("'") and value.endswith("'"):
+        return value.strip("'")
+    if not value.startswith('"'):
+        return value
+    try:
+        text: str = json.loads(value, strict=False)
+    except ValueError as error:
+        raise DoctorError(f"--map {name}={value}: not a string as in JSON: {error}") from None
+    return text
 
 
 def _near(name: str, known: tuple[str, ...] | list[str]) -> str:
