@@ -106,17 +106,17 @@ def _work(given: argparse.Namespace) -> int:
     _check_output(given)
     interval, window = (options.span(f"--{one}", getattr(given, one)) for one in ("interval", "window"))
     if wanted.logs:
-        require("reading logs", "pyspark", "pyarrow", "pandas", extra="spark")
+        require("reading logs", "duckdb", extra="doctor")
     if command and not given.quiet:
         print(f"semel doctor: --sample stands for\n{command}", file=sys.stderr)
-    return _watch(given, wanted, interval, window) if given.watch else _examine(given, wanted)
+    return _watch(given, wanted, interval, window) if given.watch else _diagnose(given, wanted)
 
 
-def _examine(given: argparse.Namespace, wanted: Request) -> int:
-    from semel.doctor import diagnosis as examine
+def _diagnose(given: argparse.Namespace, wanted: Request) -> int:
+    from semel.doctor.diagnosis import diagnose
 
     with Progress("semel doctor", quiet=given.quiet) as progress:
-        diagnosis = examine.examine(wanted, say=progress.say)
+        diagnosis = diagnose(wanted, say=progress.say)
     _deliver(_rendered(diagnosis, given), given.output)
     return _code(diagnosis.worst, given.fail_on)
 
@@ -171,27 +171,29 @@ def _code(worst: Severity | None, fail_on: str) -> int:
 
 
 def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: float) -> int:
-    from semel.doctor import diagnosis as examine
+    from semel.doctor import diagnosis
     from semel.doctor.report import changes
 
     open_now: changes.Open = {}
     lines = given.output.open("a", encoding="utf-8") if given.output and given.format != "html" else sys.stdout
 
-    def on_diagnosis(diagnosis: Diagnosis) -> None:
+    def on_diagnosis(latest: Diagnosis) -> None:
         nonlocal open_now
         if given.format == "html":
-            _deliver(_rendered(diagnosis, given), given.output)
-        for one in changes.news(open_now, diagnosis):
+            _deliver(_rendered(latest, given), given.output)
+        for one in changes.news(open_now, latest):
             if given.format == "json":
                 progress.above(changes.as_line(one), lines)
             else:
                 target = sys.stderr if given.format == "html" else lines
                 width = shutil.get_terminal_size().columns if target.isatty() else _FILE_WIDTH
                 progress.above(changes.as_text(one, width=width, colour=target.isatty() and _colour()), target)
-        open_now = changes.opened(diagnosis)
+        open_now = changes.opened(latest)
 
     with Progress("semel doctor", quiet=given.quiet) as progress, _set_by_sigterm() as stop:
-        examine.watch(wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop)
+        diagnosis.watch(
+            wanted, interval=interval, window=window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop
+        )
     if lines is not sys.stdout:
         lines.close()
     return _code(changes.worst(open_now), given.fail_on)

@@ -20,6 +20,7 @@ SAMPLE_VISIBILITY: Final = "2s"
 SAMPLE_MAP: Final = (
     "id=.msg.messageId,receives=.msg.receives,time=.ts,event=.event,seconds=.took,key=.order,worker=.host,queue=orders"
 )
+ENGINES: Final = ("duckdb", "spark")
 FORMATS: Final = ("text", "json", "html")
 LEVELS: Final = ("info", "warning", "critical", "never")
 _Made = TypeVar("_Made")
@@ -53,6 +54,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--visibility", action="append", default=[], metavar="[QUEUE=]TIME", help="where neither logs nor SQS tell it"
     )
     group.add_argument("--read-timeout", default="60s", metavar="TIME", help="of the consumers' SDK (60s)")
+    group.add_argument("--lambda-timeout", metavar="TIME", help="of the Lambda function that consumes the queues")
     group.add_argument(
         "--probe", action="store_true", help="try permissions, with a receipt handle that does not exist"
     )
@@ -61,7 +63,10 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def add_places(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
     options.add_aws(group)
-    group.add_argument("--master", metavar="URL", help="Spark's master, for a cluster; this machine if not given")
+    group.add_argument(
+        "--engine", choices=ENGINES, help="what reads the logs (duckdb, unless they are too large for this machine)"
+    )
+    group.add_argument("--master", metavar="URL", help="Spark's master, for a cluster; implies --engine spark")
     group.add_argument("--cores", type=int, metavar="N", help="cores of this machine to use (all)")
 
 
@@ -108,9 +113,11 @@ def _request(given: argparse.Namespace, now: float) -> Request:
         alarms=given.alarms,
         visibility=visibilities(given.visibility),
         read_timeout=span("--read-timeout", given.read_timeout),
+        lambda_timeout=span("--lambda-timeout", given.lambda_timeout) if given.lambda_timeout else None,
         probe=given.probe,
         rules=tuple(given.rule),
         ignore=tuple(given.ignore),
+        engine=given.engine,
         master=given.master,
         cores=given.cores,
     )

@@ -394,7 +394,8 @@ def times(buckets: Iterable[Row]) -> Times | None:
         passed += counts[bucket]
         while len(percentiles) < len(ranks) and passed >= ranks[len(percentiles)]:
             percentiles.append(_seconds(longest[bucket]))
-    return Times(total, *percentiles, _seconds(max(longest.values())))
+    p50, p90, p99, p999 = percentiles
+    return Times(total, p50, p90, p99, p999, _seconds(max(longest.values())))
 
 
 def bars(buckets: Iterable[Row]) -> tuple[HistogramBar, ...]:

@@ -5,6 +5,7 @@ The rule: only what was asked for and cannot be looked at at all is an error; ev
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +22,9 @@ from semel.doctor.engine.choice import Choice, EngineName
 from semel.doctor.engine.engine import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger, metrics, queues
-from semel.doctor.logs import unusable
+from semel.doctor.logs import formats, unusable
 from semel.doctor.logs.discovery import Days, Found, LogFile, find, is_local, local_path
+from semel.doctor.logs.formats import Detection
 from semel.doctor.logs.mapping import LogMapping, own, parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, QueueState, Series
 from semel.errors import SemelError
@@ -80,7 +82,8 @@ def diagnose(request: Request, *, say: Say = lambda _: None, now: float | None =
     context = _context(request, say)
     if not request.logs:
         return _diagnosis(request, chosen, context, None, now)
-    analysis, engine = _analysed(request, context, say)
+    analysis, engine, notes = _analysed(request, context, say)
+    context = replace(context, notes=(*notes, *context.notes))
     return _diagnosis(request, chosen, context, analysis, now, str(engine))
 
 
@@ -111,24 +114,24 @@ def watch(
         engine.connection.execute(CREATE)
         say("watching")
         while True:
-            if follower is None and (mapping := _followed(request, engine.connection, context, say)) is not None:
+            if follower is None and (mapping := _followed(request, engine.connection, context)) is not None:
                 follower = LogFollower(
                     engine.connection, request.logs, mapping, window=window, any_name=request.mapping is not None
                 )
             if follower is not None and follower.look(clock()):
-                context = _newer(request, context)
-                analysis = _analyse(engine, follower.mapping, follower.names, request, context, say=lambda _: None)
-                quality = replace(
-                    analysis.quality, files=len(follower.found.files), unreadable=follower.problems()
-                )
-                on_diagnosis(_diagnosis(request, chosen, context, replace(analysis, quality=quality), clock()))
+                try:
+                    context = current = _context(request, lambda _: None)
+                except SemelError as error:  # a broker that restarts, for instance
+                    note = f"queues, metrics and ledger are as of an earlier look: {error}"
+                    current = replace(context, notes=(*context.notes, note))
+                analysis = _analyse(engine, follower.mapping, follower.names, request, current, lambda _: None)
+                quality = replace(analysis.quality, files=len(follower.found.files), unreadable=follower.problems())
+                on_diagnosis(_diagnosis(request, chosen, current, replace(analysis, quality=quality), clock()))
             if stop.wait(interval):
                 return
 
 
-def _followed(
-    request: Request, connection: Any, context: _Context, say: Say
-) -> LogMapping | None:
+def _followed(request: Request, connection: Any, context: _Context) -> LogMapping | None:
     """The mapping of the logs; None if there is no line yet to tell it by."""
     from semel.doctor.logs.reader import first_records
 
@@ -141,20 +144,14 @@ def _followed(
         found = Found()
     if request.mapping is None and not first_records(connection, found.files):
         return None
-    return _mapping(request, connection, found.files, context, say)
-
-
-def _newer(request: Request, context: _Context) -> _Context:
-    try:
-        return _context(request, lambda _: None)
-    except SemelError as error:
-        return replace(context, notes=(*context.notes, f"queues, metrics and ledger as of an earlier look: {error}"))
+    mapping, _ = _mapping(request, connection, found.files, context)
+    return mapping
 
 
 # Logs.
 
 
-def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, Choice]:
+def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, Choice, tuple[str, ...]]:
     require("reading logs", "duckdb", extra="doctor")
     say("finding the logs")
     found = find(request.logs, any_name=request.mapping is not None, days=Days.of(request.since, request.until))
@@ -165,7 +162,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
         from semel.doctor.logs.database import connect
 
         with closing(connect()) as connection:
-            mapping = _mapping(request, connection, found.files, context, say)
+            mapping, notes = _mapping(request, connection, found.files, context)
         problems = engine.read(found.files, mapping, request.since, request.until)
         names = [file.address for file in found.files]
         analysis = _analyse(engine, mapping, names, request, context, say)
@@ -173,26 +170,43 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
     quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
     if not quality.events:
         unusable.refuse(request.logs, quality, mapping)
-    return replace(analysis, quality=quality), chosen
+    return replace(analysis, quality=quality), chosen, notes
 
 
 def _mapping(
-    request: Request, connection: Any, files: Sequence[LogFile], context: _Context, say: Say
-) -> LogMapping:
-    """What `--map` says, or what the first lines show."""
-    from semel.doctor.logs import formats
+    request: Request, connection: Any, files: Sequence[LogFile], context: _Context
+) -> tuple[LogMapping, tuple[str, ...]]:
+    """What `--map` says, or what the first lines show; and what to say about it."""
     from semel.doctor.logs.reader import first_records
 
+    notes: tuple[str, ...] = ()
     if request.mapping is not None:
         mapping = parse(request.mapping, request.words)
+    elif records := first_records(connection, files):
+        detection = formats.detect(records)
+        mapping, notes = detection.mapping, _notes_on(detection)
     else:
-        records = first_records(connection, files)
-        mapping = formats.detect(records).mapping if records else own()
-    names_no_queue = not mapping.is_own and "queue" not in {*mapping.paths, *mapping.constants}
+        mapping = own()
+    names_no_queue = "queue" not in mapping.names
     if names_no_queue and len(request.queues) == 1 and len(context.states) == 1:
         queue = next(iter(context.states))  # then it is this queue's log
         mapping = replace(mapping, constants={**mapping.constants, "queue": queue})
-    return mapping
+    return mapping, notes
+
+
+def _notes_on(detection: Detection) -> tuple[str, ...]:
+    """The mapping as an option that repeats it, and what the log lacks."""
+    mapping = detection.mapping
+    if mapping.is_own:
+        return ()
+    options = [f"--map {shlex.quote(mapping.as_option())}"]
+    if words := mapping.as_events_option():
+        options.append(f"--events {shlex.quote(words)}")
+    return (
+        f"The log was read as: {detection.format}. These options say the same: {' '.join(options)}",
+        *detection.doubts,
+        *(f"The log has no field {field.name}: {field.effect}." for field in detection.missing),
+    )
 
 
 def _analyse(

@@ -94,7 +94,7 @@ class Practice:
             self._running, self._step = False, ""
 
     def _ask(self, names: tuple[str, ...]) -> Diagnosis:
-        from semel.doctor.diagnosis import Request, examine
+        from semel.doctor.diagnosis import Request, diagnose
 
         settings = self._settings
         with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
@@ -107,7 +107,7 @@ class Practice:
                 metrics=self._metrics(Path(folder)),
                 ledger=settings.ledger,
             )
-            return examine(request, say=self._say, now=self._clock())
+            return diagnose(request, say=self._say, now=self._clock())
 
     def _metrics(self, folder: Path) -> tuple[str, ...]:
         """The past that our broker remembers, as the doctor reads metrics: a file."""

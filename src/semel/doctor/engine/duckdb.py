@@ -18,6 +18,7 @@ from semel.doctor.logs.discovery import LogFile
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import CREATE, LogReader
 
+
 class DuckDBEngine:
     """Keeps its files in a new folder below `folder`, until it is closed."""
 
@@ -33,7 +34,9 @@ class DuckDBEngine:
         self._folder = Path(mkdtemp(prefix="semel-doctor-", dir=folder))
         self.connection = connect(self._folder, self._threads)
 
-    def read(self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None) -> list[str]:
+    def read(
+        self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
+    ) -> list[str]:
         with _interrupts():
             self.connection.execute(CREATE)
             reader = LogReader(
@@ -49,7 +52,9 @@ class DuckDBEngine:
         self._execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
 
     def values(self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
-        self._execute(f"CREATE OR REPLACE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})")
+        self._execute(
+            f"CREATE OR REPLACE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})"
+        )
         if rows:
             marks = ", ".join("?" for _ in columns)
             listed = ", ".join(f"({marks})" for _ in rows)

@@ -19,7 +19,9 @@ class ReadResult(NamedTuple):
 
 
 class Engine(Protocol):
-    def read(self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None) -> list[str]:
+    def read(
+        self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
+    ) -> list[str]:
         """Fill the table `log_lines`; returns the files that could not be read, each with the reason."""
 
     def view(self, name: str, query: str) -> None:

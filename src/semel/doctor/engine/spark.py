@@ -42,14 +42,17 @@ class SparkEngine:
     """A Spark of its own, which is stopped at the end; or a session beside others in the Spark that runs here."""
 
     def __init__(self, *, master: str | None = None, cores: int | None = None) -> None:
-        from semel.spark.spark_session import running_spark, session
+        from semel.spark.interpreter import running_spark
+        from semel.spark.spark_session import session
 
         self._owns_spark = running_spark() is None
         with _own_interrupt_handler():
             self.spark: SparkSession = session("semel doctor", master=master, cores=cores, **SETTINGS)
         self._kept: list[DataFrame] = []
 
-    def read(self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None) -> list[str]:
+    def read(
+        self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
+    ) -> list[str]:
         buckets = _buckets(list(enumerate(files)), self.spark.sparkContext.defaultParallelism)
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         tasks = self.spark.range(0, len(buckets), 1, max(1, len(buckets)))
@@ -121,7 +124,8 @@ def _read_file(
         reader.read([file], number)
         for problem in reader.problems:
             connection.execute("INSERT INTO log_lines (problem, sample) VALUES (?, ?)", [UNREADABLE, problem])
-        yield from connection.execute("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
+        rows: Any = connection.execute("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
+        yield from rows
     finally:
         connection.close()
 

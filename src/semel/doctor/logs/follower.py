@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 import duckdb
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local, local_path
+from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import LogReader
@@ -72,10 +72,7 @@ class LogFollower:
         for file in whole:
             self._reader.read([file], self._number(file))
         self._reader.read_texts(
-            (self._number(file), text)
-            for file, begin, end in new
-            if end >= 0
-            for text in self._texts(file, begin, end)
+            (self._number(file), text) for file, begin, end in new if end >= 0 for text in self._texts(file, begin, end)
         )
         added = self._count() > before or bool(whole)
         return self._remove_old(self._oldest) or added
@@ -95,7 +92,8 @@ class LogFollower:
 
     def _remove_old(self, oldest: float) -> bool:
         """Of lines without a time, the latest million are kept."""
-        old = f"event_time < {round(oldest * 1e6)} OR (problem <> 0 AND rowid < (SELECT max(rowid) FROM log_lines) - {KEPT})"
+        unneeded = f"problem <> 0 AND rowid < (SELECT max(rowid) FROM log_lines) - {KEPT}"
+        old = f"event_time < {round(oldest * 1e6)} OR ({unneeded})"
         row = self._connection.execute(f"DELETE FROM log_lines WHERE {old}").fetchone()
         if not row or not row[0]:
             return False
@@ -108,7 +106,7 @@ class LogFollower:
         return self.names.index(file.address)
 
     def _new_range(self, file: LogFile) -> Iterator[tuple[LogFile, int, int]]:
-        """What was added to a file since the last look, as (file, begin, end); end is -1 for a file that is read whole."""
+        """What was added to a file since the last look: (file, begin, end). The end is -1 if it is read as a whole."""
         about = os.stat(file.path)
         known = (about.st_dev, about.st_ino)
         first_look = known not in self._positions
@@ -125,7 +123,9 @@ class LogFollower:
             position.read, position.lines = 0, 0
         if first_look and about.st_size > SEARCHED and self._oldest is not None:
             position.read = self._search(file.path, about.st_size, self._oldest)
-        end = about.st_size if position.size == about.st_size else _end_of_lines(file.path, position.read, about.st_size)
+        end = (
+            about.st_size if position.size == about.st_size else _end_of_lines(file.path, position.read, about.st_size)
+        )
         position.size = about.st_size
         if end > position.read:
             begin, position.read = position.read, end

@@ -46,11 +46,17 @@ def lines_query(mapping: LogMapping, *, since: float | None = None, until: float
     """Rows of `log_lines` from a text of many lines: parameters are $text, $file and $first_line."""
     paths = dict(mapping.paths) | ({"count": ("count",)} if mapping.is_own else {})
     listed = ", ".join(literal(json_path(path)) for path in paths.values())
-    texts = [f"nullif(v[{place}], '') AS {_text(name)}" for place, name in enumerate(paths, 1)]
-    texts += [f"{literal(value)} AS {_text(name)}" for name, value in mapping.constants.items()]
-    known = {*paths, *mapping.constants}
-    texts += [f"CAST(NULL AS VARCHAR) AS {_text(name)}" for name in (*NAMES, "count") if name not in known]
-    timed = [name for name in ("time", "sent", "visibility", mapping.duration or "seconds")]
+    at_path = {name: f"nullif(v[{place}], '')" for place, name in enumerate(paths, 1)}
+    captures = ", ".join(literal(name) for name in mapping.captured)
+    captured = f"regexp_extract({at_path['text']}, {literal(mapping.pattern)}, [{captures}])" if captures else "NULL"
+    texts = []
+    for name in (*NAMES, "count"):
+        ways = [f"nullif(captured.{name}, '')"] if name in mapping.captured else []
+        ways += [at_path[name]] if name in at_path else []
+        ways += [literal(mapping.constants[name])] if name in mapping.constants else []
+        text = f"coalesce({', '.join(ways)})" if len(ways) > 1 else ways[0] if ways else "CAST(NULL AS VARCHAR)"
+        texts.append(f"{text} AS {_text(name)}")
+    timed = ("time", "sent", "visibility", mapping.duration or "seconds")
     numbers = [f"TRY_CAST({_text(name)} AS DOUBLE) AS {_number(name)}" for name in timed]
     return f"""
 WITH split AS (
@@ -67,7 +73,8 @@ extracted AS (
     CASE WHEN is_json THEN json_extract_string(object, [{listed}]) END AS v
   FROM checked
 ),
-texts AS (SELECT line, is_json, line_number, {", ".join(texts)} FROM extracted),
+captures AS (SELECT *, {captured} AS captured FROM extracted),
+texts AS (SELECT line, is_json, line_number, {", ".join(texts)} FROM captures),
 parsed AS (SELECT *, {", ".join(numbers)} FROM texts),
 {_normalised(mapping, _text, _time, _duration, since=since, until=until)}
 """
@@ -173,7 +180,7 @@ FROM fields WHERE {not_counted}"""
 
 
 def _word(mapping: LogMapping, value: Value) -> str:
-    if "event" in mapping.paths:
+    if "event" in mapping.names:
         return f"left({value('event')}, {LONGEST_WORD})"
     # A line for each run: with its duration it is the end of one, else the beginning.
     end = f"CASE WHEN {value('error')} IS NOT NULL THEN 'retried' ELSE 'recorded' END"
@@ -181,7 +188,8 @@ def _word(mapping: LogMapping, value: Value) -> str:
 
 
 def _hash(column: str) -> str:
-    """63 bits: Spark has no unsigned numbers. Among a hundred million texts, two share one with a chance of 1 in 1,800."""
+    """63 bits, as Spark has no unsigned numbers. Of a hundred million texts, two are taken for one with a chance of 1 in
+    1,800."""
     return f"CASE WHEN {column} IS NOT NULL THEN CAST(hash({column}) >> 1 AS BIGINT) END"
 
 

@@ -57,10 +57,7 @@ class LogReader:
         parquet = [(number, file) for number, file in numbered if file.kind is Kind.PARQUET]
         self._read_parquet(parquet)
         self.read_texts(
-            (number, text)
-            for number, file in numbered
-            if file.kind is not Kind.PARQUET
-            for text in self._texts(file)
+            (number, text) for number, file in numbered if file.kind is not Kind.PARQUET for text in self._texts(file)
         )
 
     def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
@@ -169,7 +166,10 @@ def _local_copies() -> Iterator[Callable[[LogFile], str]]:
     def local(file: LogFile) -> str:
         if not file.store:
             return file.path
-        with NamedTemporaryFile(prefix="semel-doctor-", suffix=".parquet", delete=False) as copy, opened(file) as stream:
+        with (
+            NamedTemporaryFile(prefix="semel-doctor-", suffix=".parquet", delete=False) as copy,
+            opened(file) as stream,
+        ):
             copies.append(copy.name)
             while block := stream.read(1 << 20):
                 copy.write(block)

@@ -144,7 +144,9 @@ def _store(address: str) -> Any:
     scheme, _, rest = place.partition("://")
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise DoctorError(f"--log {safe_text(address, 300)}: no such kind of address; there are {known} and local paths")
+        raise DoctorError(
+            f"--log {safe_text(address, 300)}: no such kind of address; there are {known} and local paths"
+        )
     options = {name: values[-1] for name, values in parse_qs(query).items()}
     bucket = rest.partition("/")[0]
     if not bucket:
@@ -162,5 +164,4 @@ def _store(address: str) -> Any:
     if SCHEMES[scheme] == "gs":
         return GCSStore(bucket)
     container, _, host = bucket.partition("@")
-    account = {"account_name": host.partition(".")[0]} if host else {}
-    return AzureStore(container, **account)
+    return AzureStore(container, account_name=host.partition(".")[0] or None)

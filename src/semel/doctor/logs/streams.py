@@ -1,4 +1,4 @@
-"""Opens log files wherever they are and splits them into texts of whole lines; what is compressed is unpacked on the way.
+"""Opens log files wherever they are, unpacks what is compressed, and splits them into texts of whole lines.
 
 The rule: a file that breaks off is not a failure. What came before counts, and the reason is raised as BrokenLog
 after it.
@@ -10,9 +10,11 @@ import bz2
 import csv
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import islice
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
@@ -21,7 +23,7 @@ import orjson
 from semel.doctor.logs.discovery import Kind, LogFile
 from semel.doctor.logs.mapping import Path
 from semel.errors import SemelError
-from semel.extras import require
+from semel.extras import importing
 
 CHUNK: Final = 8 * 1024 * 1024
 LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes
@@ -72,11 +74,8 @@ def unpacked(raw: BinaryIO, compression: str | None) -> Any:
 
 
 def _zstd(raw: BinaryIO) -> Any:
-    try:
-        from compression import zstd  # Python 3.14
-    except ImportError:
-        require("reading zstd", "backports.zstd", extra="doctor")
-        from backports import zstd
+    with importing("reading zstd", extra="doctor"):
+        zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
     class Stream(io.RawIOBase):
         """zstd's own error belongs to none of Python's families."""
