@@ -170,7 +170,7 @@ class _Range:
     def __init__(self, stream: BinaryIO, end: int) -> None:
         self._stream, self._end = stream, end
 
-    def read(self, size: int) -> bytes:
+    def read1(self, size: int) -> bytes:
         left = self._end - self._stream.tell()
         return self._stream.read(min(size, left)) if left > 0 else b""
 

@@ -99,7 +99,7 @@ def rows_query(relation: str, columns: Mapping[str, str], *, since: float | None
         return f'"{column}"' if column in columns else f"CAST(NULL AS {kind})"
 
     def microseconds(name: str, unit: float = 1e6) -> str:
-        return f"CAST(floor({value(name)} * {unit!r} + 0.5) AS BIGINT)"
+        return f"TRY_CAST(floor({value(name)} * {unit!r} + 0.5) AS BIGINT)"
 
     return f"""
 WITH parsed AS (
