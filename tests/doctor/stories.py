@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
+from semel.doctor import analysis, sql
 from semel.doctor.analysis import Analysis, analyse
 from semel.doctor.engine.engine import Engine, Row
 from semel.doctor.logs.discovery import Days, find
 from semel.doctor.logs.mapping import LogMapping, own
-from semel.doctor.model import Behaviour
+from semel.doctor.model import Behaviour, Quality
 
 Event = dict[str, Any]
 START: Final = 1_700_000_000.0
@@ -57,30 +58,45 @@ def write(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-def read(
+def read(engine: Engine, *paths: Path | str, visibility: Mapping[str, float] | None = None, **options: Any) -> Analysis:
+    """What `diagnose` does with logs, by an engine that is there already; `options` as for `load`."""
+    log = load(engine, *paths, **options)
+    result = analyse(engine, log.mapping, files=log.files, visibility=visibility)
+    return replace(result, quality=replace(result.quality, files=len(log.files), unreadable=log.unreadable))
+
+
+class LoadedLog(NamedTuple):
+    mapping: LogMapping
+    files: list[str]
+    unreadable: tuple[str, ...]
+
+
+def load(
     engine: Engine,
     *paths: Path | str,
     mapping: LogMapping | None = None,
     since: float | None = None,
     until: float | None = None,
-    visibility: Mapping[str, float] | None = None,
-) -> Analysis:
-    """What `diagnose` does with logs, by an engine that is there already."""
+) -> LoadedLog:
+    """Fill the engine's `log_lines`. Without a mapping it is an attempt log."""
     found = find([str(path) for path in paths], any_name=mapping is not None, days=Days.of(since, until))
-    mapping = mapping or own()
-    problems = engine.read(found.files, mapping, since, until)
-    analysis = analyse(engine, mapping, files=[file.address for file in found.files], visibility=visibility)
+    problems = engine.read(found.files, mapping or own(), since, until)
     unreadable = tuple(sorted((*found.unreadable, *problems)))
-    return replace(analysis, quality=replace(analysis.quality, files=len(found.files), unreadable=unreadable))
+    return LoadedLog(mapping or own(), [file.address for file in found.files], unreadable)
 
 
-def events_of(engine: Engine) -> list[Row]:
-    """The events of the log that was read last, in the order of time."""
-    return engine.rows("SELECT * FROM events ORDER BY event_time, flag DESC, message_id")
+def events_and_quality(engine: Engine, *paths: Path | str, **options: Any) -> tuple[list[Row], Quality]:
+    """The events of a log in the order of time, and its quality, without all the rest of an analysis."""
+    log = load(engine, *paths, **options)
+    unknown_words = analysis._make_small_tables(engine, log.mapping, engine.rows(sql.figure("queues_and_words")), {})
+    analysis._make_tables(engine, log.mapping)
+    quality = analysis._quality(engine, unknown_words, log.files)
+    events = engine.rows("SELECT * FROM events ORDER BY event_time, flag DESC, message_id")
+    return events, replace(quality, files=len(log.files), unreadable=log.unreadable)
 
 
-def by_queue(analysis: Analysis) -> dict[str, Behaviour]:
-    return {behaviour.queue: behaviour for behaviour in analysis.behaviours}
+def by_queue(result: Analysis) -> dict[str, Behaviour]:
+    return {behaviour.queue: behaviour for behaviour in result.behaviours}
 
 
 def causes(behaviour: Behaviour) -> dict[str, int]:

@@ -37,7 +37,8 @@ def write_files(folder: Path, random: Random, queues: int) -> None:
         for event in random_log(random, f"queue-{number}", grid=random.choice((1, SECOND // 10, SECOND))):
             files[f"{random.randrange(4)}.jsonl"].append(json.dumps(_known(event)))
     for lines in files.values():
-        for odd in ("no JSON", '{"at": 1', '{"level": "info"}', '{"at": 1e9, "step": "hummed", "message_id": "m"}', ""):
+        unknown = [json.dumps({"at": 1.7e9, "step": word, "message_id": "m"}) for word in ("hummed", "sang")]
+        for odd in (*unknown, "no JSON", '{"at": 1', '{"level": "info"}', ""):
             lines.insert(random.randrange(len(lines)), odd)
     files["0.jsonl"].append(json.dumps({"at": 1.7e9, "step": "dropped", "worker": "w1", "count": 17}))
     for name, lines in files.items():

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from doctor.stories import events_of, on_both_engines_at_once, read
-from semel.doctor.engine.engine import Engine
+from doctor.stories import events_and_quality
+from semel.doctor.engine.engine import Engine, Row
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
 from semel.doctor.logs import reader, streams
@@ -59,8 +59,8 @@ def row(number: int = 1, **fields: Any) -> dict[str, Any]:
     return known | fields
 
 
-def ids(engine: Engine) -> list[str]:
-    return [event["message_id"] for event in events_of(engine)]
+def ids(events: Sequence[Row]) -> list[str]:
+    return [event["message_id"] for event in events]
 
 
 # What a consumer writes.
@@ -88,8 +88,8 @@ def test_what_the_attempt_log_wrote_comes_back_as_it_was(
     with AttemptLog.open(str(tmp_path), format=format, clock=lambda: NOON) as log:
         log.add_all([full, Attempt(NOON + 2, Step.DELETED, "orders", "id-1", worker="w2")])
         log.add(Attempt(NOON + 3, Step.SENT, "mails", "", "mail-1"))  # of the outbox: it has no id yet
-    quality = read(engine, tmp_path).quality
-    first, second = events_of(engine)
+    events, quality = events_and_quality(engine, tmp_path)
+    first, second = events
     same = ("queue", "message_id", "key", "receive_count", "error", "worker", "handler")
     assert {name: first[name] for name in same} == {name: getattr(full, name) for name in same}
     assert STEPS[first["flag"]] is Step.RECORDED
@@ -105,12 +105,11 @@ def test_what_the_attempt_log_wrote_comes_back_as_it_was(
 def test_one_message_has_one_identity_in_lines_and_in_parquet(engine: Engine, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", line(1, worker="w1", key="k", group="g", handler="h", error="e 1"))
     write_parquet(tmp_path / "b.parquet", [row(1, worker="w1", key="k", group="g", handler="h", error="e 1")])
-    read(engine, tmp_path)
-    assert len(events_of(engine)) == 2
-    assert len({tuple(event.items()) for event in events_of(engine)}) == 1
+    events, _ = events_and_quality(engine, tmp_path)
+    assert len(events) == 2
+    assert len({tuple(event.items()) for event in events}) == 1
 
 
-@on_both_engines_at_once
 def test_files_folders_globs_and_formats_can_be_mixed(engine: Engine, tmp_path: Path) -> None:
     write(tmp_path / "a/date=2026-11-16/one.jsonl", line(1))
     write(tmp_path / "a/date=2026-11-16/deep/er/two.json.gz", line(2))
@@ -121,7 +120,7 @@ def test_files_folders_globs_and_formats_can_be_mixed(engine: Engine, tmp_path: 
     write(tmp_path / "six", line(6))  # named by itself, its name does not matter
     write_parquet(tmp_path / "a/it's [7].parquet", [row(7)])
     write(tmp_path / "b/eight.csv", "message_id,at,step,queue,receive_count", f"id-8,{NOON + 8},received,orders,2")
-    quality = read(
+    events, quality = events_and_quality(
         engine,
         tmp_path / "a",
         f"{tmp_path}/b/*.log",
@@ -129,8 +128,8 @@ def test_files_folders_globs_and_formats_can_be_mixed(engine: Engine, tmp_path: 
         tmp_path / "c [x] {y}",
         tmp_path / "six",
         tmp_path / "b/eight.csv",
-    ).quality
-    assert ids(engine) == [f"id-{number}" for number in range(1, 9)]
+    )
+    assert ids(events) == [f"id-{number}" for number in range(1, 9)]
     assert quality == Quality(files=8, lines=8, events=8)
 
 
@@ -139,16 +138,16 @@ def test_what_is_being_written_is_not_read(engine: Engine, tmp_path: Path) -> No
     write(tmp_path / ".open.jsonl", line(2))
     write(tmp_path / "_temporary/part.jsonl", line(3))
     write(tmp_path / ".hidden/part.jsonl", line(4))
-    quality = read(engine, tmp_path).quality
-    assert (ids(engine), quality.files) == (["id-1"], 1)
+    events, quality = events_and_quality(engine, tmp_path)
+    assert (ids(events), quality.files) == (["id-1"], 1)
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
 def test_compressed_lines_are_read(engine: Engine, tmp_path: Path, suffix: str) -> None:
-    write(tmp_path / f"a.jsonl{suffix}", *(line(number) for number in range(40_000)))
-    analysis = read(engine, tmp_path)
-    assert analysis.behaviours[0].messages == 40_000
-    assert analysis.quality == Quality(files=1, lines=40_000, events=40_000)
+    write(tmp_path / f"a.jsonl{suffix}", *(line(number) for number in range(10_000)))
+    events, quality = events_and_quality(engine, tmp_path)
+    assert len(set(ids(events))) == 10_000
+    assert quality == Quality(files=1, lines=10_000, events=10_000)
 
 
 def test_lines_that_cross_the_blocks_of_a_file_are_whole_and_have_their_numbers(
@@ -156,8 +155,8 @@ def test_lines_that_cross_the_blocks_of_a_file_are_whole_and_have_their_numbers(
 ) -> None:
     monkeypatch.setattr(streams, "CHUNK", 200)
     write(tmp_path / "a.jsonl", *(line(number, key="k" * (number * 70 % 300)) for number in range(20)), "bad")
-    quality = read(duckdb_engine, tmp_path).quality
-    assert len(set(ids(duckdb_engine))) == 20
+    events, quality = events_and_quality(duckdb_engine, tmp_path)
+    assert len(set(ids(events))) == 20
     assert quality.samples == (f"{tmp_path}/a.jsonl:21: bad",)
 
 
@@ -174,8 +173,7 @@ def test_a_csv_file_is_read_by_its_header_whatever_its_rows_are(engine: Engine, 
         f"id-3,{NOON + 3},received,orders,,1,more,fields",
         "",
     )
-    quality = read(engine, tmp_path).quality
-    events = events_of(engine)
+    events, quality = events_and_quality(engine, tmp_path)
     assert [(event["message_id"], event["error"], event["receive_count"]) for event in events] == [
         ("id-1", 'a, "b"\nand c', 3),
         ("id-3", None, 1),
@@ -192,8 +190,8 @@ def test_parquet_from_other_writers_is_cast(engine: Engine, tmp_path: Path) -> N
     )  # fmt: skip
     write_parquet(tmp_path / "a.parquet", [row(1)])
     write_parquet(tmp_path / "b.parquet", [row(2, at=int((NOON + 2.5) * 1e6), receive_count=3, visibility=30)], narrow)
-    quality = read(engine, tmp_path).quality
-    assert [(event["event_time"], event["receive_count"], event["visibility"]) for event in events_of(engine)] == [
+    events, quality = events_and_quality(engine, tmp_path)
+    assert [(event["event_time"], event["receive_count"], event["visibility"]) for event in events] == [
         ((NOON + 1) * 1e6, None, None),
         ((NOON + 2.5) * 1e6, 3, 30_000_000),
     ]
@@ -211,25 +209,24 @@ def test_only_events_of_the_time_asked_for_count_its_beginning_included_and_its_
         write(tmp_path / "a.jsonl", *(line(number) for number in range(5)))
     else:
         write_parquet(tmp_path / "a.parquet", [row(number) for number in range(5)])
-    quality = read(engine, tmp_path, since=NOON + 1, until=NOON + 3).quality
-    assert ids(engine) == ["id-1", "id-2"]
+    events, quality = events_and_quality(engine, tmp_path, since=NOON + 1, until=NOON + 3)
+    assert ids(events) == ["id-1", "id-2"]
     assert quality == Quality(files=1, lines=5, events=2, out_of_range=3)
 
 
 def test_folders_of_other_days_are_not_opened_but_the_next_day_is(engine: Engine, tmp_path: Path) -> None:
     for day, number in ((14, 1), (15, 2), (16, 3), (17, 4), (18, 5)):
         write(tmp_path / f"date=2026-11-{day}/a.jsonl", line(number))  # all of the 16th: late ones
-    quality = read(engine, tmp_path, since=NOON, until=NOON + 600).quality
-    assert (ids(engine), quality.files) == (["id-3", "id-4"], 2)
-    analysis = read(engine, tmp_path, since=NOON + 3 * DAY)
-    assert (analysis.behaviours, analysis.quality) == ((), Quality())
+    events, quality = events_and_quality(engine, tmp_path, since=NOON, until=NOON + 600)
+    assert (ids(events), quality.files) == (["id-3", "id-4"], 2)
+    assert events_and_quality(engine, tmp_path, since=NOON + 3 * DAY) == ([], Quality())
 
 
 def test_just_after_midnight_the_folder_of_the_day_before_counts_too(engine: Engine, tmp_path: Path) -> None:
     midnight = NOON + DAY / 2
     write(tmp_path / "date=2026-11-16/a.jsonl", line(1, at=midnight + 0.2))
-    read(engine, tmp_path, since=midnight)
-    assert ids(engine) == ["id-1"]
+    events, _ = events_and_quality(engine, tmp_path, since=midnight)
+    assert ids(events) == ["id-1"]
 
 
 # What is damaged.
@@ -259,9 +256,9 @@ def test_each_flaw_of_a_line_is_counted_and_the_rest_is_used(engine: Engine, tmp
         f"2026-11-16T12:00:00Z stdout F {line(2)}",
         line(7, step="deleted", more="fields", than=["we", "know"], receive_count="three", seconds="NaN"),
     )
-    quality = read(engine, tmp_path).quality
-    assert ids(engine) == ["id-1", "id-2", "id-7"]
-    assert events_of(engine)[2]["receive_count"] is None
+    events, quality = events_and_quality(engine, tmp_path)
+    assert ids(events) == ["id-1", "id-2", "id-7"]
+    assert events[2]["receive_count"] is None
     assert quality == Quality(
         files=1,
         lines=17,
@@ -278,7 +275,7 @@ def test_each_flaw_of_a_line_is_counted_and_the_rest_is_used(engine: Engine, tmp
 
 def test_samples_of_malformed_lines_are_short_and_few(engine: Engine, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", line(1), "x" * 10_000, *["y"] * 10)
-    quality = read(engine, tmp_path).quality
+    _, quality = events_and_quality(engine, tmp_path)
     assert quality.samples[0] == f"{tmp_path}/a.jsonl:2: {'x' * 200}"
     assert (len(quality.samples), quality.malformed) == (5, 11)
 
@@ -288,19 +285,19 @@ def test_bytes_that_are_not_text_do_not_end_the_reading(engine: Engine, tmp_path
     (tmp_path / "a.jsonl").write_bytes(data)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(data))
     (tmp_path / "c.jsonl").write_bytes(line(3, key="KEY").encode().replace(b"KEY", b"\xff\xfe"))
-    quality = read(engine, tmp_path).quality
-    assert (ids(engine), quality.malformed) == (["id-1", "id-1", "id-2", "id-2", "id-3"], 4)
+    events, quality = events_and_quality(engine, tmp_path)
+    assert (ids(events), quality.malformed) == (["id-1", "id-1", "id-2", "id-2", "id-3"], 4)
 
 
 def test_a_very_long_line_is_an_event_and_one_that_never_ends_is_cut(
     duckdb_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "a.jsonl", line(1, body="x" * 20_000_000), line(2))
-    read(duckdb_engine, tmp_path)
-    assert ids(duckdb_engine) == ["id-1", "id-2"]
+    events, _ = events_and_quality(duckdb_engine, tmp_path)
+    assert ids(events) == ["id-1", "id-2"]
     monkeypatch.setattr(streams, "LONGEST_LINE", 1_000_000)
-    quality = read(duckdb_engine, tmp_path).quality
-    assert ids(duckdb_engine) == ["id-2"]
+    events, quality = events_and_quality(duckdb_engine, tmp_path)
+    assert ids(events) == ["id-2"]
     assert quality.malformed >= 1
 
 
@@ -309,8 +306,8 @@ def test_empty_files_and_blank_lines_are_not_lines(engine: Engine, tmp_path: Pat
         write(tmp_path / name)
     (tmp_path / "d.jsonl.gz").write_bytes(b"")
     write(tmp_path / "e.jsonl", "", " \t\r", "", line(1), "")
-    quality = read(engine, tmp_path).quality
-    assert ids(engine) == ["id-1"]
+    events, quality = events_and_quality(engine, tmp_path)
+    assert ids(events) == ["id-1"]
     assert quality == Quality(files=5, lines=1, events=1)
 
 
@@ -322,8 +319,8 @@ def test_a_half_written_parquet_file_is_named_and_the_others_are_read(engine: En
     pages = bytearray(write_parquet(tmp_path / "pages.parquet", [row(9)]).read_bytes())
     pages[4:60] = bytes(56)
     (tmp_path / "pages.parquet").write_bytes(pages)
-    quality = read(engine, tmp_path).quality
-    assert (ids(engine), quality.lines) == (["id-1"], 1)
+    events, quality = events_and_quality(engine, tmp_path)
+    assert (ids(events), quality.lines) == (["id-1"], 1)
     assert [Path(text.partition(": ")[0]).name for text in quality.unreadable] == [
         "empty.parquet", "half.parquet", "lying.parquet", "pages.parquet",
     ]  # fmt: skip
@@ -335,12 +332,12 @@ def test_a_file_that_breaks_off_counts_up_to_there_and_is_named(engine: Engine, 
     torn = write(tmp_path / f"torn.jsonl{suffix}", *(line(number, key=str(number**9)) for number in range(2, 60_000)))
     torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
     (tmp_path / f"zeros.jsonl{suffix}").write_bytes(bytes(100))
-    analysis = read(engine, tmp_path)
-    assert 10_000 < analysis.quality.events < 50_000
-    assert {"id-1", "id-2"} <= set(ids(engine))
-    names = [Path(text.partition(": ")[0]).name for text in analysis.quality.unreadable]
+    events, quality = events_and_quality(engine, tmp_path)
+    assert 10_000 < quality.events < 50_000
+    assert {"id-1", "id-2"} <= set(ids(events))
+    names = [Path(text.partition(": ")[0]).name for text in quality.unreadable]
     assert names == [f"torn.jsonl{suffix}", f"zeros.jsonl{suffix}"]
-    assert analysis.quality.malformed <= 1  # the line at which it breaks off
+    assert quality.malformed <= 1  # the line at which it breaks off
 
 
 def test_a_file_that_vanishes_before_it_is_read_is_named(engine: Engine, tmp_path: Path) -> None:
@@ -361,8 +358,8 @@ def test_one_damaged_parquet_file_among_many_does_not_cost_the_others(
     for number in range(12):
         write_parquet(tmp_path / f"{number}.parquet", [row(number)])
     (tmp_path / "5.parquet").write_bytes(b"PAR1" + bytes(100) + (60).to_bytes(4, "little") + b"PAR1")
-    quality = read(duckdb_engine, tmp_path).quality
-    assert len(ids(duckdb_engine)) == 11
+    events, quality = events_and_quality(duckdb_engine, tmp_path)
+    assert len(ids(events)) == 11
     assert [text.partition(": ")[0] for text in quality.unreadable] == [f"{tmp_path}/5.parquet"]
 
 
@@ -395,8 +392,8 @@ def test_a_damaged_file_at_one_path_does_not_hide_that_another_holds_none(tmp_pa
 
 def test_a_folder_with_nothing_but_damaged_files_is_not_an_error(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "half.parquet").write_bytes(b"PAR1")
-    analysis = read(engine, tmp_path)
-    assert (analysis.behaviours, analysis.quality.files, len(analysis.quality.unreadable)) == ((), 0, 1)
+    events, quality = events_and_quality(engine, tmp_path)
+    assert (events, quality.files, len(quality.unreadable)) == ([], 0, 1)
 
 
 ODD: Final = (
@@ -425,8 +422,8 @@ COUNTED: Final = pa.schema(
 
 def test_each_flaw_of_a_parquet_file_is_counted(engine: Engine, tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", [row(1), *(row(2, **odd) for odd in ODD)], COUNTED)
-    quality = read(engine, tmp_path).quality
-    assert ids(engine) == ["id-1"]
+    events, quality = events_and_quality(engine, tmp_path)
+    assert ids(events) == ["id-1"]
     assert quality == Quality(files=1, lines=11, events=1, incomplete=8, dropped=11)
 
 

@@ -124,7 +124,7 @@ def _read_file(
         reader.read([file], number)
         for problem in reader.problems:
             connection.execute("INSERT INTO log_lines (problem, sample) VALUES (?, ?)", [UNREADABLE, problem])
-        rows: Any = connection.execute("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
+        rows: Any = connection.sql("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
         yield from rows
     finally:
         connection.close()

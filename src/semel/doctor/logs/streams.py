@@ -133,7 +133,7 @@ def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
 
 
 def _block(stream: Readable) -> tuple[bytes, Exception | None]:
-    """The next bytes, and the error that ended them. A single read of that size would lose what came before an error."""
+    """The next bytes, and the error that ended them. One read of that size would lose what came before an error."""
     parts: list[bytes] = []
     missing = CHUNK
     try:
