@@ -188,8 +188,8 @@ def _word(mapping: LogMapping, value: Value) -> str:
 
 
 def _hash(column: str) -> str:
-    """63 bits, as Spark has no unsigned numbers. Of a hundred million texts, two are taken for one with a chance of 1 in
-    1,800."""
+    """63 bits, as Spark has no unsigned numbers. The chance that two of a hundred million texts are taken for one is
+    1 in 1,800."""
     return f"CASE WHEN {column} IS NOT NULL THEN CAST(hash({column}) >> 1 AS BIGINT) END"
 
 
@@ -207,7 +207,7 @@ def _time(name: str) -> str:
         f"CASE WHEN abs({number}) < 1e11 THEN {number} * 1e6 WHEN abs({number}) < 1e14 THEN {number} * 1e3 "
         f"WHEN abs({number}) < 1e17 THEN {number} ELSE {number} / 1e3 END"
     )
-    iso = f"TRY_CAST(replace({text}, ',', '.') AS TIMESTAMPTZ)"
+    iso = f"TRY_CAST(translate({text}, ',tz', '.TZ') AS TIMESTAMPTZ)"
     return (
         f"CASE WHEN {number} IS NOT NULL THEN TRY_CAST(floor({scaled} + 0.5) AS BIGINT) "
         f"WHEN regexp_matches({text}, '^[0-9]{{4}}-[0-9]{{2}}') THEN epoch_us({iso}) END"
