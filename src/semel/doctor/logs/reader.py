@@ -104,9 +104,11 @@ class LogReader:
         columns: dict[str, str] = {}
         with _local_copies() as local:
             for number, file in files:
-                path = local(file)
-                kinds = self._columns(file, path)
-                if kinds is None:
+                try:
+                    path = local(file)
+                    kinds = self._columns(path)
+                except (OSError, duckdb.Error) as error:
+                    self._cannot_read(file, error)
                     continue
                 full = sum(other.size for _, other, _ in batch) >= PARQUET_AT_ONCE
                 if batch and (full or kinds != columns):
@@ -117,13 +119,9 @@ class LogReader:
             if batch:
                 self._insert_rows(batch, columns)
 
-    def _columns(self, file: LogFile, path: str) -> dict[str, str] | None:
-        """The columns of a Parquet file with their types; None if it cannot be read."""
-        try:
-            described = self._connection.execute(f"DESCRIBE SELECT * FROM read_parquet({literal(path)})").fetchall()
-        except duckdb.Error as error:
-            self._cannot_read(file, error)
-            return None
+    def _columns(self, path: str) -> dict[str, str]:
+        """The columns of a Parquet file with their types."""
+        described = self._connection.execute(f"DESCRIBE SELECT * FROM read_parquet({literal(path)})").fetchall()
         return {row[0]: row[1] for row in described}
 
     def _insert_rows(self, files: Sequence[tuple[int, LogFile, str]], columns: dict[str, str]) -> None:
@@ -187,7 +185,7 @@ def first_records(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile
     for file in files:
         try:
             records = list(islice(_records(connection, file), FIRST_RECORDS))
-        except (BrokenLog, duckdb.Error):
+        except (BrokenLog, OSError, duckdb.Error):
             continue
         if records:
             return records
