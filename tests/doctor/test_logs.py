@@ -427,6 +427,15 @@ def test_each_flaw_of_a_parquet_file_is_counted(engine: Engine, tmp_path: Path) 
     assert quality == Quality(files=1, lines=11, events=1, incomplete=8, dropped=11)
 
 
+def test_rotated_files_are_logs_too(tmp_path: Path) -> None:
+    for name in ("app.log", "app.log.1", "app.log.2.gz", "app.jsonl-20261116", "app.log.2026-11-16T12", "app.log.old"):
+        write(tmp_path / name)
+    names = {Path(file.path).name: file.kind for file in find([str(tmp_path)]).files}
+    assert names == dict.fromkeys(
+        ("app.log", "app.log.1", "app.log.2.gz", "app.jsonl-20261116", "app.log.2026-11-16T12"), Kind.LINES
+    )
+
+
 def test_the_kind_of_a_file_is_in_its_name_and_in_nothing_else(tmp_path: Path) -> None:
     names = {
         "a.jsonl": (Kind.LINES, None),
