@@ -38,7 +38,7 @@ examples:
   semel doctor --log s3://logs/attempts --from 1d --queue orders payments
   semel doctor --log app.jsonl --map id=.msg.id,time=.ts,event=.event
                                                    from your own JSON lines
-  semel doctor --queue orders --fail-on critical   settings only: no Spark
+  semel doctor --queue orders --fail-on critical   settings only: no logs
   semel doctor --log attempts --format html --output report.html
   semel doctor --log attempts --watch              findings as they become true
   semel doctor --list-rules

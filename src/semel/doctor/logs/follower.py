@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 import duckdb
 
 from semel.doctor.errors import DoctorError
+from semel.doctor.logs.database import interruptible
 from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
@@ -62,13 +63,14 @@ class LogFollower:
         """Read what is new; whether anything has changed."""
         self._oldest = now - self._window
         self.found = self._find()
-        before = self._count()
-        whole = [file for file in self.found.files if not _is_followed(file) and self._has_appeared(file)]
-        for file in whole:
-            self._reader.read([file], self._number(file))
-        self._reader.read_texts(self._new_texts())
-        added = self._count() > before or bool(whole)
-        return self._remove_old(self._oldest) or added
+        with interruptible():
+            before = self._count()
+            whole = [file for file in self.found.files if not _is_followed(file) and self._has_appeared(file)]
+            for file in whole:
+                self._reader.read([file], self._number(file))
+            self._reader.read_texts(self._new_texts())
+            added = self._count() > before or bool(whole)
+            return self._remove_old(self._oldest) or added
 
     def problems(self) -> tuple[str, ...]:
         return (*self.found.unreadable, *self._reader.problems)

@@ -62,7 +62,10 @@ class LogReader:
 
     def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
         """Insert texts (number of the file, Text). At most two for each thread are in memory."""
-        with self._interruptible(), ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool:
+        with (
+            ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool,
+            self._abandoned_on_error(pool),
+        ):
             running: set[Future[None]] = set()
             for number, text in numbered:
                 running.add(pool.submit(self._insert, number, text.text, text.first_line, text.bytes))
@@ -74,11 +77,12 @@ class LogReader:
                 future.result()
 
     @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C ends what is being parsed."""
+    def _abandoned_on_error(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """Ctrl-C, or an error, ends what is being parsed: the pool waits for nothing else."""
         try:
             yield
-        except KeyboardInterrupt:
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
             for cursor in self._cursors:
                 cursor.interrupt()
             raise
