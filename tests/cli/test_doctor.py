@@ -595,7 +595,8 @@ def test_ctrl_c_ends_a_long_read_and_a_long_query_within_a_second(moment: str, t
 @pytest.mark.slow
 def test_ctrl_c_ends_the_watch_within_a_second(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log", 100)
-    ended = interrupted_at("watching", tmp_path, "--log", str(tmp_path / "log"), "--watch", "--window", "3650d")
+    log = ["--log", str(tmp_path / "log"), "--map", "id=.id,time=.t,event=.e"]
+    ended = interrupted_at("watching", tmp_path, *log, "--watch", "--window", "3650d")
     assert ended.seconds < 1
 
 

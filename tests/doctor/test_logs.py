@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from doctor.stories import events_and_quality
+from semel.doctor.engine.duckdb import DuckDBEngine
 from semel.doctor.engine.engine import Engine, Row
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
@@ -434,6 +436,17 @@ def test_rotated_files_are_logs_too(tmp_path: Path) -> None:
     assert names == dict.fromkeys(
         ("app.log", "app.log.1", "app.log.2.gz", "app.jsonl-20261116", "app.log.2026-11-16T12"), Kind.LINES
     )
+
+
+@pytest.mark.parametrize("suffix", ["", *PACKERS])
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+def test_the_progress_counts_the_bytes_of_the_file_packed_or_not(tmp_path: Path, kind: str, suffix: str) -> None:
+    head = ["message_id,at,step,queue"] if kind == ".csv" else []
+    path = write(tmp_path / f"a{kind}{suffix}", *head, *(line(number) for number in range(30_000)))
+    sizes = list[int]()
+    with closing(DuckDBEngine(threads=1, on_bytes=sizes.append)) as engine:
+        engine.read(find([str(path)]).files, own(), None, None)
+    assert sum(sizes) == path.stat().st_size
 
 
 def test_the_kind_of_a_file_is_in_its_name_and_in_nothing_else(tmp_path: Path) -> None:
