@@ -57,12 +57,15 @@ def _steps(random: Random, begin: int) -> list[tuple[int, str]]:
     steps = [(begin, "received")] if random.random() < 0.9 else []
     if random.random() < 0.3:
         steps += [(begin + beat * 10 * SECOND, "heartbeat") for beat in range(1, random.randrange(2, 5))]
-    late = lambda: begin + int(random.expovariate(0.1) * SECOND)  # noqa: E731
-    steps += [(late(), random.choice(STEPS)) for _ in range(random.randrange(1, 5))]
+    steps += [(_later(random, begin), random.choice(STEPS)) for _ in range(random.randrange(1, 5))]
     if random.random() < 0.3:
-        end = late()
+        end = _later(random, begin)
         steps += [(begin, "started"), (end, "recorded"), (end + SECOND // 20, "deleted")]
     return steps
+
+
+def _later(random: Random, begin: int) -> int:
+    return begin + int(random.expovariate(0.1) * SECOND)
 
 
 def _details(random: Random, step: str) -> dict[str, Any]:

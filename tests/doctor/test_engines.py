@@ -11,13 +11,16 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from doctor.random_logs import SECOND, random_log
-from doctor.stories import Event, read
+from doctor.stories import START, Event, load, read
 from semel.doctor.analysis import Analysis
 from semel.doctor.engine.engine import Engine
+from semel.doctor.events import LineProblem
 from semel.doctor.logs.mapping import LogMapping, parse
 
 BASE: Final = "id=.message_id,time=.at,event=.step,queue=.queue"
@@ -73,6 +76,25 @@ def test_both_engines_make_the_same_of_an_attempt_log(
 ) -> None:
     write_files(tmp_path, Random(1), 10)
     compare((duckdb_engine, spark_engine), tmp_path, None)
+
+
+def test_both_engines_read_the_same_lines_of_files_of_all_kinds(
+    duckdb_engine: Engine, spark: SparkSession, spark_engine: Engine, tmp_path: Path
+) -> None:
+    write_files(tmp_path, Random(4), 2)
+    events = [_known(event) for event in random_log(Random(5), "orders")]
+    parquet.write_table(pa.Table.from_pylist(events), tmp_path / "6.parquet")
+    (tmp_path / "7.csv").write_text("message_id,at,step\nm1,1700000000,received\n,,\n")
+    (tmp_path / "8.jsonl").write_bytes(b"\xff\x00\n" + json.dumps(events[0]).encode())
+    (tmp_path / "9.parquet").write_bytes(b"PAR1" + bytes(100) + (60).to_bytes(4, "little") + b"PAR1")
+    duckdb, on_spark = (
+        load(engine, tmp_path, since=START + 10, until=START + 90) for engine in (duckdb_engine, spark_engine)
+    )
+    assert duckdb == on_spark
+    assert [Path(problem.partition(": ")[0]).name for problem in duckdb.unreadable] == ["5.jsonl.gz", "9.parquet"]
+    ours, theirs = (engine.rows("SELECT * FROM log_lines") for engine in (duckdb_engine, spark_engine))
+    assert sorted(map(repr, ours)) == sorted(map(repr, theirs))
+    assert {line["problem"] for line in ours} == {*LineProblem}
 
 
 @pytest.mark.slow

@@ -328,12 +328,13 @@ def test_the_watch_goes_on_without_the_broker_and_says_so(tmp_path: Path, creden
 
 def test_what_cannot_be_followed_is_named(tmp_path: Path) -> None:
     append(tmp_path / "a.jsonl", line(1))
-    for logs, options, message in (
+    refused: tuple[tuple[str, dict[str, Any], str], ...] = (
         (str(tmp_path / "none"), {}, "no such folder"),
         ("s3://bucket/log", {"mapping": "id=.id,time=.t"}, "--watch cannot follow s3://"),
         (str(tmp_path), {"engine": "spark"}, "leave out --engine spark and --master"),
         (str(tmp_path), {"master": "local[2]"}, "leave out --engine spark and --master"),
-    ):
+    )
+    for logs, options, message in refused:
         with pytest.raises(DoctorError, match=message):
             watch(
                 Request(logs=(logs,), **options), interval=1, window=60, on_diagnosis=lambda _: None,
