@@ -188,8 +188,8 @@ def _word(mapping: LogMapping, value: Value) -> str:
 
 
 def _hash(column: str) -> str:
-    """63 bits, as Spark has no unsigned numbers. Of a hundred million texts, two are taken for one with a chance of 1 in
-    1,800."""
+    """63 bits, as Spark has no unsigned numbers. The chance that two of a hundred million texts are taken for one is
+    1 in 1,800."""
     return f"CASE WHEN {column} IS NOT NULL THEN CAST(hash({column}) >> 1 AS BIGINT) END"
 
 
