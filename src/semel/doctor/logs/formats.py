@@ -18,7 +18,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.logs import fields
 from semel.doctor.logs.fields import RULES, Field, Rule, moment, number
 from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, Path, as_text, conflict, own, value_at, written
-from semel.doctor.logs.phrases import event_words, phrase_step
+from semel.doctor.logs.phrases import MOST_PHRASES, event_words, phrase_step
 from semel.doctor.wording import count, listed
 from semel.telemetry.attempt_log import Step
 
@@ -230,9 +230,11 @@ class _Log:
     def _score(self, field: Field) -> float:
         """How well a field says what happened: the share of lines with a known word, and what its name promises."""
         rank = fields.EVENTS.rank(field.name)
+        words = field.texts
+        if rank is None:  # a name that promises nothing: its values must be usual words, few, not yes and no
+            words = [] if len(set(words)) > MOST_PHRASES else [word for word in words if word not in ("true", "false")]
         meaning, least = (LogMapping({}).step_of, 0.5) if rank is None else (phrase_step, 0.2)
-        words = field.texts if rank is not None else [text for text in field.texts if text not in ("true", "false")]
-        steps = [step for text in words if (step := meaning(text))]
+        steps = [step for word in words if (step := meaning(word))]
         share = len(steps) / self.about
         return share + 0.1 * (len(set(steps)) > 1) - 0.1 * (3 if rank is None else rank) if share >= least else 0.0
 
