@@ -266,6 +266,7 @@ CHOICES: Final = [
     (MESSAGE | {"level": "error", "phase": "started"}, ",event=.phase", []),
     (MESSAGE | {"retryable": "false", "success": "true"}, ",event=.success", []),
     (MESSAGE | {"cold_start": "false"}, "", []),
+    (MESSAGE | {"event": "started", "state": "started"}, ",event=.event", []),
 ]
 
 
@@ -311,7 +312,7 @@ def test_a_line_with_a_list_in_it_is_not_a_document() -> None:
 
 
 def test_celery_is_recognised_among_lines_of_the_application() -> None:
-    application = [{"timestamp": AT, "message": "GET /", "host": "web"} for _ in range(50)]
+    application: list[dict[str, Any]] = [{"timestamp": AT, "message": "GET /", "host": "web"} for _ in range(50)]
     celery = [{"asctime": "2026-11-16 12:00:00,250", "message": f"Task a.b[{n}] received"} for n in range(5)]
     mapping = detect(application + celery).mapping
     assert mapping.paths == {"text": ("message",), "time": ("asctime",)}
@@ -369,6 +370,8 @@ def test_rows_of_parquet_have_times_and_numbers_of_their_own() -> None:
         ("Failed to delete message", Step.DELETE_FAILED),
         ("message could not be deleted", Step.DELETE_FAILED),
         ("Message deleted", Step.DELETED),
+        ("Order 17 was not processed", Step.RETRIED),
+        ("unable to complete the order", Step.RETRIED),
         ("moved to dead-letter queue after 5 failed attempts", Step.REJECTED),
         ("already processed, skipped", Step.DUPLICATE),
         ("visibility extended by 30 s", Step.HEARTBEAT),
@@ -387,6 +390,12 @@ def test_sentences_that_vary_are_read_by_a_pattern_and_its_mistakes_are_said() -
     words, pattern, doubts = event_words(texts, ".message")
     assert (words, pattern) == ({}, r"(?i)\b(?P<event>processing|failed|done)\b")
     assert doubts == ['"Processing of order 18 failed" in .message is read as started, not as retried']
+
+
+def test_what_a_log_says_cannot_harm_a_terminal() -> None:
+    words, pattern, doubts = event_words({"\x1b[2J" + "a" * 200: 1}, ".message")
+    assert (words, pattern) == ({}, "")
+    assert doubts == [f'.message has words that are not known, " [2J{"a" * 75}…": say what they mean with --events']
 
 
 def test_sentences_of_too_many_kinds_are_read_by_a_pattern_too() -> None:
