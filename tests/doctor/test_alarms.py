@@ -116,9 +116,9 @@ def test_cloudformation_has_an_alarm_each_with_its_reason_and_its_topic() -> Non
 def test_without_a_topic_it_is_said_that_nobody_is_told() -> None:
     for form in ("cloudformation", "terraform", "cli"):
         assert alarm_formats.render(usual(), form).startswith(
-            "# No --sns: these alarms show in CloudWatch and tell nobody."
+            "# No --sns: these alarms show in CloudWatch and notify nobody."
         )
-        assert "tell nobody" not in alarm_formats.render(usual(), form, sns=TOPIC)
+        assert "notify nobody" not in alarm_formats.render(usual(), form, sns=TOPIC)
 
 
 def test_queues_whose_names_look_alike_to_a_tool_do_not_take_each_others_alarms() -> None:
@@ -234,7 +234,7 @@ def test_an_alarm_that_is_off_or_of_another_service_does_not_count(tmp_path: Pat
     assert read_existing(path) == {"orders": {"ApproximateAgeOfOldestMessage"}}
 
 
-@pytest.mark.parametrize(("text", "words"), [("{}", "it has no MetricAlarms"), ("x", "it is no JSON")])
+@pytest.mark.parametrize(("text", "words"), [("{}", "no MetricAlarms in it"), ("x", "not JSON")])
 def test_a_file_that_holds_no_alarms_is_refused_with_the_command_that_writes_one(
     tmp_path: Path, text: str, words: str
 ) -> None:
@@ -242,7 +242,7 @@ def test_a_file_that_holds_no_alarms_is_refused_with_the_command_that_writes_one
     path.write_text(text)
     with pytest.raises(DoctorError, match=f"{words}.*aws cloudwatch describe-alarms"):
         read_existing(path)
-    with pytest.raises(DoctorError, match="it cannot be read"):
+    with pytest.raises(DoctorError, match="cannot be read"):
         read_existing(tmp_path / "nowhere")
 
 

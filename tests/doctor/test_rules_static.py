@@ -42,7 +42,7 @@ def attributes(command: str) -> dict[str, str]:
 def test_a_queue_without_a_dead_letter_queue_gets_one() -> None:
     bare = state(max_receives=None, dead_letters=None)
     finding = found("no-dead-letter-queue", case(state=bare))
-    assert finding.observed == "orders has no dead-letter queue; it keeps messages for 4 days."
+    assert finding.observed == "orders has no dead-letter queue; it keeps messages for 4 d."
     made, tied = finding.remedy.cli
     assert made == (
         "aws sqs create-queue --queue-name orders-dlq --attributes MessageRetentionPeriod=1209600 --region eu-west-1"
@@ -63,7 +63,7 @@ def test_the_dead_letter_queue_of_a_fifo_queue_is_one_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("receives", "words"), [(1, "nothing is ever tried again"), (2, "good messages are put aside")]
+    ("receives", "words"), [(1, "nothing is ever retried"), (2, "good messages are dead-lettered")]
 )
 def test_few_receives_are_told(receives: int, words: str) -> None:
     finding = found("max-receives-low", case(state=state(max_receives=receives)))
@@ -99,7 +99,8 @@ def test_no_command_lets_a_queue_forget_messages_that_it_still_has() -> None:
     full = state(retention=14 * DAY, visible=3, dead_letters=letters(retention=14 * DAY))
     remedy = found("dead-letter-retention", case(state=full)).remedy
     assert remedy.cli == ()
-    assert "SQS deletes what is older at once" in remedy.text
+    assert remedy.terraform is None
+    assert "once no message is older: SQS deletes those at once" in remedy.text
     young = found("dead-letter-retention", case(state=full, series=series([{"oldest": 60.0}]))).remedy
     assert len(young.cli) == 1
 
@@ -114,7 +115,7 @@ def test_dead_letters_that_are_kept_for_longer_are_no_finding_and_on_fifo_their_
 def test_a_redrive_policy_that_names_no_queue_is_critical() -> None:
     finding = found("dead-letter-queue-missing", case(state=state(dead_letters=letters(exists=False))))
     assert finding.severity is Severity.CRITICAL
-    assert f"names {ARN}-dlq, and there is no such queue" in finding.observed
+    assert f"names {ARN}-dlq, and that queue does not exist" in finding.observed
     assert "create-queue --queue-name orders-dlq" in finding.remedy.cli[0]
     assert look("dead-letter-queue-missing", case(state=state())) is None
     assert look("dead-letter-queue-missing", case(state=state(dead_letters=letters(exists=None)))) is None
@@ -144,7 +145,7 @@ def test_a_dead_letter_queue_without_an_alarm_gets_one() -> None:
 
 def test_dead_letters_are_told_with_the_way_back() -> None:
     finding = found("dead-letters-waiting", case(state=state(dead_letters=letters(visible=17))))
-    assert finding.observed == "17 dead letters in orders-dlq."
+    assert finding.observed == "17 dead-letter messages in orders-dlq."
     assert f"start-message-move-task --source-arn {ARN}-dlq" in finding.remedy.cli[0]
     assert look("dead-letters-waiting", case(state=state())) is None
 
@@ -152,7 +153,7 @@ def test_dead_letters_are_told_with_the_way_back() -> None:
 def test_a_dead_letter_queue_of_many_is_told() -> None:
     shared = letters(sources=(URL, f"{URL}-b"))
     finding = found("dead-letter-queue-shared", case(state=state(dead_letters=shared)))
-    assert finding.observed == "orders-dlq takes the dead letters of 2 queues: orders, orders-b."
+    assert finding.observed == "orders-dlq is the dead-letter queue of 2 queues: orders, orders-b."
     assert "--queue-name orders-dead --attributes" in finding.remedy.cli[0]  # the usual name is taken
     assert finding.severity is Severity.INFO
     crowd = letters(sources=tuple(f"q{place}" for place in range(12)))
@@ -200,7 +201,7 @@ def test_a_delay_for_one_message_of_a_fifo_queue_is_told_from_the_senders_errors
         "parameter that is not valid for this queue type."
     )
     finding = found("delay-misused", case("a.fifo", behaviour=behaviour("a.fifo", errors=errors(text, 4))))
-    assert finding.observed == "SQS refused 4 sends: a FIFO queue takes no delay for one message."
+    assert finding.observed == "SQS refused 4 sends: a FIFO queue does not allow a delay for a single message."
 
 
 # FIFO.
@@ -228,7 +229,7 @@ def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_a
     busy = behaviour("a.fifo", retries=12, causes=(caused(Cause.PRODUCER, 3),))
     finding = found("fifo-content-dedup", case("a.fifo", state=state("a.fifo", content_dedup=True), behaviour=busy))
     assert finding.severity is Severity.WARNING
-    assert "3 keys came twice all the same and 12 attempts were put back" in finding.observed
+    assert "3 keys came twice nevertheless and 12 attempts were returned to the queue" in finding.observed
     assert attributes(finding.remedy.cli[0]) == {"ContentBasedDeduplication": "false"}
     assert look("fifo-content-dedup", case("a.fifo", state=state("a.fifo"))) is None
 
@@ -239,13 +240,11 @@ def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_a
 def test_a_ledger_that_forgets_before_the_queue_does_is_critical() -> None:
     finding = found("ledger-forgets", case(state=state(), ledger=ledger(retention=1 * DAY)))
     assert finding.severity is Severity.CRITICAL
-    assert (
-        "remembers for 1 day; orders keeps messages for 4 days, with its dead-letter queue 18 days" in finding.observed
-    )
+    assert "keeps keys for 1 d; orders keeps messages for 4 d, and its dead-letter queue for 14 d." in finding.observed
     assert found("ledger-forgets", case(state=state(), ledger=ledger(retention=5 * DAY))).severity is Severity.WARNING
     assert look("ledger-forgets", case(state=state(), ledger=ledger(retention=18 * DAY))) is None
     assert look("ledger-forgets", case(state=state(), ledger=ledger())) is None
-    assert "28 days" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).observed
+    assert "28 d" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).observed
 
 
 def test_a_redis_that_evicts_is_critical() -> None:

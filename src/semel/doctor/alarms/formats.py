@@ -1,4 +1,7 @@
-"""Alarms as CloudFormation, Terraform, Prometheus rules and AWS CLI commands, each ready to apply."""
+"""Alarms as CloudFormation, Terraform, Prometheus rules and AWS CLI commands, each ready to apply.
+
+CloudFormation and Prometheus read YAML. JSON is YAML, and with comments above it, it still is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any, Final
 
 from semel.doctor import remedies
@@ -14,20 +17,24 @@ from semel.doctor.alarms.alarms import DELETED, FEWEST_RECEIVED, RECEIVED, Alarm
 
 # A period without a receive has no data point, and then the alarm is off.
 _SHARE: Final = f"IF(received >= {FEWEST_RECEIVED}, 100 * (received - FILL(deleted, 0)) / received, 0)"
-_SILENT: Final = "No --sns: these alarms show in CloudWatch and tell nobody."
+_SILENT: Final = "No --sns: these alarms show in CloudWatch and notify nobody."
 
 
 def render(alarms: Sequence[Alarm], form: str, *, sns: str | None = None) -> str:
-    """The text in one of `FORMATS`, ending in a line break. `sns`: the topic that is told."""
+    """The text in one of `FORMATS`, ending in a line break. `sns`: the topic to notify."""
     return FORMATS[form](alarms, sns)
 
 
 def _comments(alarms: Sequence[Alarm], sns: str | None, where: str) -> str:
-    """The head of a file that cannot name the region itself; `where` leads up to its name."""
+    """The head of a file that cannot name the region itself; `where` comes before its name."""
     lines = [] if sns else [_SILENT]
     regions = sorted({alarm.region for alarm in alarms if alarm.region})
     lines += [f"These alarms are for {region}. {where} {region}" for region in regions]
     return "".join(f"# {line}\n" for line in lines)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _comparison(alarm: Alarm) -> str:
@@ -42,8 +49,8 @@ def _queries(alarm: Alarm) -> list[dict[str, Any]]:
     """The share that was not deleted, by metric math."""
 
     def total(name: str, metric: str) -> dict[str, Any]:
-        found = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": _dimensions(alarm)}
-        stat = {"Metric": found, "Period": alarm.period, "Stat": "Sum"}
+        queue = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": _dimensions(alarm)}
+        stat = {"Metric": queue, "Period": alarm.period, "Stat": "Sum"}
         return {"Id": name, "MetricStat": stat, "ReturnData": False}
 
     share = {"Id": "share", "Expression": _SHARE, "Label": "percent received and not deleted", "ReturnData": True}
@@ -64,65 +71,43 @@ def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> st
         "Resources": resources,
     }
     deploy = "Deploy the stack there: aws cloudformation deploy --region"
-    return _comments(alarms, sns, deploy) + "\n".join(_yaml(template)) + "\n"
+    return _comments(alarms, sns, deploy) + _json(template)
 
 
 def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
+    properties: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
     if alarm.metric is None:
-        found["Metrics"] = _queries(alarm)
+        properties["Metrics"] = _queries(alarm)
     else:
-        found |= {
+        properties |= {
             "Namespace": "AWS/SQS",
             "MetricName": alarm.metric,
             "Dimensions": _dimensions(alarm),
             "Statistic": "Maximum",
             "Period": alarm.period,
         }
-    found |= {
+    properties |= {
         "EvaluationPeriods": alarm.periods,
         "ComparisonOperator": _comparison(alarm),
         "Threshold": alarm.threshold,
         "TreatMissingData": "notBreaching",
     }
     if sns:
-        found |= {"AlarmActions": [sns], "OKActions": [sns]}
-    return found
+        properties |= {"AlarmActions": [sns], "OKActions": [sns]}
+    return properties
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Two queues whose names differ only in what a tool does not allow get a number."""
-    found: list[str] = []
+    """Queues whose names differ only in characters that a tool does not allow get a number."""
+    distinct: list[str] = []
     for name in names:
-        number = 2
-        distinct = name
-        while distinct in found:
-            distinct, number = f"{name}{number}", number + 1
-        found.append(distinct)
-    return found
+        numbered = (f"{name}{number}" for number in count(2))
+        distinct.append(name if name not in distinct else next(other for other in numbered if other not in distinct))
+    return distinct
 
 
 def _logical_id(alarm: Alarm) -> str:
     return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", alarm.name)) + "Alarm"
-
-
-def _yaml(value: Any, indent: str = "") -> list[str]:
-    """Maps, lists, texts, numbers: a text in JSON's quotes is one in YAML, too."""
-    lines: list[str] = []
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            lines += _yaml_entry(f"{indent}{key}:", one, indent)
-        return lines
-    for one in value:
-        first, *rest = _yaml(one, f"{indent}  ") if isinstance(one, Mapping) else [f"{indent}  {json.dumps(one)}"]
-        lines += [f"{indent}- {first.lstrip()}", *rest]
-    return lines
-
-
-def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
-    if isinstance(value, Mapping | list):
-        return [start, *_yaml(value, f"{indent}  ")]
-    return [f"{start} {json.dumps(value, ensure_ascii=False)}"]
 
 
 # Terraform.
@@ -191,7 +176,7 @@ def render_prometheus(alarms: Sequence[Alarm], sns: str | None = None) -> str:  
         }
         for alarm in alarms
     ]
-    return "\n".join(_yaml({"groups": [{"name": "sqs", "rules": rules}]})) + "\n"
+    return _json({"groups": [{"name": "sqs", "rules": rules}]})
 
 
 def _alert(alarm: Alarm) -> str:
