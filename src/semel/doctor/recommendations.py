@@ -7,7 +7,6 @@ The visibility timeout is the largest that any reason asks for; the heartbeat in
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from semel.doctor import remedies
@@ -23,9 +22,9 @@ _SLOW_RECOVERY: Final = 900.0
 RECEIVES: Final = RECOMMENDED_RECEIVES
 _MAX_SANE_RECEIVES: Final = 100
 _MANY_ACCIDENTS: Final = 0.01  # of the messages
-DAY: Final = 86_400.0
-SOURCE_RETENTION: Final = 4 * DAY
-_LONGEST_SOURCE_RETENTION: Final = 7 * DAY
+_DAY: Final = 86_400.0
+SOURCE_RETENTION: Final = 4 * _DAY
+_LONGEST_SOURCE_RETENTION: Final = 7 * _DAY
 MAX_RETENTION: Final = float(limits.MAX_RETENTION)
 _NEAR_ITS_END: Final = 0.8
 
@@ -38,6 +37,15 @@ def recommend(case: Case) -> tuple[Recommendation, ...]:
         recommended += [_dead_letter_retention(case, case.state)]
     recommended += [_ledger_retention(case)]
     return tuple(recommendation for recommendation in recommended if recommendation is not None)
+
+
+def _setting(
+    case: Case, setting: str, wanted: float, now: float | None, reasons: tuple[str, ...], remedy: Remedy | None = None
+) -> Recommendation:
+    """A setting that is a number of seconds. One that is not known is not changed, but may have a remedy."""
+    shown = duration(now) if now is not None else None
+    changes = now is not None and now != wanted
+    return Recommendation(case.queue, setting, duration(wanted), shown, reasons, changes, remedy)
 
 
 # The visibility timeout.
@@ -145,9 +153,10 @@ def _work_reasons(case: Case) -> list[tuple[float, str]]:
     behaviour, hold, now = case.behaviour, holding(case.behaviour), case.visibility
     if behaviour is None or behaviour.has_heartbeat:
         return []
+    if hold is None and now is not None and behaviour.caused_by(Cause.VISIBILITY):
+        return [(2 * now, f"work outlasted the timeout of {duration(now)}: twice that")]
     if hold is None:
-        overran = behaviour.caused_by(Cause.VISIBILITY) is not None and now is not None
-        return [(2 * now, f"work outlasted the timeout of {duration(now)}: twice that")] if overran and now else []
+        return []
     p99, most = hold.p99 * 1.5, hold.most * 1.1
     return [
         (p99, f"99 % of the messages are held for at most {duration(hold.p99)}: × 1.5 is {duration(p99)}"),
@@ -181,16 +190,9 @@ def _visibility_timeout(case: Case) -> Recommendation | None:
     if now is not None and now > wanted:
         reasons.insert(0, f"after a crash a message stays hidden for the timeout, {duration(now)} now")
     alternative = heartbeat_alternative(case)
-    changes = now is not None and now != wanted
-    return Recommendation(
-        queue=case.queue,
-        setting="visibility timeout",
-        value=duration(wanted),
-        now=duration(now) if now is not None else None,
-        reasons=(*reasons, alternative) if alternative else tuple(reasons),
-        changes=changes,
-        remedy=visibility_remedy(case, wanted) if changes or now is None else None,
-    )
+    reasons += [alternative] if alternative else []
+    remedy = visibility_remedy(case, wanted) if now != wanted else None
+    return _setting(case, "visibility timeout", wanted, now, tuple(reasons), remedy)
 
 
 # The heartbeat.
@@ -209,18 +211,15 @@ def _heartbeat_interval(case: Case) -> Recommendation | None:
     behaviour, timeout = case.behaviour, visibility(case)
     if behaviour is None or timeout is None or not _is_measured(case):
         return None
-    wanted, now = duration(heartbeat(case)), behaviour.heartbeat_every
+    wanted, alternative = heartbeat(case), heartbeat_alternative(case)
     if behaviour.has_heartbeat:
         reason = f"at most half, better a third of the timeout of {duration(timeout)}: two lost heartbeats do no harm"
-        shown = duration(now) if now is not None else None
-        changes = now is not None and now != heartbeat(case)
-        return Recommendation(case.queue, "heartbeat interval", wanted, shown, (reason,), changes)
-    alternative = heartbeat_alternative(case)
+        return _setting(case, "heartbeat interval", wanted, behaviour.heartbeat_every, (reason,))
     if alternative is None or timeout <= _SLOW_RECOVERY:
         reason = "the visibility timeout alone covers the work"
         return Recommendation(case.queue, "heartbeat interval", "none", "none", (reason,), changes=False)
     slow = f"after a crash a timeout of {duration(timeout)} hides a message for as long"
-    return Recommendation(case.queue, "heartbeat interval", wanted, "none", (slow, alternative), changes=True)
+    return Recommendation(case.queue, "heartbeat interval", duration(wanted), "none", (slow, alternative), changes=True)
 
 
 def shutdown_grace(case: Case) -> float | None:
@@ -237,7 +236,7 @@ def max_receives(case: Case) -> tuple[int, str]:
     state, behaviour = case.state, case.behaviour
     wanted, why = RECEIVES, "a crash, a deploy or a minute of throttling then dead-letters no good message"
     if case.is_fifo:
-        why = "a dead-lettered message leaves its group, and those behind it go on without it"
+        why = "not fewer: a dead-lettered message leaves its group, and those behind it go on without it"
     if behaviour is not None and behaviour.messages:
         accidents = (Cause.CRASH, Cause.VISIBILITY, Cause.CONCURRENT, Cause.LOST_DELETE)
         again = sum(caused.duplicates for caused in behaviour.causes if caused.cause in accidents)
@@ -250,7 +249,7 @@ def max_receives(case: Case) -> tuple[int, str]:
     if behaviour is not None and behaviour.loops and now > 2 * RECEIVES:
         return wanted, f"messages that always fail are now tried {now} times"
     fits = now <= _MAX_SANE_RECEIVES and now * state.visibility <= state.retention
-    return (now, why) if fits else (wanted, f"{now} receives may outlast the retention, which deletes the message")
+    return (now, why) if fits else (wanted, f"{now} receives may outlast the retention, and then the message is lost")
 
 
 def _max_receive_count(case: Case, state: QueueState) -> Recommendation:
@@ -289,7 +288,7 @@ def retention(case: Case, state: QueueState) -> tuple[float, str]:
     if is_near_retention(case):
         age = duration(oldest_age(case) or 0)
         return MAX_RETENTION, f"the oldest message is {age} old: keep all until the backlog is processed"
-    if state.retention < DAY:
+    if state.retention < _DAY:
         return SOURCE_RETENTION, "messages must outlast an outage of a night or a weekend"
     if state.retention > _LONGEST_SOURCE_RETENTION and not state.fifo:
         return _LONGEST_SOURCE_RETENTION, "a dead-letter message keeps its age, and its queue keeps it for 14 d in all"
@@ -321,9 +320,8 @@ def dead_letter_retention_remedy(state: QueueState) -> Remedy | None:
 
 
 def _retention(case: Case, state: QueueState) -> Recommendation:
-    (wanted, why), remedy = retention(case, state), retention_remedy(case, state)
-    now = duration(state.retention)
-    return Recommendation(case.queue, "retention", duration(wanted), now, (why,), remedy is not None, remedy)
+    wanted, why = retention(case, state)
+    return _setting(case, "retention", wanted, state.retention, (why,), retention_remedy(case, state))
 
 
 def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | None:
@@ -334,9 +332,7 @@ def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | No
     if not state.fifo:
         why += ", and on a Standard queue they keep their age"
     remedy = dead_letter_retention_remedy(state)
-    now = duration(letters.retention) if letters.retention is not None else None
-    value = duration(MAX_RETENTION)
-    return Recommendation(case.queue, "dead-letter retention", value, now, (why,), remedy is not None, remedy)
+    return _setting(case, "dead-letter retention", MAX_RETENTION, letters.retention, (why,), remedy)
 
 
 # The ledger.
@@ -358,15 +354,8 @@ def _ledger_retention(case: Case) -> Recommendation | None:
     if case.ledger is None or _is_dead_letter_queue(case):
         return None
     wanted, now = ledger_retention(case), case.ledger.retention
-    recommended = Recommendation(
-        queue=case.queue,
-        setting="ledger retention",
-        value=duration(wanted),
-        now=duration(now) if now is not None else None,
-        reasons=("the retention of the queue and of its dead-letter queue together: SQS delivers nothing after that",),
-        changes=now is not None and now < wanted,
-    )
-    return replace(recommended, remedy=ledger_remedy(case)) if recommended.changes else recommended
+    why = "the retention of the queue and of its dead-letter queue together: SQS delivers nothing after that"
+    return _setting(case, "ledger retention", wanted, now, (why,), ledger_remedy(case) if now != wanted else None)
 
 
 def ledger_remedy(case: Case) -> Remedy:

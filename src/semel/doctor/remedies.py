@@ -88,9 +88,9 @@ def create_dead_letter_queue(case: Case, text: str, max_receives: int, name: str
     )
 
 
-def joined(*remedies: Remedy | None) -> Remedy:
-    """One after the other."""
-    parts = [remedy for remedy in remedies if remedy is not None]
+def joined(*remedies: Remedy | str | None) -> Remedy:
+    """One after the other; a text is a remedy without commands, and empty ones are left out."""
+    parts = [Remedy(remedy) if isinstance(remedy, str) else remedy for remedy in remedies if remedy]
     resources = [remedy.terraform for remedy in parts if remedy.terraform]
     return Remedy(
         text=" ".join(remedy.text for remedy in parts),
@@ -179,9 +179,13 @@ def terraform(name: str, attributes: Attributes) -> str:
 
 
 def resource(kind: str, name: str, lines: Mapping[str, str]) -> str:
+    return block(f'resource "{kind}" "{name}"', lines)
+
+
+def block(head: str, lines: Mapping[str, str], indent: str = "") -> str:
     width = max(map(len, lines))
-    body = "\n".join(f"  {key:<{width}} = {value}" for key, value in lines.items())
-    return f'resource "{kind}" "{name}" {{\n{body}\n}}'
+    body = "\n".join(f"{indent}  {key:<{width}} = {value}" for key, value in lines.items())
+    return f"{head} {{\n{body}\n{indent}}}"
 
 
 def label(name: str) -> str:

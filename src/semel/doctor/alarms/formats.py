@@ -1,6 +1,7 @@
 """Alarms as CloudFormation, Terraform, Prometheus rules and AWS CLI commands, each ready to apply.
 
-CloudFormation and Prometheus read YAML. JSON is YAML, and with comments above it, it still is.
+The properties of an alarm are written once, with the names of CloudFormation; Terraform and the AWS CLI only spell them
+differently. CloudFormation and Prometheus read YAML, and JSON is YAML, also with comments above it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count, repeat
+from itertools import count
 from typing import Any, Final
 
 from semel.doctor import remedies
@@ -33,68 +34,40 @@ def _comments(alarms: Sequence[Alarm], sns: str | None, where: str) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
+    properties: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
+    if alarm.metric is None:
+        properties["Metrics"] = _queries(alarm)
+    else:
+        properties |= _metric(alarm, alarm.metric) | {"Statistic": "Maximum", "Period": alarm.period}
+    properties |= {
+        "EvaluationPeriods": alarm.periods,
+        "ComparisonOperator": "GreaterThanThreshold" if alarm.strictly else "GreaterThanOrEqualToThreshold",
+        "Threshold": alarm.threshold,
+        "TreatMissingData": "notBreaching",
+    }
+    return properties | ({"AlarmActions": [sns], "OKActions": [sns]} if sns else {})
 
 
-def _comparison(alarm: Alarm) -> str:
-    return "GreaterThanThreshold" if alarm.strictly else "GreaterThanOrEqualToThreshold"
-
-
-def _dimensions(alarm: Alarm) -> list[dict[str, str]]:
-    return [{"Name": "QueueName", "Value": alarm.queue}]
+def _metric(alarm: Alarm, name: str) -> dict[str, Any]:
+    dimensions = [{"Name": "QueueName", "Value": alarm.queue}]
+    return {"Namespace": "AWS/SQS", "MetricName": name, "Dimensions": dimensions}
 
 
 def _queries(alarm: Alarm) -> list[dict[str, Any]]:
     """The share that was not deleted, by metric math."""
 
     def total(name: str, metric: str) -> dict[str, Any]:
-        queue = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": _dimensions(alarm)}
-        stat = {"Metric": queue, "Period": alarm.period, "Stat": "Sum"}
+        stat = {"Metric": _metric(alarm, metric), "Period": alarm.period, "Stat": "Sum"}
         return {"Id": name, "MetricStat": stat, "ReturnData": False}
 
     share = {"Id": "share", "Expression": _SHARE, "Label": "percent received and not deleted", "ReturnData": True}
     return [share, total("received", RECEIVED), total("deleted", DELETED)]
 
 
-# CloudFormation.
-
-
-def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> str:
-    resources = {
-        name: {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
-        for name, alarm in zip(_distinct(map(_logical_id, alarms)), alarms, strict=True)
-    }
-    template = {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": "Alarms for SQS queues, written by semel alarms",
-        "Resources": resources,
-    }
-    deploy = "Deploy the stack there: aws cloudformation deploy --region"
-    return _comments(alarms, sns, deploy) + _json(template)
-
-
-def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
-    properties: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
-    if alarm.metric is None:
-        properties["Metrics"] = _queries(alarm)
-    else:
-        properties |= {
-            "Namespace": "AWS/SQS",
-            "MetricName": alarm.metric,
-            "Dimensions": _dimensions(alarm),
-            "Statistic": "Maximum",
-            "Period": alarm.period,
-        }
-    properties |= {
-        "EvaluationPeriods": alarm.periods,
-        "ComparisonOperator": _comparison(alarm),
-        "Threshold": alarm.threshold,
-        "TreatMissingData": "notBreaching",
-    }
-    if sns:
-        properties |= {"AlarmActions": [sns], "OKActions": [sns]}
-    return properties
+def _spelled(name: str, separator: str) -> str:
+    """`OKActions` as `ok_actions` or `ok-actions`."""
+    return separator.join(re.findall(r"OK|[A-Z][a-z]+", name)).lower()
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
@@ -106,6 +79,25 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return distinct
 
 
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+# CloudFormation.
+
+
+def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> str:
+    template = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": "Alarms for SQS queues, written by semel alarms",
+        "Resources": {
+            name: {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
+            for name, alarm in zip(_distinct(map(_logical_id, alarms)), alarms, strict=True)
+        },
+    }
+    return _comments(alarms, sns, "Deploy the stack there: aws cloudformation deploy --region") + _json(template)
+
+
 def _logical_id(alarm: Alarm) -> str:
     return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", alarm.name)) + "Alarm"
 
@@ -115,51 +107,31 @@ def _logical_id(alarm: Alarm) -> str:
 
 def render_terraform(alarms: Sequence[Alarm], sns: str | None = None) -> str:
     labels = _distinct(remedies.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name)) for alarm in alarms)
-    head = _comments(alarms, sns, "Apply it with a provider of region")
-    return head + "\n\n".join(map(_terraform, alarms, labels, repeat(sns))) + "\n"
+    resources = [_terraform(alarm, label, sns) for alarm, label in zip(alarms, labels, strict=True)]
+    return _comments(alarms, sns, "Apply it with a provider of region") + "\n\n".join(resources) + "\n"
 
 
 def _terraform(alarm: Alarm, label: str, sns: str | None) -> str:
-    lines = {
-        "alarm_name": remedies.hcl(alarm.name),
-        "alarm_description": remedies.hcl(alarm.reason),
-        "comparison_operator": remedies.hcl(_comparison(alarm)),
-        "threshold": str(alarm.threshold),
-        "evaluation_periods": str(alarm.periods),
-        "treat_missing_data": remedies.hcl("notBreaching"),
-    }
-    blocks = ""
-    if alarm.metric is None:
-        blocks = "\n" + "\n".join(_metric_query(alarm, query) for query in _queries(alarm))
-    else:
-        lines |= {
-            "namespace": remedies.hcl("AWS/SQS"),
-            "metric_name": remedies.hcl(alarm.metric),
-            "dimensions": f"{{ QueueName = {remedies.hcl(alarm.queue)} }}",
-            "statistic": remedies.hcl("Maximum"),
-            "period": str(alarm.period),
-        }
-    if sns:
-        lines |= {"alarm_actions": f"[{remedies.hcl(sns)}]", "ok_actions": f"[{remedies.hcl(sns)}]"}
-    text = remedies.resource("aws_cloudwatch_metric_alarm", label, lines)
-    return text.removesuffix("}") + blocks + "}" if blocks else text
+    properties = _properties(alarm, sns)
+    queries = properties.pop("Metrics", ())
+    text = remedies.resource("aws_cloudwatch_metric_alarm", label, _terraform_lines(properties))
+    return text.removesuffix("}") + "".join(map(_metric_query, queries)) + "}"
 
 
-def _metric_query(alarm: Alarm, query: Mapping[str, Any]) -> str:
-    if "Expression" in query:
-        body = (
-            f"    expression  = {remedies.hcl(query['Expression'])}\n"
-            f"    label       = {remedies.hcl(query['Label'])}\n"
-            "    return_data = true\n"
-        )
-        return f'  metric_query {{\n    id          = "{query["Id"]}"\n{body}  }}\n'
-    metric = query["MetricStat"]["Metric"]
-    return (
-        f'  metric_query {{\n    id = "{query["Id"]}"\n    metric {{\n'
-        f'      namespace   = "AWS/SQS"\n      metric_name = "{metric["MetricName"]}"\n'
-        f"      dimensions  = {{ QueueName = {remedies.hcl(alarm.queue)} }}\n"
-        f'      period      = {alarm.period}\n      stat        = "Sum"\n    }}\n  }}\n'
-    )
+def _metric_query(query: Mapping[str, Any]) -> str:
+    stat = query.get("MetricStat")
+    if stat is None:
+        return "\n" + remedies.block("  metric_query", _terraform_lines(query), indent="  ") + "\n"
+    metric = {**stat["Metric"], "Period": stat["Period"], "Stat": stat["Stat"]}
+    inner = remedies.block("    metric", _terraform_lines(metric), indent="    ")
+    return f'\n  metric_query {{\n    id = "{query["Id"]}"\n{inner}\n  }}\n'
+
+
+def _terraform_lines(properties: Mapping[str, Any]) -> dict[str, str]:
+    lines = {_spelled(key, "_"): remedies.hcl(value) for key, value in properties.items()}
+    if "Dimensions" in properties:
+        lines["dimensions"] = f"{{ QueueName = {remedies.hcl(properties['Dimensions'][0]['Value'])} }}"
+    return lines
 
 
 # Prometheus: the names that the broker serves at /metrics.
@@ -205,30 +177,18 @@ def commands_for(alarms: Sequence[Alarm], sns: str | None = None) -> list[str]:
 
 
 def _command(alarm: Alarm, sns: str | None) -> str:
-    options = {"alarm-name": alarm.name, "alarm-description": alarm.reason}
-    if alarm.metric is None:
-        options["metrics"] = json.dumps(_queries(alarm))
-    else:
-        options |= {
-            "namespace": "AWS/SQS",
-            "metric-name": alarm.metric,
-            "dimensions": f"Name=QueueName,Value={alarm.queue}",
-            "statistic": "Maximum",
-            "period": str(alarm.period),
-        }
-    options |= {
-        "evaluation-periods": str(alarm.periods),
-        "comparison-operator": _comparison(alarm),
-        "threshold": str(alarm.threshold),
-        "treat-missing-data": "notBreaching",
-    }
-    if sns:
-        options |= {"alarm-actions": sns, "ok-actions": sns}
-    if alarm.region:
-        options["region"] = alarm.region
+    options = _properties(alarm, sns) | ({"Region": alarm.region} if alarm.region else {})
     return "aws cloudwatch put-metric-alarm " + " ".join(
-        f"--{name} {shlex.quote(value)}" for name, value in options.items()
+        f"--{_spelled(name, '-')} {shlex.quote(_option(name, value))}" for name, value in options.items()
     )
+
+
+def _option(name: str, value: Any) -> str:
+    if name == "Dimensions":
+        return ",".join(f"{key}={part}" for key, part in value[0].items())
+    if name == "Metrics":
+        return json.dumps(value)
+    return value[0] if isinstance(value, list) else str(value)
 
 
 FORMATS: Final[Mapping[str, Callable[[Sequence[Alarm], str | None], str]]] = {

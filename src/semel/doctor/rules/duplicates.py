@@ -55,17 +55,15 @@ def visibility(case: Case) -> Observation | None:
     if behaviour is None or caused is None:
         return None
     hold, now = recommendations.holding(behaviour), case.visibility
-    observed = (
-        f"The visibility timeout is {duration(now)}" if now is not None else "The visibility timeout is too short"
-    )
-    if hold is not None:
-        is_short = now is not None and hold.p99 > now
-        observed += f" but P99 is {duration(hold.p99)}" if is_short else f", P99 is {duration(hold.p99)}"
-        observed += "" if is_short else f", the longest {duration(hold.most)}"
+    observed = f"The visibility timeout is {duration(now) if now is not None else 'too short'}"
+    if hold is not None and now is not None and hold.p99 > now:
+        observed += f" but P99 is {duration(hold.p99)}"
+    elif hold is not None:
+        observed += f", P99 is {duration(hold.p99)}, the longest {duration(hold.most)}"
     observed += f": {_cost(behaviour, caused)}"
-    if caused.overrun:
-        observed += f"; they were finished {duration(caused.overrun.p50)} too late"
-        observed += f" (at most {duration(caused.overrun.most)})"
+    overrun = caused.overrun
+    if overrun is not None:
+        observed += f"; they ended {duration(overrun.p50)} after the timeout (P50), at most {duration(overrun.most)}"
     return Observation(
         observed=f"{observed}.",
         why=(
@@ -75,11 +73,7 @@ def visibility(case: Case) -> Observation | None:
         remedy=longer_timeout(case, LEDGER if case.ledger is None else ""),
         severity=None if caused.ran else Severity.INFO,
         examples=caused.examples,
-        figures={
-            **_figures(behaviour, caused),
-            "visibility": now,
-            "recommended": recommendations.visibility(case),
-        },
+        figures={**_figures(behaviour, caused), "visibility": now, "recommended": recommendations.visibility(case)},
     )
 
 
@@ -95,21 +89,21 @@ def longer_timeout(case: Case, more: str = "") -> Remedy:
             f"worker, and send it every {every} from a thread that the work cannot block."
         )
         old = f"{enough}: look only at the time since then (--from)."
-        return remedies.joined(Remedy(late if has_heartbeat else old), Remedy(more) if more else None)
+        return remedies.joined(late if has_heartbeat else old, more)
     alternative = recommendations.heartbeat_alternative(case)
-    texts = [
+    return remedies.joined(
+        recommendations.visibility_remedy(case, wanted),
+        _replayed(behaviour, now, wanted) if behaviour is not None else "",
         f"Or enable a heartbeat: {alternative}." if alternative else "",
         f"Send the heartbeat every {every}." if has_heartbeat else "",
-        replayed(behaviour, now, wanted) if behaviour is not None else "",
         more,
-    ]
-    return remedies.joined(recommendations.visibility_remedy(case, wanted), *[Remedy(text) for text in texts if text])
+    )
 
 
-def replayed(behaviour: Behaviour, now: float | None, wanted: float) -> str:
+def _replayed(behaviour: Behaviour, now: float | None, wanted: float) -> str:
     """What the recommended timeout would have changed, by replay of the observed work; empty if it was not replayed."""
     replay = next((replay for replay in behaviour.replays if replay.visibility == wanted), None)
-    if replay is None or not behaviour.messages:
+    if replay is None or behaviour.caused_by(Cause.VISIBILITY) is None:
         return ""
     if replay.duplicates >= behaviour.duplicates:
         return "A longer timeout alone would not have prevented duplicates here."

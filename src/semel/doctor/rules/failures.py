@@ -34,7 +34,7 @@ def poison_loops(case: Case) -> Observation | None:
     return Observation(
         observed=f"{observed}; most often: {error}." if error else f"{observed}.",
         why="Each delivery costs a worker's time, and SQS leaves such messages out of the age that alarms use.",
-        remedy=remedies.joined(_dead_letter_earlier(case), Remedy(fix)),
+        remedy=remedies.joined(_dead_letter_earlier(case), fix),
         figures={"messages": behaviour.loops, "most_receives": worst.receive_count if worst is not None else None},
     )
 
@@ -88,7 +88,7 @@ def age_hides_poison(case: Case) -> Observation | None:
             "ApproximateAgeOfOldestMessage leaves out messages that were received three times or more: an alarm on it "
             "stays silent."
         ),
-        remedy=remedies.joined(_dead_letter_earlier(case), Remedy(alarm)),
+        remedy=remedies.joined(_dead_letter_earlier(case), alarm),
     )
 
 
@@ -141,8 +141,8 @@ def _hidden_by_metrics(case: Case) -> str | None:
     if len(last) < _ENOUGH_POINTS or not all(_waiting(point) and point.oldest == 0 for point in last):
         return None
     return (
-        f"The queue holds {count(min(map(_waiting, last)), 'message')} or more all the time, and the age of the oldest is 0: "
-        "all of them were received three times or more."
+        f"The queue holds {count(min(map(_waiting, last)), 'message')} or more all the time, and the age of the oldest "
+        "is 0: all of them were received three times or more."
     )
 
 

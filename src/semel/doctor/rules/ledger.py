@@ -34,7 +34,7 @@ def short_retention(case: Case) -> Observation | None:
     return Observation(
         observed=f"The ledger at {ledger.where} keeps keys for {duration(ledger.retention)}; {messages}.",
         why="A message that comes back after the ledger has dropped its key takes effect a second time.",
-        remedy=remedies.joined(recommendations.ledger_remedy(case), Remedy("Or keep messages for less time.")),
+        remedy=remedies.joined(recommendations.ledger_remedy(case), "Or keep messages for less time."),
         severity=Severity.CRITICAL if state is not None and ledger.retention < state.retention else None,
         figures={"retention": ledger.retention, "recommended": recommendations.ledger_retention(case)},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from semel.doctor import recommendations, remedies
-from semel.doctor.model import Case, Cause, Remedy, Severity
+from semel.doctor.model import Case, Cause, Severity
 from semel.doctor.rules.duplicates import longer_timeout
 from semel.doctor.rules.rule import Observation, rule
 from semel.doctor.wording import listed
@@ -76,7 +76,7 @@ def under_read_timeout(case: Case) -> Observation | None:
             "the call: they count as received, and nobody has them."
         ),
         remedy=remedies.joined(
-            recommendations.visibility_remedy(case, wanted), Remedy(otherwise) if now > limits.MAX_WAIT + 1 else None
+            recommendations.visibility_remedy(case, wanted), otherwise if now > limits.MAX_WAIT + 1 else ""
         ),
         figures={"visibility": now, "read_timeout": read_timeout},
     )
@@ -99,7 +99,7 @@ def slow_heartbeat(case: Case) -> Observation | None:
         observed=f"The heartbeat comes every {duration(every)}, with a visibility timeout of {duration(now)}.",
         why="If one heartbeat is late or lost, the message is delivered to a second worker.",
         remedy=remedies.joined(
-            Remedy(f"Set the heartbeat interval to {duration(interval)}.") if interval != every else None,
+            f"Set the heartbeat interval to {duration(interval)}." if interval != every else "",
             recommendations.visibility_remedy(case, wanted) if wanted != now else None,
         ),
         figures={"heartbeat_every": every, "visibility": now},
@@ -145,12 +145,14 @@ def near_retention(case: Case) -> Observation | None:
     state, age = case.state, recommendations.oldest_age(case)
     if state is None or age is None or not recommendations.is_near_retention(case):
         return None
-    workers = Remedy("Add workers until the backlog is processed.")
+    process = (
+        "Redrive or delete its messages in time." if state.sources else "Add workers until the backlog is processed."
+    )
     return Observation(
         observed=(
             f"The oldest message is {duration(age)} old, and the queue keeps messages for {duration(state.retention)}."
         ),
         why="SQS deletes older messages, although nobody has processed them.",
-        remedy=remedies.joined(recommendations.retention_remedy(case, state), workers),
+        remedy=remedies.joined(recommendations.retention_remedy(case, state), process),
         figures={"oldest": age, "retention": state.retention},
     )
