@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,13 +61,13 @@ def alarms_for(case: Case, *, dead_letter_queue: str | None = None, region: str 
     """What this queue needs; without queue attributes, by SQS's defaults and the usual name of the dead-letter queue.
 
     `region` is for queues whose address does not name it."""
-    state = case.state
-    region = _region(state) or region
+    state, name = case.state, dead_letter_queue or _dead_letter_queue(case)
     if state is not None and state.sources:
-        return (_dead_letters(case.queue, f"dead-letter queue of {', '.join(state.sources)}", region),)
-    alarms = (_age(case, region), _in_flight(case, region), _not_deleted(case, region))
-    name = dead_letter_queue or _dead_letter_queue(case)
-    return alarms if name is None else (_dead_letters(name, f"dead-letter queue of {case.queue}", region), *alarms)
+        alarms = [_dead_letters(case.queue, ", ".join(state.sources))]
+    else:
+        alarms = [_dead_letters(name, case.queue)] if name is not None else []
+        alarms += [_age(case), _in_flight(case), _not_deleted(case)]
+    return tuple(replace(alarm, region=_region(state) or region) for alarm in alarms)
 
 
 def _region(state: QueueState | None) -> str | None:
@@ -83,21 +83,20 @@ def _dead_letter_queue(case: Case) -> str | None:
     return remedies.name_of(case.state.dead_letters.arn) if case.state.dead_letters is not None else None
 
 
-def _dead_letters(queue: str, role: str, region: str | None) -> Alarm:
+def _dead_letters(queue: str, source: str) -> Alarm:
     return Alarm(
         kind=Kind.DEAD_LETTERS,
         queue=queue,
         metric=VISIBLE,
         threshold=0,
         reason=(
-            f"There are messages in {queue} ({role}): work that was not done. NumberOfMessagesSent does not count "
-            "messages that SQS moves."
+            f"There are messages in {queue}, the dead-letter queue of {source}: work that was not done. "
+            "NumberOfMessagesSent does not count messages that SQS moves."
         ),
-        region=region,
     )
 
 
-def _age(case: Case, region: str | None) -> Alarm:
+def _age(case: Case) -> Alarm:
     visibility = case.state.visibility if case.state is not None else recommendations.DEFAULT_VISIBILITY
     retention = case.state.retention if case.state is not None else recommendations.SOURCE_RETENTION
     wanted = max(10 * visibility, 300.0)
@@ -118,11 +117,10 @@ def _age(case: Case, region: str | None) -> Alarm:
         ),
         period=300,
         periods=3,
-        region=region,
     )
 
 
-def _in_flight(case: Case, region: str | None) -> Alarm:
+def _in_flight(case: Case) -> Alarm:
     return Alarm(
         kind=Kind.IN_FLIGHT,
         queue=case.queue,
@@ -131,11 +129,10 @@ def _in_flight(case: Case, region: str | None) -> Alarm:
         reason=f"80 % of the {limits.MAX_IN_FLIGHT:,} that SQS allows in flight; at the limit SQS delivers no more.",
         strictly=False,
         periods=5,
-        region=region,
     )
 
 
-def _not_deleted(case: Case, region: str | None) -> Alarm:
+def _not_deleted(case: Case) -> Alarm:
     return Alarm(
         kind=Kind.NOT_DELETED,
         queue=case.queue,
@@ -147,7 +144,6 @@ def _not_deleted(case: Case, region: str | None) -> Alarm:
         ),
         period=900,
         periods=3,
-        region=region,
     )
 
 

@@ -41,7 +41,7 @@ def near_cap(case: Case) -> Observation | None:
         why=(
             "At the limit a FIFO queue delivers nothing more, without an error."
             if case.is_fifo
-            else "At the limit receives fail with OverLimit, and long polls return nothing, without an error."
+            else "At the limit short polls fail with OverLimit, and long polls return nothing, without an error."
         ),
         remedy=(
             "Delete messages when they are done, and limit how many each worker receives ahead. If messages are in "
