@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doctor.made_up import DAY, behaviour, case, caused, ledger, letters, looping, series, state, times
+from doctor.made_up import DAY, behaviour, case, caused, dlq, ledger, looping, series, state, times
 from semel import durations
 from semel.doctor import recommendations
 from semel.doctor.model import Case, Cause, Recommendation, Remedy, TimeoutReplay
@@ -175,7 +175,7 @@ def test_attempts_that_would_outlast_the_retention_are_fewer() -> None:
 
 
 def test_dead_letter_messages_are_kept_for_as_long_as_sqs_can_and_messages_for_less() -> None:
-    settings = recommended(case(state=state(retention=14 * DAY, dead_letters=letters(retention=4 * DAY))))
+    settings = recommended(case(state=state(retention=14 * DAY, dead_letters=dlq(retention=4 * DAY))))
     assert (settings["dead-letter retention"].value, settings["dead-letter retention"].changes) == ("14 d", True)
     assert (settings["retention"].value, settings["retention"].changes) == ("7 d", True)
     assert recommended(case(state=state(retention=600.0)))["retention"].value == "4 d"
@@ -206,7 +206,10 @@ def test_the_ledger_keeps_keys_for_both_retentions_together() -> None:
 
 
 def test_the_ledger_keeps_keys_for_the_retentions_that_are_recommended() -> None:
-    for brief in (state(dead_letters=letters(retention=4 * DAY)), state(retention=600.0)):  # to be 4 and 14 days
+    for brief in (
+        state(dead_letters=dlq(retention=4 * DAY)),
+        state(retention=600.0),
+    ):  # to be 4 and 14 days
         assert recommended(case(state=brief, ledger=ledger(retention=8 * DAY)))["ledger retention"].value == "18 d"
 
 
@@ -296,7 +299,7 @@ states = st.builds(
     retention=st.integers(60, 1_209_600).map(float),
     max_receives=st.one_of(st.none(), st.integers(1, 1_000)),
     dead_letters=st.one_of(
-        st.none(), st.builds(letters, retention=st.one_of(st.none(), st.integers(60, 1_209_600).map(float)))
+        st.none(), st.builds(dlq, retention=st.one_of(st.none(), st.integers(60, 1_209_600).map(float)))
     ),
     delay=st.sampled_from((0.0, 900.0)),
     visible=st.integers(0, 1),
@@ -312,7 +315,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(cases)
 def test_every_setting_has_one_value_in_all_findings_and_recommendations(case: Case) -> None:
     if case.behaviour is not None:  # as the doctor does before the rules run

@@ -38,7 +38,7 @@ def late(**differs: Any) -> Behaviour:
     return behaviour(**(usual | differs))
 
 
-def test_a_timeout_that_is_too_short_is_told_with_its_cost_and_the_timeout_that_cures_it() -> None:
+def test_a_timeout_that_is_too_short_is_reported_with_its_cost_and_the_timeout_that_cures_it() -> None:
     finding = found("duplicates-visibility", case(behaviour=late(), state=state(visibility=30.0)))
     assert finding.severity is Severity.WARNING
     assert finding.observed == (
@@ -86,7 +86,7 @@ def test_a_timeout_that_would_have_changed_nothing_is_no_promise() -> None:
     assert "duplicates" not in found("visibility-short", case(behaviour=risky)).remedy.text  # there are none yet
 
 
-def test_a_change_that_is_too_small_for_a_share_is_told_in_numbers() -> None:
+def test_a_change_that_is_too_small_for_a_share_is_reported_in_numbers() -> None:
     few = late(messages=100_000, replays=(TimeoutReplay(62.0, 31),))
     remedy = found("duplicates-visibility", case(behaviour=few)).remedy
     assert "With 62 s instead of 30 s: 32 -> 31 duplicates." in remedy.text
@@ -178,7 +178,7 @@ def test_accidents_leave_messages_that_loop_more_receives() -> None:
     assert remedy.text.startswith("maxReceiveCount is 100: set it to 7.")
 
 
-def test_errors_are_told_by_group_with_their_share() -> None:
+def test_errors_are_reported_by_group_with_their_share() -> None:
     finding = found("failing", case(behaviour=behaviour(failures=50, errors=errors("Timeout: card service\n", 50))))
     assert finding.observed == (
         "50 of 1,000 attempts (5.0 %) ended in an error: 50 × Timeout: card service (50 messages)."
@@ -210,7 +210,7 @@ def test_poison_that_the_age_hides_is_found_from_metrics_alone() -> None:
 # Time.
 
 
-def test_a_timeout_below_p99_is_told_before_the_first_duplicate() -> None:
+def test_a_timeout_below_p99_is_reported_before_the_first_duplicate() -> None:
     risky = behaviour(visibility=None, hold=SLOW, wait=times(1.0, 12.0, 15.0))
     finding = found("visibility-short", case(behaviour=risky, state=state(visibility=30.0)))
     assert finding.observed == (
@@ -221,7 +221,7 @@ def test_a_timeout_below_p99_is_told_before_the_first_duplicate() -> None:
     assert look("visibility-short", case(behaviour=risky, state=state(visibility=62.0))) is None
 
 
-def test_a_timeout_below_six_times_that_of_the_lambda_function_is_told() -> None:
+def test_a_timeout_below_six_times_that_of_the_lambda_function_is_reported() -> None:
     finding = found("visibility-short", case(state=state(visibility=90.0), lambda_timeout=30.0))
     assert finding.observed == (
         "The visibility timeout is 90 s, and the Lambda function may run for 30 s: AWS asks for 6 × that."
@@ -239,7 +239,7 @@ def test_no_heartbeat_is_proposed_where_lambda_receives() -> None:
     assert finding.remedy.text == "Set the visibility timeout of orders to 62 s."
 
 
-def test_a_timeout_that_has_shown_its_duplicates_is_told_once() -> None:
+def test_a_timeout_that_has_shown_its_duplicates_is_reported_once() -> None:
     assert look("visibility-short", case(behaviour=late())) is None
 
 
@@ -253,7 +253,7 @@ def test_work_and_wait_count_together_where_the_hold_was_not_measured() -> None:
     assert found("visibility-short", case(behaviour=apart)).figures["p99"] == 35.0
 
 
-def test_a_timeout_below_the_clients_read_timeout_is_told() -> None:
+def test_a_timeout_below_the_clients_read_timeout_is_reported() -> None:
     finding = found("visibility-under-read-timeout", case(state=state(visibility=30.0)))
     assert finding.observed == "The visibility timeout is 30 s, the read timeout of the client 60 s."
     assert "VisibilityTimeout=60" in finding.remedy.cli[0]
@@ -261,7 +261,7 @@ def test_a_timeout_below_the_clients_read_timeout_is_told() -> None:
     assert look("visibility-under-read-timeout", case(state=state(visibility=30.0), read_timeout=25.0)) is None
 
 
-def test_a_heartbeat_that_comes_too_seldom_is_told() -> None:
+def test_a_heartbeat_that_comes_too_seldom_is_reported() -> None:
     slow = behaviour(visibility=30.0, heartbeats=10, heartbeat_every=15.0)
     finding = found("heartbeat-slow", case(behaviour=slow))
     assert finding.observed == "The heartbeat comes every 15 s, with a visibility timeout of 30 s."
@@ -273,7 +273,7 @@ def test_a_heartbeat_that_comes_too_seldom_is_told() -> None:
     )
 
 
-def test_clocks_that_are_off_are_told_worst_first() -> None:
+def test_clocks_that_are_off_are_reported_worst_first() -> None:
     finding = found("clock-skew", case(behaviour=behaviour(skew={"web1": 0.2, "web2": 2.0, "web3": -40.0})))
     assert finding.observed == "Clocks differ from that of SQS by up to 40 s: web3 (40 s), web2 (2 s)."
     assert finding.severity is Severity.WARNING
@@ -292,7 +292,7 @@ def test_messages_that_are_about_to_expire_are_critical() -> None:
 # The flow.
 
 
-def test_in_flight_near_the_cap_is_told_from_the_attributes_and_from_the_metrics() -> None:
+def test_in_flight_near_the_cap_is_reported_from_the_attributes_and_from_the_metrics() -> None:
     assert (
         "100,000 messages are in flight, 83 % of the 120,000"
         in found("in-flight-near-cap", case(state=state(in_flight=100_000))).observed
@@ -303,7 +303,7 @@ def test_in_flight_near_the_cap_is_told_from_the_attributes_and_from_the_metrics
     assert look("in-flight-near-cap", case(state=state(in_flight=90_000))) is None
 
 
-def test_more_received_than_deleted_is_told_from_metrics() -> None:
+def test_more_received_than_deleted_is_reported_from_metrics() -> None:
     finding = found("received-not-deleted", case(series=flow(100, 80)))
     assert (
         finding.observed == "In 30 min 3,000 messages were received and 2,400 deleted, by the metrics: 20 % came back."
@@ -321,7 +321,7 @@ def test_a_drift_that_is_over_is_no_drift() -> None:
     assert look("received-not-deleted", case(series=over)) is None
 
 
-def test_more_received_than_deleted_is_told_from_logs() -> None:
+def test_more_received_than_deleted_is_reported_from_logs() -> None:
     def windows(deleted: int) -> tuple[Window, ...]:
         return tuple(Window(NOON + 60 * place, 0, 100, deleted, 0) for place in range(10))
 
@@ -332,7 +332,7 @@ def test_more_received_than_deleted_is_told_from_logs() -> None:
     assert look("received-not-deleted", case(behaviour=behaviour(windows=windows(0)))) is None  # does not log deletes
 
 
-def test_messages_that_sit_out_their_timeout_are_told() -> None:
+def test_messages_that_sit_out_their_timeout_are_reported() -> None:
     finding = found("in-flight-plateau", case(state=state(visibility=90.0), series=flow(120, 10, in_flight=180.0)))
     assert finding.observed == (
         "In flight stays near 180: 2.0 messages a second times the visibility timeout of 90 s (180)."
@@ -346,7 +346,7 @@ def test_messages_that_sit_out_their_timeout_are_told() -> None:
 # Permissions and the ledger, from the logs.
 
 
-def test_a_refused_delete_is_told_from_the_errors_of_the_consumers() -> None:
+def test_a_refused_delete_is_reported_from_the_errors_of_the_consumers() -> None:
     text = "An error occurred (AccessDenied) when calling the DeleteMessageBatch operation: not authorized"
     finding = found("delete-refused", case(behaviour=behaviour(errors=errors(text))))
     assert finding.severity is Severity.CRITICAL
@@ -355,7 +355,7 @@ def test_a_refused_delete_is_told_from_the_errors_of_the_consumers() -> None:
     assert look("delete-refused", case(behaviour=behaviour(errors=other))) is None
 
 
-def test_a_key_that_may_not_be_used_is_told_from_the_errors_of_the_consumers() -> None:
+def test_a_key_that_may_not_be_used_is_reported_from_the_errors_of_the_consumers() -> None:
     text = "An error occurred (KMS.AccessDeniedException) when calling the ReceiveMessage operation"
     finding = found("kms-refused", case(behaviour=behaviour(errors=errors(text)), state=state(kms_key="alias/orders")))
     assert "the queue's key is alias/orders" in finding.observed
@@ -366,7 +366,7 @@ def test_a_key_that_may_not_be_used_is_told_from_the_errors_of_the_consumers() -
 # Batches, groups.
 
 
-def test_messages_that_are_fetched_one_by_one_are_told_where_there_are_many() -> None:
+def test_messages_that_are_fetched_one_by_one_are_reported_where_there_are_many() -> None:
     busy = behaviour(batch_fill=1.0, deliveries=36_000)
     assert (
         "A receive returns 1.0 messages, at 10.0 messages a second"
@@ -378,7 +378,7 @@ def test_messages_that_are_fetched_one_by_one_are_told_where_there_are_many() ->
     assert "and 5,000 messages wait" in found("single-receives", backlog).observed
 
 
-def test_a_fifo_queue_with_one_group_is_told() -> None:
+def test_a_fifo_queue_with_one_group_is_reported() -> None:
     finding = found("fifo-one-group", case("orders.fifo", behaviour=behaviour("orders.fifo", groups=1, workers=4)))
     assert finding.observed == "All 1,000 messages are in one message group, and 4 workers share it."
     assert look("fifo-one-group", case("orders.fifo", behaviour=behaviour("orders.fifo", groups=7))) is None

@@ -292,7 +292,7 @@ class Case:
     state: QueueState | None = None
     series: Series | None = None
     ledger: LedgerState | None = None
-    alarmed: frozenset[str] | None = None  # metrics of this queue that have an alarm; None: nobody told us
+    alarmed: frozenset[str] | None = None  # metrics of this queue that have an alarm; None: not known
     dlq_alarmed: bool | None = None
     read_timeout: float = 60.0  # of the consumers' SDK
     lambda_timeout: float | None = None  # of the Lambda function that processes the queue
