@@ -111,7 +111,7 @@ def visibility_remedy(case: Case, timeout: float) -> Remedy:
             f"queue itself has {duration(own)}. Or the queue was changed after these logs were written."
         )
     text = f"Set the visibility timeout of {case.queue} to {duration(timeout)}."
-    return remedies.change(remedies.queue_of(case), text, {"VisibilityTimeout": round(timeout)})
+    return remedies.change(case, text, {"VisibilityTimeout": round(timeout)})
 
 
 def heartbeat_alternative(case: Case) -> str | None:
@@ -306,7 +306,7 @@ def retention_remedy(case: Case, state: QueueState) -> Remedy | None:
     age, is_empty = oldest_age(case), not (state.visible or state.in_flight or state.delayed)
     if wanted < state.retention and not is_empty and not (age is not None and 0 < age < wanted / 2):
         return Remedy(f"{text} once no message is older: SQS deletes those at once.")
-    return remedies.change(remedies.queue_of(case), f"{text}.", {"MessageRetentionPeriod": round(wanted)})
+    return remedies.change(case, f"{text}.", {"MessageRetentionPeriod": round(wanted)})
 
 
 def dead_letter_retention_remedy(state: QueueState) -> Remedy | None:

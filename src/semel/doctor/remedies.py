@@ -63,8 +63,9 @@ def dead_letter_queue_of(letters: DeadLetters, state: QueueState) -> Address:
     return Address(name, letters.url or beside, letters.arn)
 
 
-def change(queue: Address, text: str, attributes: Attributes) -> Remedy:
+def change(queue: Case | Address, text: str, attributes: Attributes) -> Remedy:
     """Give a queue these attributes; the others stay as they are."""
+    queue = queue_of(queue) if isinstance(queue, Case) else queue
     return Remedy(text, set_attributes(queue, attributes), terraform(queue.name, attributes))
 
 
@@ -72,7 +73,7 @@ def change_max_receives(case: Case, max_receives: int, text: str | None = None) 
     """Change the maxReceiveCount of a queue that has a redrive policy."""
     letters = case.state.dead_letters if case.state is not None else None
     policy = redrive_policy(letters.arn if letters is not None else "", max_receives)
-    return change(queue_of(case), text or f"Set maxReceiveCount to {max_receives}.", {"RedrivePolicy": policy})
+    return change(case, text or f"Set maxReceiveCount to {max_receives}.", {"RedrivePolicy": policy})
 
 
 def create_dead_letter_queue(case: Case, text: str, max_receives: int, name: str | None = None) -> Remedy:

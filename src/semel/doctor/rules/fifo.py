@@ -59,7 +59,7 @@ def throughput(case: Case) -> Observation | None:
         ),
         why="SQS throttles further calls, and producers and consumers wait.",
         remedy=remedies.change(
-            remedies.queue_of(case),
+            case,
             "Send, receive and delete in batches of ten, and enable high throughput. SQS then deduplicates within each "
             "group: use a new queue if the same deduplication id is sent to several groups.",
             {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"},
@@ -94,7 +94,7 @@ def content_dedup(case: Case) -> Observation | None:
             "disappears. After 5 minutes, or with a time in the body, a repeated send is not recognised."
         ),
         remedy=remedies.change(
-            remedies.queue_of(case),
+            case,
             "Send the thing's own id as MessageDeduplicationId. Retry by returning the message to the queue, not by "
             "sending it again. When all producers send an id, disable this: SQS then refuses sends without one.",
             {"ContentBasedDeduplication": False},

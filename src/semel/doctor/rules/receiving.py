@@ -39,7 +39,7 @@ def short_polling(case: Case) -> Observation | None:
             "answer costs."
         ),
         remedy=remedies.change(
-            remedies.queue_of(case),
+            case,
             "Let receives wait for 20 s, for the whole queue or in each call (WaitTimeSeconds).",
             {"ReceiveMessageWaitTimeSeconds": limits.MAX_WAIT},
         ),
@@ -96,7 +96,7 @@ def _delay_beyond_retention(case: Case) -> Observation | None:
         observed=f"Messages are delayed by {duration(state.delay)} and kept for {duration(state.retention)}.",
         why="SQS deletes them before anybody can receive them.",
         remedy=remedies.change(
-            remedies.queue_of(case),
+            case,
             f"Set the retention of {case.queue} to {duration(keeps)} and the delay to 0; delay only the messages that "
             "need it.",
             {"DelaySeconds": 0, "MessageRetentionPeriod": round(keeps)},
@@ -143,7 +143,7 @@ def _delay_of_all(case: Case) -> Observation | None:
             else "A delay adds to the time that each message takes, and does not apply between two attempts."
         ),
         remedy=remedies.change(
-            remedies.queue_of(case),
+            case,
             "Set the delay to 0 unless each message must wait; on a Standard queue delay single messages with "
             "DelaySeconds.",
             {"DelaySeconds": 0},
