@@ -382,19 +382,20 @@ ADVICE: Final = (
         "visibility timeout",
         "69 s",
         "30 s",
-        "99 % of the messages are held for at most 42.9 s (× 1.5), the longest for 62.2 s (× 1.1).",
+        (
+            "99 % of the messages are held for at most 42.9 s: × 1.5 is 64.4 s",
+            "the longest was held for 62.2 s: × 1.1 is 68.4 s",
+        ),
         True,
         Remedy("", (set_attribute("orders", "VisibilityTimeout", "69"),)),
     ),
-    Recommendation("orders", "heartbeat interval", "10 s", None, "A third of 30 s: two lost beats do no harm.", True),
+    Recommendation("orders", "heartbeat interval", "10 s", None, ("a third of 30 s",), True),
     Recommendation(
-        "orders", "maxReceiveCount", "5", "2", "Two receives leave no room for a crash and one retry.", True
+        "orders", "maxReceiveCount", "5", "2", ("two receives leave no room for a crash and one retry",), True
     ),
-    Recommendation("orders", "retention", "4 d", "4 d", "Longer than any retry takes.", False),
-    Recommendation("payments", "visibility timeout", "60 s", "60 s", "The longest work took 9.8 s.", False),
-    Recommendation(
-        "payments", "ledger memory", "28 d", "1 d", "Retention of the queue and its dead letters together.", True
-    ),
+    Recommendation("orders", "retention", "4 d", "4 d", ("longer than any retry takes",), False),
+    Recommendation("payments", "visibility timeout", "60 s", "60 s", ("the longest work took 9.8 s",), False),
+    Recommendation("payments", "ledger retention", "28 d", "1 d", ("retention of both queues together",), True),
 )
 
 QUALITY: Final = Quality(
@@ -481,7 +482,7 @@ def hostile() -> Diagnosis:
             ),
             Finding("long", Severity.INFO, long, long, long, Remedy(long, (long,), long)),
         ),
-        recommendations=(Recommendation(name, HOSTILE, HOSTILE, HOSTILE, HOSTILE + long, True, remedy),),
+        recommendations=(Recommendation(name, HOSTILE, HOSTILE, HOSTILE, (HOSTILE + long,), True, remedy),),
         quality=Quality(1, (HOSTILE + long,), 1, 0, 1, samples=(HOSTILE + long,)),
         notes=(HOSTILE + BIDI + long,),
     )

@@ -62,7 +62,7 @@ def test_names_that_programs_rely_on_are_there() -> None:
     assert set(found["findings"][0]) >= {
         "rule", "severity", "queue", "observed", "why", "remedy", "examples", "figures",
     }  # fmt: skip
-    assert set(found["recommendations"][0]) >= {"queue", "setting", "value", "now", "reason", "changes", "remedy"}
+    assert set(found["recommendations"][0]) >= {"queue", "setting", "value", "now", "reasons", "changes", "remedy"}
     assert set(found["findings"][0]["remedy"]) >= {"text", "cli", "terraform"}
 
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from semel.dashboard.data.model import QueueAttribute
-from semel.doctor.wording import seconds
+from semel.durations import text as duration
 
 
 def _duration(value: str) -> str:
-    return seconds(float(value)) if value.isdigit() else value
+    return duration(float(value)) if value.isdigit() else value
 
 
 def _messages(value: str) -> str:
