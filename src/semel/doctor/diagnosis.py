@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -223,7 +224,9 @@ def _analyse(
         mapping,
         files=files,
         visibility=states | dict(request.visibility),
-        timeouts=recommendations.worth_trying,
+        timeouts=partial(
+            recommendations.worth_trying, read_timeout=request.read_timeout, lambda_timeout=request.lambda_timeout
+        ),
         say=say,
     )
 
@@ -334,5 +337,6 @@ def _case(queue: str, behaviour: Behaviour | None, context: _Context, request: R
         alarmed=alarmed,
         dlq_alarmed=dlq_alarmed,
         read_timeout=request.read_timeout,
+        lambda_timeout=request.lambda_timeout,
         now=now,
     )
