@@ -18,7 +18,7 @@ def advised(case: Case) -> dict[str, Recommendation]:
 def test_the_timeout_covers_p99_by_half_as_much_again() -> None:
     found = advised(case(behaviour=behaviour(visibility=30.0, hold=times(20.0, 41.0, 50.0))))["visibility timeout"]
     assert (found.value, found.now, found.changes) == ("62 s", "30 s", True)
-    assert found.reason == "99 % of the messages are held for at most 41 s (× 1.5), the longest for 50 s (× 1.1)"
+    assert found.reasons == ("99 % of the messages are held for at most 41 s (× 1.5), the longest for 50 s (× 1.1)",)
     assert found.remedy is not None
     assert "VisibilityTimeout=62" in found.remedy.cli[-1]
 
@@ -32,7 +32,7 @@ def test_with_a_heartbeat_the_timeout_is_short() -> None:
     hold = times(200.0, 600.0, 3_000.0)
     found = advised(case(behaviour=behaviour(visibility=4_000.0, hold=hold, heartbeats=9, heartbeat_every=10.0)))
     assert found["visibility timeout"].value == "60 s"
-    assert "only the wait after a crash" in found["visibility timeout"].reason
+    assert "only the wait after a crash" in found["visibility timeout"].reasons[0]
 
 
 def test_a_timeout_that_will_do_is_left_alone() -> None:
@@ -49,7 +49,7 @@ def test_work_that_is_longer_than_sqs_can_hide_a_message_gets_a_heartbeat_and_th
     hold = times(20_000.0, 40_000.0, 42_000.0)
     found = advised(case(behaviour=behaviour(visibility=30.0, hold=hold)))
     assert found["visibility timeout"].value == "12 h"
-    assert "SQS allows no more than 12 h" in found["visibility timeout"].reason
+    assert "SQS allows no more than 12 h" in found["visibility timeout"].reasons[0]
     assert found["heartbeat interval"].value == "20 s"
 
 
@@ -141,4 +141,4 @@ def test_nothing_is_advised_where_nothing_is_known() -> None:
 def test_nothing_is_advised_on_a_dead_letter_queue_or_a_ledger_that_is_not_there() -> None:
     found = advised(case(state=state(dead_letters=None, max_receives=None)))
     assert set(found) == {"maxReceiveCount", "retention"}
-    assert "dead-letter" not in found["retention"].reason
+    assert "dead-letter" not in found["retention"].reasons[0]

@@ -21,7 +21,7 @@ def read(text: str) -> dict[str, Any]:
 
 def test_it_has_everything_under_its_name() -> None:
     found = read(report.render(sample.rich()))
-    assert found["version"] == 1
+    assert found["version"] == 2
     assert found["worst"] == "critical"
     assert found["counts"] == {"critical": 2, "warning": 2, "info": 1}
     assert [case["queue"] for case in found["queues"]] == ["orders", "payments", "emails.fifo"]
@@ -39,6 +39,8 @@ def test_it_has_everything_under_its_name() -> None:
     assert found["findings"][0]["severity"] == "critical"
     assert found["findings"][0]["remedy"]["cli"] == list(sample.FINDINGS[0].remedy.cli)
     assert found["recommendations"][0]["setting"] == "visibility timeout"
+    assert found["recommendations"][0]["reasons"] == list(sample.ADVICE[0].reasons)
+    assert found["engine"] == sample.ENGINE
     assert found["quality"]["malformed"] == 61
     assert found["not_looked_at"][0]["option"] == "--alarms FILE"
 
@@ -48,7 +50,7 @@ def test_names_that_programs_rely_on_are_there() -> None:
     found = read(report.render(sample.rich()))
     assert set(found) >= {
         "version", "semel", "made_at", "since", "until", "worst", "counts", "queues", "findings", "recommendations",
-        "quality", "notes", "not_looked_at",
+        "quality", "notes", "not_looked_at", "engine",
     }  # fmt: skip
     assert set(found["queues"][0]) >= {
         "queue", "behaviour", "state", "series", "ledger", "alarmed", "dlq_alarmed", "read_timeout",
@@ -62,7 +64,7 @@ def test_names_that_programs_rely_on_are_there() -> None:
     assert set(found["findings"][0]) >= {
         "rule", "severity", "queue", "observed", "why", "remedy", "examples", "figures",
     }  # fmt: skip
-    assert set(found["recommendations"][0]) >= {"queue", "setting", "value", "now", "reason", "changes", "remedy"}
+    assert set(found["recommendations"][0]) >= {"queue", "setting", "value", "now", "reasons", "changes", "remedy"}
     assert set(found["findings"][0]["remedy"]) >= {"text", "cli", "terraform"}
 
 

@@ -177,8 +177,8 @@ def test_wide_characters_count_twice() -> None:
 
 def test_a_setting_is_said_to_be_as_advised_only_if_it_is_known() -> None:
     settings = (
-        Recommendation("orders", "ledger memory", "18 days", None, "a reason", False),
-        Recommendation("orders", "retention", "4 days", "4 days", "a reason", False),
+        Recommendation("orders", "ledger memory", "18 days", None, ("a reason",), False),
+        Recommendation("orders", "retention", "4 days", "4 days", ("a reason",), False),
     )
     told = text.render(
         dataclasses.replace(sample.rich(), recommendations=settings), width=100, height=None, colour=False, verbose=True

@@ -330,13 +330,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """One setting as it should be. `now` is None where it is not known; `reason` is one sentence."""
+    """One setting as it should be. `now` is None where it is not known; each of `reasons` is one sentence."""
 
     queue: str
     setting: str  # "visibility timeout", "heartbeat interval", …
     value: str  # for people: "62 s"
     now: str | None
-    reason: str
+    reasons: tuple[str, ...]
     changes: bool  # whether it differs from what is there
     remedy: Remedy | None = None
 
@@ -368,6 +368,7 @@ class Diagnosis:
     since: float | None = None  # the time window that was asked for
     until: float | None = None
     notes: tuple[str, ...] = ()  # what could not be looked at, and why
+    engine: str = ""  # what the logs were analysed with, and why: "DuckDB in this process: 1.2 MB of logs"
 
     @property
     def worst(self) -> Severity | None:

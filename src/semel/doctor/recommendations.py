@@ -126,7 +126,7 @@ def _heartbeat(case: Case) -> Recommendation | None:
             setting="heartbeat interval",
             value=seconds(every),
             now=seconds(beats) if beats is not None else None,
-            reason=f"a third of the timeout of {seconds(in_force)}, so that two lost beats are survived",
+            reasons=(f"a third of the timeout of {seconds(in_force)}, so that two lost beats are survived",),
             changes=beats is not None and every != beats,
         )
     needed = hold.p99 * 1.5 > (now or wanted) or wanted > LONG_TO_RECOVER
@@ -136,10 +136,10 @@ def _heartbeat(case: Case) -> Recommendation | None:
         setting="heartbeat interval",
         value=seconds(every) if needed else "none",
         now="none",
-        reason=(
+        reasons=(
             "a third of a timeout of 60 s: it covers work of any length, up to 12 h"
             if needed
-            else "the timeout alone covers the work that was seen"
+            else "the timeout alone covers the work that was seen",
         ),
         changes=needed,
     )
@@ -183,7 +183,7 @@ def _max_receives(case: Case, state: QueueState) -> Recommendation:
             terraform=remedies.terraform(case.queue, policy),
         )
     now = str(state.max_receives) if state.max_receives else "none"
-    return Recommendation(case.queue, "maxReceiveCount", str(wanted), now, why, changes, remedy)
+    return Recommendation(case.queue, "maxReceiveCount", str(wanted), now, (why,), changes, remedy)
 
 
 def source_retention(state: QueueState) -> tuple[float, str]:
@@ -243,7 +243,7 @@ def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | No
         setting="dead-letter retention",
         value=seconds(DEAD_LETTER_RETENTION),
         now=seconds(now) if now is not None else None,
-        reason=why,
+        reasons=(why,),
         changes=changes,
         remedy=remedy,
     )
@@ -269,7 +269,7 @@ def _ledger_memory(case: Case) -> Recommendation | None:
         setting="ledger memory",
         value=seconds(wanted if now is None else max(wanted, now)),
         now=seconds(now) if now is not None else None,
-        reason="the retention of the queue and of its dead-letter queue together: SQS cannot deliver again after that",
+        reasons=("the retention of the queue and of its dead-letter queue together: SQS cannot deliver again later",),
         changes=now is not None and now < wanted,
     )
 
@@ -288,7 +288,7 @@ def _setting(case: Case, setting: str, wanted: float, now: float | None, reason:
         setting=setting,
         value=seconds(wanted),
         now=seconds(now) if now is not None else None,
-        reason=reason,
+        reasons=(reason,),
         changes=changes,
         remedy=remedy if changes or now is None else None,
     )

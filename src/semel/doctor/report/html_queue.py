@@ -73,7 +73,7 @@ def _settings(advice: Sequence[Recommendation]) -> str:
             text(one.now or NONE, 80),
             f"<strong>{text(one.value, 80)}</strong>" if one.changes else text(one.value, 80),
             "change" if one.changes else "fine",
-            text(one.reason, 400),
+            text("; ".join(one.reasons), 400),
         ]
         for one in advice
     ]

@@ -17,7 +17,7 @@ from semel.doctor.model import Behaviour, Case, Diagnosis, Finding, Severity
 from semel.doctor.report.gaps import gaps
 from semel.version import __version__
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -43,6 +43,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "quality": _value(diagnosis.quality),
         "notes": _value(diagnosis.notes),
         "not_looked_at": _value(gaps(diagnosis)),
+        "engine": diagnosis.engine,
     }
 
 

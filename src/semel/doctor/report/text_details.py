@@ -141,7 +141,8 @@ def rest(diagnosis: Diagnosis, width: int, paint: Paint) -> list[str]:
 
 def _reason(one: Recommendation) -> str:
     now = "" if not one.now else f" (now {clean(one.now, 40)})" if one.changes else " (as it is)"
-    return f"{clean(one.queue, 200)}: {clean(one.setting, 60)} {clean(one.value, 60)}{now}: {clean(one.reason)}"
+    why = clean("; ".join(one.reasons))
+    return f"{clean(one.queue, 200)}: {clean(one.setting, 60)} {clean(one.value, 60)}{now}: {why}"
 
 
 def _shifted(lines: Iterable[str]) -> list[str]:
