@@ -110,18 +110,10 @@ def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> N
 # Words.
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(None, "–"), (0.41, "400 ms"), (9.96, "10 s"), (119, "119 s"), (3_437, "57 min"), (93_600, "1 d 2 h")],
-)
-def test_durations_at_a_glance(seconds: float | None, said: str) -> None:
-    assert words.seconds(seconds) == said
-
-
 def test_times_past_and_to_come() -> None:
     now = 1_000_000.0
     assert [words.ago(now - passed, now) for passed in (0, 5, 200, 7_200, 200_000)] == [
-        "now", "5 s ago", "3 min ago", "2 h ago", "2 d ago",
+        "now", "5 s ago", "3 min 20 s ago", "2 h ago", "2 d 8 h ago",
     ]  # fmt: skip
     assert words.ago(now + 30, now) == "in 30 s"
     assert words.ago(None, now) == "–"

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from semel.dashboard.data.model import Mark
 from semel.doctor.report.svg import Scale, round_steps, round_times
 from semel.doctor.report.svg import short as short
-from semel.doctor.report.words import clean, duration, number, when
+from semel.doctor.report.words import clean, number, when
 
 SPAN: Final = 1000.0  # across, in the plot's own units; the page stretches them
 MOST_POINTS: Final = 180
@@ -284,10 +284,6 @@ def ribbons(streams: Sequence[Stream]) -> Markup:
         f'<svg class="ribbons" viewBox="0 0 {SPAN:g} {height:g}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escaped(f"Of {number(total)} deliveries: {words}")}">{"".join(parts)}</svg>'
     )
-
-
-def seconds(value: float) -> str:
-    return duration(round(value, 1) if value < 100 else round(value))
 
 
 def per_second(value: float) -> str:

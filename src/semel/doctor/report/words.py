@@ -11,6 +11,7 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Final
 
+from semel import durations
 from semel.doctor.model import Cause
 
 NONE: Final = "–"
@@ -26,7 +27,6 @@ CAUSES: Final = {
     Cause.CONCURRENT: ("SQS delivered it twice", "SQS handed it out while it was hidden"),
     Cause.UNKNOWN: ("not in these logs", "SQS counts an earlier delivery that these logs do not hold"),
 }
-_UNITS: Final = ((86_400.0, "d", 3_600.0, "h"), (3_600.0, "h", 60.0, "min"), (60.0, "min", 1.0, "s"))
 
 
 def number(value: float | None) -> str:
@@ -57,22 +57,8 @@ def percent(share: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """350 ms, 41.3 s, 62 s, 5 min, 1 h 30 min, 4 d."""
-    if seconds is None or not math.isfinite(seconds):
-        return NONE
-    if seconds < 0:
-        return f"−{duration(-seconds)}"
-    if 0 < seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "<1 ms"
-    if seconds < 120:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    if seconds >= 1e9:
-        return f"{number(round(seconds / 31_556_952))} years"
-    for size, unit, smaller, small_unit in _UNITS:
-        if seconds >= size:
-            whole, rest = divmod(round(seconds / smaller), round(size / smaller))
-            return f"{whole} {unit}" + (f" {rest} {small_unit}" if rest and whole < 100 else "")
-    return f"{seconds:.0f} s"
+    """350 ms, 41.3 s, 1 h 30 min, 4 d; a dash where nothing is known."""
+    return NONE if seconds is None or not math.isfinite(seconds) else durations.text(seconds)
 
 
 def when(at: float | None, *, seconds: bool = True) -> str:
