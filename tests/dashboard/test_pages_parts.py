@@ -61,7 +61,7 @@ def test_of_many_points_the_highest_stay() -> None:
 
 def test_ribbons_are_as_thick_as_their_share_and_never_invisible() -> None:
     svg = charts.ribbons([Stream("effects", "", "green", 999_999, main=True), Stream("caught", "", "purple", 1)])
-    heights = [float(one) for one in re.findall(r'width="12" height="([\d.]+)"', svg)]
+    heights = [float(one) for one in re.findall(r'width="12\.0" height="([\d.]+)"', svg)]
     assert heights[0] == pytest.approx(heights[1] + heights[2], abs=0.2)
     assert heights[2] >= 2
     assert charts.ribbons([Stream("effects", "", "green", 0)]) == ""

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from semel import durations
 from semel.dashboard import charts
 from semel.dashboard.data.model import Caught, InProgress, LetterGroup, LettersPage, OncePage, QueueRow, WorkerRow
 from semel.dashboard.pages import bodies
+from semel.doctor.report.html import prose
 from semel.doctor.report.words import clean, duration, number, when
 
 _STEPS: Final = {
@@ -74,11 +75,6 @@ def size(value: float) -> str:
     if value < 10_000:
         return f"{number(value)} B"
     return f"{number(value / 1024)} KiB" if value < 1024 * 1024 else f"{value / 1024 / 1024:.3g} MiB"
-
-
-def prose(text: str) -> Markup:
-    """Our own sentences, in which `words` are code; what stands in them from elsewhere is harmless."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, 4_000)))))
 
 
 def foreign_lines(text: str, most: int) -> Markup:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from semel.doctor.model import Behaviour, Case, Diagnosis, Finding, Severity
-from semel.doctor.report.gaps import gaps
+from semel.doctor.report.summary import gaps
 from semel.version import __version__
 
 VERSION: Final = 2
