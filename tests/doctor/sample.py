@@ -51,13 +51,13 @@ def histogram(middle: float, spread: float, total: int, most: float, *, low: flo
 
 def windows(per_window: float, duplicates: float, *, lost: float = 0.0, count: int = 96) -> tuple[Window, ...]:
     """A day in quarters of an hour: quiet at night, busy at noon."""
-    found = []
+    quarters = []
     for index in range(count):
         busy = 0.35 + 0.65 * max(0.0, math.sin((index - 24) / 96 * 2 * math.pi)) ** 0.7
         sent = round(per_window * busy * (1 + 0.08 * math.sin(index * 2.7)))
         again = round(sent * duplicates * (0.4 + busy))
-        found.append(Window(DAY + index * 900, sent, sent + again, round(sent * (1 - lost)), again))
-    return tuple(found)
+        quarters.append(Window(DAY + index * 900, sent, sent + again, round(sent * (1 - lost)), again))
+    return tuple(quarters)
 
 
 def metrics(queue: str, in_flight: float, oldest: float) -> Series:

@@ -41,11 +41,11 @@ def test_twenty_sick_queues_fit_one_screen_too_and_the_rest_is_counted() -> None
     cases = tuple(dataclasses.replace(sample.orders(), queue=f"orders-{index}") for index in range(20))
     findings = tuple(dataclasses.replace(sample.FINDINGS[0], queue=case.queue) for case in cases[1:])
     advice = tuple(dataclasses.replace(sample.ADVICE[0], queue=case.queue) for case in cases)
-    told = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, recommendations=advice))
-    assert len(told.splitlines()) < 24
-    assert "and 14 more, 1 of them without findings" in told
-    assert re.search(r"and 1\d critical more: duplicates-visibility", told)
-    assert "and for 18 more queues" in told
+    report = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, recommendations=advice))
+    assert len(report.splitlines()) < 24
+    assert "and 14 more, 1 of them without findings" in report
+    assert re.search(r"and 1\d critical more: duplicates-visibility", report)
+    assert "and for 18 more queues" in report
 
 
 def test_each_queue_has_a_line_with_its_figures() -> None:
@@ -54,16 +54,16 @@ def test_each_queue_has_a_line_with_its_figures() -> None:
 
 
 def test_a_narrow_terminal_keeps_the_doubled_effects() -> None:
-    told = shown(sample.rich(), width=40)
-    assert re.search(r"✗ orders +1,562 \(3\.2 %\) +12\n", told)
-    assert "attempts" not in told
+    report = shown(sample.rich(), width=40)
+    assert re.search(r"✗ orders +1,562 \(3\.2 %\) +12\n", report)
+    assert "attempts" not in report
 
 
 def test_findings_come_worst_first_with_their_cure_and_rule() -> None:
-    told = shown(sample.rich(), height=None)
-    places = [told.index(f"[{finding.rule}]") for finding in sample.FINDINGS]
+    report = shown(sample.rich(), height=None)
+    places = [report.index(f"[{finding.rule}]") for finding in sample.FINDINGS]
     assert places == sorted(places)
-    flat = " ".join(told.split())
+    flat = " ".join(report.split())
     for finding in sample.FINDINGS:
         assert finding.observed in flat
         assert f"→ {finding.remedy.text}" in flat
@@ -77,9 +77,9 @@ def test_the_worst_finding_is_never_cut() -> None:
 
 
 def test_advice_that_changes_nothing_is_not_shown() -> None:
-    told = shown(sample.rich())
-    assert "visibility timeout 30 s → 69 s" in told
-    assert "retention 4 d" not in told
+    report = shown(sample.rich())
+    assert "visibility timeout 30 s → 69 s" in report
+    assert "retention 4 d" not in report
 
 
 def test_what_was_wrong_with_the_logs_is_said() -> None:
@@ -90,48 +90,50 @@ def test_what_was_wrong_with_the_logs_is_said() -> None:
 
 def test_words_that_a_mapping_does_not_know_are_told_with_the_option_that_would() -> None:
     quality = Quality(files=1, lines=9, events=2, unknown_events=7, unknown_words=("shipped", "evil\x1b[2J"))
-    told = " ".join(shown(dataclasses.replace(sample.healthy(), quality=quality), height=None).split())
-    assert "7 lines have an unknown event (of 9 lines); add --events to say what these mean: shipped, evil [2J" in told
+    report = " ".join(shown(dataclasses.replace(sample.healthy(), quality=quality), height=None).split())
+    assert (
+        "7 lines have an unknown event (of 9 lines); add --events to say what these mean: shipped, evil [2J" in report
+    )
 
 
 def test_verbose_shows_evidence_commands_and_every_figure() -> None:
-    told = shown(sample.rich(), verbose=True)
-    assert sample.FINDINGS[0].remedy.cli[0] in told  # in one line: it is there to be copied
-    assert "  visibility_timeout_seconds = 69" in told
-    assert re.search(r"14:02:32 +\+30\.4 s +received +2 +web3-0815", told)
-    assert re.search(r" 69 s +73 +0\.2 %", told)
-    assert re.search(r"web3-0815 +2\.4 s behind", told)
-    assert "the file ends in the middle" in " ".join(told.split())
+    report = shown(sample.rich(), verbose=True)
+    assert sample.FINDINGS[0].remedy.cli[0] in report  # in one line: it is there to be copied
+    assert "  visibility_timeout_seconds = 69" in report
+    assert re.search(r"14:02:32 +\+30\.4 s +received +2 +web3-0815", report)
+    assert re.search(r" 69 s +73 +0\.2 %", report)
+    assert re.search(r"web3-0815 +2\.4 s behind", report)
+    assert "the file ends in the middle" in " ".join(report.split())
     for finding in sample.FINDINGS:
-        assert finding.why in " ".join(told.split())
+        assert finding.why in " ".join(report.split())
 
 
 def test_nothing_found_has_a_line_of_its_own_and_says_what_was_not_looked_at() -> None:
-    told = shown(sample.healthy())
-    assert "All is well: 103,556 messages, each delivered once." in told
+    report = shown(sample.healthy())
+    assert "All is well: 103,556 messages, each delivered once." in report
     assert "not examined: ledger. Add --ledger URL to see whether it keeps keys for long enough." in " ".join(
-        told.split()
+        report.split()
     )
-    assert "--log" not in told
+    assert "--log" not in report
 
 
 def test_settings_alone_do_not_count_as_proof_that_each_message_came_once() -> None:
-    told = shown(Diagnosis(sample.NOW, (Case("orders", state=sample.orders().state),), (), ()))
-    assert "as far as settings and metrics show" in told
-    assert "Add --log PATH to see duplicates, their causes" in told
+    report = shown(Diagnosis(sample.NOW, (Case("orders", state=sample.orders().state),), (), ()))
+    assert "as far as settings and metrics show" in report
+    assert "Add --log PATH to see duplicates, their causes" in report
 
 
 def test_an_empty_diagnosis_says_so_and_what_would_help() -> None:
-    told = shown(sample.empty())
-    assert "nothing to examine" in told
-    assert "--log PATH" in told
+    report = shown(sample.empty())
+    assert "nothing to examine" in report
+    assert "--log PATH" in report
 
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_nothing_in_a_log_reaches_the_terminal_as_a_control_character(verbose: bool) -> None:
-    told = shown(sample.hostile(), verbose=verbose)
-    assert {char for char in told if not char.isprintable()} == {"\n"}
-    told.encode("utf-8")
+    report = shown(sample.hostile(), verbose=verbose)
+    assert {char for char in report if not char.isprintable()} == {"\n"}
+    report.encode("utf-8")
 
 
 def test_colours_are_there_only_on_request_and_change_no_text() -> None:
@@ -152,9 +154,9 @@ def test_each_severity_is_a_word_not_only_a_colour() -> None:
     findings = tuple(
         Finding("r", level, "q", "Seen.", "Why.", sample.FINDINGS[2].remedy) for level in reversed(Severity)
     )
-    told = shown(Diagnosis(sample.NOW, (Case("q"),), findings, ()))
-    assert "1 critical, 1 warning, 1 note in 1 queue" in told
-    assert [line.split()[0] for line in told.splitlines() if "q: Seen." in line] == ["critical", "warning", "info"]
+    report = shown(Diagnosis(sample.NOW, (Case("q"),), findings, ()))
+    assert "1 critical, 1 warning, 1 note in 1 queue" in report
+    assert [line.split()[0] for line in report.splitlines() if "q: Seen." in line] == ["critical", "warning", "info"]
 
 
 def test_figures_read_as_people_write_them() -> None:
@@ -178,9 +180,9 @@ def test_a_setting_is_said_to_be_fine_only_if_it_is_known() -> None:
         Recommendation("orders", "ledger retention", "18 d", None, ("a reason", "Another."), False),
         Recommendation("orders", "retention", "4 d", "4 d", ("a reason",), False),
     )
-    told = shown(dataclasses.replace(sample.rich(), recommendations=settings), width=100, verbose=True)
-    assert re.search(r"ledger retention +– +18 d +A reason\. Another\.\n", told)
-    assert re.search(r"retention +4 d +4 d +fine +A reason\.\n", told)
+    report = shown(dataclasses.replace(sample.rich(), recommendations=settings), width=100, verbose=True)
+    assert re.search(r"ledger retention +– +18 d +A reason\. Another\.\n", report)
+    assert re.search(r"retention +4 d +4 d +fine +A reason\.\n", report)
 
 
 def test_the_engine_and_every_reason_are_shown() -> None:

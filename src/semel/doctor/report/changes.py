@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.doctor.model import Diagnosis, Finding, Severity
-from semel.doctor.report.json import VERSION
-from semel.doctor.report.json import finding as as_json
+from semel.doctor.report.json import VERSION, value
 from semel.doctor.report.words import clean, when
 
 Open = Mapping[tuple[str, str], Finding]  # by queue and rule: what is true now
@@ -52,7 +51,7 @@ def worst(findings: Open) -> Severity | None:
 def as_line(change: Change) -> str:
     """One line of JSON."""
     return json.dumps(
-        {"version": VERSION, "at": change.at, "change": change.kind.value, "finding": as_json(change.finding)},
+        {"version": VERSION, "at": change.at, "change": change.kind.value, "finding": value(change.finding)},
         allow_nan=False,
     )
 
