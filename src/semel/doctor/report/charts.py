@@ -6,7 +6,7 @@ The rule: a chart is there only if it has something to show, and all that it sho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -267,15 +267,18 @@ def flow(behaviour: Behaviour | None, series: Series | None, *, name: str) -> Ch
         return None
     size *= math.ceil(len(rows) / svg.MOST_POINTS)
     rows = svg.thinned(rows, _summed)
-    top, bottom = 30.0, 186.0
-    steps = round_steps(svg.highest(value for row in rows for value in row[1:]) or 0.0)
-    across, up = Scale(rows[0][0], rows[-1][0], LEFT, RIGHT), Scale(0, steps[-1], bottom, top)
-    parts = [_upright(up, steps), _clock(across, bottom)]
-    styles = (("line received", 2), ("line sent", 1), ("line deleted", 3))
-    parts += [_path(across, up, [(row[0], row[column]) for row in rows], style) for style, column in styles]
-    parts.append(_legend([(style, style.split()[1]) for style, _ in styles], 14))
+    at, sent, received, deleted = (list(column) for column in zip(*rows, strict=True))
+    lines = {"received": received, "sent": sent, "deleted": deleted}
+    steps = round_steps(svg.highest(value for values in lines.values() for value in values) or 0.0)
+    parts = _lines(at, lines, steps, 30, 186)
+    parts.append(_legend([(f"line {word}", word) for word in lines], 14))
     parts.append(label(LEFT, 218, f"messages per {duration(size)}, from {source}; times are UTC"))
-    return _chart(224, "Sent, received, deleted", _drift(rows), parts, name=name)
+    totals = {word: sum(svg.finite(values)) for word, values in lines.items()}
+    sentence = ", ".join(f"{number(totals[word])} {word}" for word in ("sent", "received", "deleted"))
+    left = totals["received"] - totals["deleted"]
+    if left > 0:
+        sentence += f": {number(left)} deliveries ({share(left, totals['received'])}) were not followed by a delete"
+    return _chart(224, "Sent, received, deleted", f"{sentence}.", parts, name=name)
 
 
 def _summed(rows: Sequence[FlowRow]) -> FlowRow:
@@ -283,20 +286,6 @@ def _summed(rows: Sequence[FlowRow]) -> FlowRow:
         sum(known) if (known := svg.finite(values)) else None for values in list(zip(*rows, strict=True))[1:]
     )
     return rows[0][0], sent, received, deleted
-
-
-def _path(across: Scale, up: Scale, points: Sequence[tuple[float, Value]], style: str) -> Markup:
-    places = [None if value is None else (across(at), up(value)) for at, value in points]
-    return svg.path(svg.path_data(places), style)
-
-
-def _drift(rows: Sequence[FlowRow]) -> str:
-    sent, received, deleted = (sum(row[column] or 0 for row in rows) for column in (1, 2, 3))
-    text = f"{number(sent)} sent, {number(received)} received, {number(deleted)} deleted"
-    if received > deleted:
-        left = received - deleted
-        return f"{text}: {number(left)} deliveries ({share(left, received)}) were not followed by a delete."
-    return f"{text}."
 
 
 def level(
@@ -308,16 +297,27 @@ def level(
     if len(known) < 2 or not max(known)[0]:
         return None
     highest, at = max(known)
-    is_duration = write is duration
-    steps = (svg.round_times if is_duration else round_steps)(highest, 3)
-    top, bottom = 14.0, 130.0
-    across, up = Scale(rows[0][0], rows[-1][0], LEFT, RIGHT), Scale(0, steps[-1], bottom, top)
-    parts = [_upright(up, steps, duration if is_duration else short), _clock(across, bottom)]
-    parts.append(_path(across, up, rows, "line oldest" if is_duration else "line received"))
     sentence = f"At most {write(highest)}, at {when(at, seconds=False)} UTC."
-    if is_duration:
+    times, values = [at for at, _ in rows], [value for _, value in rows]
+    if write is duration:
         sentence += " SQS leaves out messages that were received three times or more."
+        parts = _lines(times, {"oldest": values}, svg.round_times(highest, 3), 14, 130, duration)
+    else:
+        parts = _lines(times, {"received": values}, round_steps(highest, 3), 14, 130)
     return _chart(154, title, sentence, parts, name=name)
+
+
+def _lines(
+    at: Sequence[float], lines: Mapping[str, Sequence[Value]], steps: Sequence[float], top: float, bottom: float,
+    write: Callable[[float], str] = short,
+) -> list[Markup]:  # fmt: skip
+    """Axes, and a line for each style."""
+    across, up = Scale(at[0], at[-1], LEFT, RIGHT), Scale(0, steps[-1], bottom, top)
+    parts = [_upright(up, steps, write), _clock(across, bottom)]
+    for style, values in lines.items():
+        places = [None if value is None else (across(x), up(value)) for x, value in zip(at, values, strict=True)]
+        parts.append(svg.path(svg.path_data(places), f"line {style}"))
+    return parts
 
 
 def timeline(duplicate: Duplicate, timeout: float | None, *, name: str) -> Markup:
