@@ -153,8 +153,7 @@ def test_a_screen_reader_finds_headings_captions_and_words_for_each_picture(
       links: [...document.querySelectorAll('a')].map(one => one.getAttribute('href').slice(1)),
       tables: [...document.querySelectorAll('table')].map(one => one.caption.textContent),
       cells: [...document.querySelectorAll('th')].map(one => one.scope),
-      pictures: [...document.querySelectorAll('svg')].map(one => one.getAttribute('aria-labelledby').split(' ')
-        .map(id => document.getElementById(id).textContent))
+      pictures: [...document.querySelectorAll('svg')].map(one => one.getAttribute('aria-label'))
     })"""
     found = browser.look(files["rich"], opened(script)).result
     assert found["headings"][0] == 1
@@ -166,7 +165,7 @@ def test_a_screen_reader_finds_headings_captions_and_words_for_each_picture(
     assert all(found["tables"])
     assert set(found["cells"]) == {"col", "row"}
     assert len(found["pictures"]) > 10
-    assert all(title and len(words) > 20 for title, words in found["pictures"])
+    assert all(len(words) > 40 for words in found["pictures"])
 
 
 def test_all_charts_and_commands_are_there(browser: Browser, files: dict[str, Path]) -> None:
@@ -219,9 +218,7 @@ def behaviour(**more: Any) -> Behaviour:
 
 
 def test_bars_beyond_the_timeout_are_marked() -> None:
-    chart = charts.histogram(
-        (HistogramBar(1, 10, 90), HistogramBar(10, 30, 6), HistogramBar(30, 60, 4)), 30.0, 66.0, name="x"
-    )
+    chart = charts.histogram((HistogramBar(1, 10, 90), HistogramBar(10, 30, 6), HistogramBar(30, 60, 4)), 30.0, 66.0)
     assert chart is not None
     assert chart.sentence == "4.0 % of 100 deliveries took longer than the timeout of 30 s."
     assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
@@ -230,7 +227,7 @@ def test_bars_beyond_the_timeout_are_marked() -> None:
 
 
 def test_a_bar_that_the_timeout_goes_through_is_cut_in_two() -> None:
-    chart = charts.histogram((HistogramBar(1, 10, 50), HistogramBar(10, 1_000, 50)), 100.0, None, name="x")
+    chart = charts.histogram((HistogramBar(1, 10, 50), HistogramBar(10, 1_000, 50)), 100.0, None)
     assert chart is not None
     assert chart.sentence == "About 25 % of 100 deliveries took longer than the timeout of 100 s."
     assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
@@ -238,7 +235,7 @@ def test_a_bar_that_the_timeout_goes_through_is_cut_in_two() -> None:
 
 def test_a_year_of_metrics_makes_no_endless_line() -> None:
     points = tuple(Point(at=300.0 * index, sent=1.0, received=2.0, deleted=1.0) for index in range(100_000))
-    chart = charts.flow(None, Series("q", 300.0, points, "x"), name="x")
+    chart = charts.flow(None, Series("q", 300.0, points, "x"))
     assert chart is not None
     assert len(chart.svg) < 20_000
     assert "100,000 sent, 200,000 received, 100,000 deleted" in chart.sentence
@@ -247,8 +244,8 @@ def test_a_year_of_metrics_makes_no_endless_line() -> None:
 
 def test_a_chart_without_anything_to_show_is_left_out() -> None:
     nothing = behaviour(windows=(Window(0, 0, 0, 0, 0),), histogram=(HistogramBar(0, 1, 0),))
-    assert charts.charts(nothing, None, None, None, name="x") == []
-    assert charts.charts(None, Series("q", 60, (), "x"), 30.0, None, name="x") == []
+    assert charts.charts(nothing, None, None, None) == []
+    assert charts.charts(None, Series("q", 60, (), "x"), 30.0, None) == []
 
 
 def test_words_in_backticks_are_code_and_nothing_else() -> None:
@@ -261,7 +258,7 @@ def test_figures_that_are_none_draw_no_nonsense() -> None:
     drawn = html.render(sample.hostile())
     assert not re.search(r'="-?(nan|inf)', drawn)
     odd = behaviour(windows=(Window(0, 1, 1, 1, 0), Window(60, 5, 5, 5, 0)), histogram=(HistogramBar(0, math.inf, 3),))
-    assert [chart.title for chart in charts.charts(odd, None, math.inf, None, name="x")] == ["Sent, received, deleted"]
+    assert [chart.title for chart in charts.charts(odd, None, math.inf, None)] == ["Sent, received, deleted"]
 
 
 def test_a_hundred_queues_make_a_file_that_can_be_mailed() -> None:

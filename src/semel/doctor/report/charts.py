@@ -34,31 +34,23 @@ class Chart:
 
 
 def charts(
-    behaviour: Behaviour | None, series: Series | None, timeout: float | None, recommended: float | None, *, name: str
+    behaviour: Behaviour | None, series: Series | None, timeout: float | None, recommended: float | None
 ) -> list[Chart]:
-    """All that can be drawn of one queue. `name` is unique on the page."""
-    drawn: list[Chart | None] = []
+    """All that can be drawn of one queue."""
+    drawn = [flow(behaviour, series)]
     if behaviour is not None:
-        drawn.append(histogram(behaviour.histogram, timeout, recommended, name=f"{name}-durations"))
-        drawn.append(causes(behaviour, name=f"{name}-causes"))
-        drawn.append(replays(behaviour, timeout, recommended, name=f"{name}-replays"))
+        bars = histogram(behaviour.histogram, timeout, recommended)
+        drawn = [bars, causes(behaviour), replays(behaviour, timeout, recommended), *drawn]
     points = series.points if series is not None else ()
-    drawn.append(flow(behaviour, series, name=f"{name}-flow"))
-    in_flight = [(point.at, point.in_flight) for point in points]
-    drawn.append(level("In flight", in_flight, number, name=f"{name}-in-flight"))
-    oldest = [(point.at, point.oldest) for point in points]
-    drawn.append(level("Age of the oldest message", oldest, duration, name=f"{name}-oldest"))
+    drawn.append(level("In flight", [(point.at, point.in_flight) for point in points], number))
+    drawn.append(level("Age of the oldest message", [(point.at, point.oldest) for point in points], duration))
     return [chart for chart in drawn if chart is not None]
 
 
-def _chart(height: float, title: str, sentence: str, parts: Iterable[Markup], *, name: str) -> Chart:
+def _chart(height: float, title: str, sentence: str, parts: Iterable[Markup]) -> Chart:
     """Title and sentence are what a screen reader says."""
-    frame = Markup(
-        '<svg viewBox="0 0 {} {:g}" role="img" aria-labelledby="{name}-t {name}-d">'
-        '<title id="{name}-t">{}</title><desc id="{name}-d">{}</desc>{}</svg>'
-    )
-    drawing = frame.format(WIDTH, height, title, clean(sentence), Markup().join(parts), name=name)
-    return Chart(title, sentence, drawing)
+    frame = Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">{}</svg>')
+    return Chart(title, sentence, frame.format(WIDTH, height, clean(f"{title}. {sentence}"), Markup().join(parts)))
 
 
 # Axes.
@@ -115,9 +107,7 @@ def _marker(x: float, top: float, bottom: float, y: float, words: str, styles: t
 # Durations against the timeout.
 
 
-def histogram(
-    bars: Sequence[HistogramBar], timeout: float | None, recommended: float | None, *, name: str
-) -> Chart | None:
+def histogram(bars: Sequence[HistogramBar], timeout: float | None, recommended: float | None) -> Chart | None:
     """How long messages are held, with the timeout drawn in. The scale is by tens: short and long work both show."""
     known = [bar for bar in bars if bar.count > 0 and math.isfinite(bar.high)]
     if not known:
@@ -142,7 +132,7 @@ def histogram(
         words = f"recommended {duration(recommended)}"
         parts.append(_marker(across(recommended), 30, bottom, 37, words, ("hint", "hinted")))
     parts.append(label((LEFT + RIGHT) / 2, 230, "from receive to delete (logarithmic scale)", anchor="middle"))
-    return _chart(236, "How long messages are held", _late(known, timeout), parts, name=name)
+    return _chart(236, "How long messages are held", _late(known, timeout), parts)
 
 
 def _late(bars: Sequence[HistogramBar], timeout: float | None) -> str:
@@ -173,7 +163,7 @@ def _beyond(bar: HistogramBar, timeout: float) -> float:
     return math.log(bar.high / timeout) / math.log(bar.high / max(bar.low, 1e-4))
 
 
-def causes(behaviour: Behaviour, *, name: str) -> Chart | None:
+def causes(behaviour: Behaviour) -> Chart | None:
     """Duplicates by cause, the most frequent first."""
     known = sorted((cause for cause in behaviour.causes if cause.duplicates), key=lambda cause: -cause.duplicates)
     if not known:
@@ -195,10 +185,10 @@ def causes(behaviour: Behaviour, *, name: str) -> Chart | None:
         f"{first[0].upper()}{first[1:]}: {share(known[0].duplicates, behaviour.duplicates)} of "
         f"{count(behaviour.duplicates, 'duplicate')}. The handler ran again for {ran}."
     )
-    return _chart(y + 14, "Duplicates by cause", sentence, parts, name=name)
+    return _chart(y + 14, "Duplicates by cause", sentence, parts)
 
 
-def replays(behaviour: Behaviour, timeout: float | None, recommended: float | None, *, name: str) -> Chart | None:
+def replays(behaviour: Behaviour, timeout: float | None, recommended: float | None) -> Chart | None:
     """What another timeout would have done to the very same work."""
     if not behaviour.messages or len({replay.duplicates for replay in behaviour.replays}) < 2:
         return None
@@ -224,7 +214,7 @@ def replays(behaviour: Behaviour, timeout: float | None, recommended: float | No
         ]
     parts.append(line(LEFT, bottom, RIGHT, bottom, "axis"))
     sentence = _difference(behaviour, shown, timeout, recommended)
-    return _chart(210, "The same work with another timeout", sentence, parts, name=name)
+    return _chart(210, "The same work with another timeout", sentence, parts)
 
 
 def _chosen(replays: Sequence[TimeoutReplay], timeout: float | None, recommended: float | None) -> list[TimeoutReplay]:
@@ -254,7 +244,7 @@ def _difference(
 FlowRow = tuple[float, Value, Value, Value]  # time, sent, received, deleted
 
 
-def flow(behaviour: Behaviour | None, series: Series | None, *, name: str) -> Chart | None:
+def flow(behaviour: Behaviour | None, series: Series | None) -> Chart | None:
     """Sent, received and deleted over time; from the logs, or where there are none, from the metrics."""
     rows: list[FlowRow]
     if behaviour is not None and len(behaviour.windows) > 1:
@@ -278,7 +268,7 @@ def flow(behaviour: Behaviour | None, series: Series | None, *, name: str) -> Ch
     left = totals["received"] - totals["deleted"]
     if left > 0:
         sentence += f": {number(left)} deliveries ({share(left, totals['received'])}) were not followed by a delete"
-    return _chart(224, "Sent, received, deleted", f"{sentence}.", parts, name=name)
+    return _chart(224, "Sent, received, deleted", f"{sentence}.", parts)
 
 
 def _summed(rows: Sequence[FlowRow]) -> FlowRow:
@@ -288,9 +278,7 @@ def _summed(rows: Sequence[FlowRow]) -> FlowRow:
     return rows[0][0], sent, received, deleted
 
 
-def level(
-    title: str, points: Sequence[tuple[float, Value]], write: Callable[[float | None], str], *, name: str
-) -> Chart | None:
+def level(title: str, points: Sequence[tuple[float, Value]], write: Callable[[float | None], str]) -> Chart | None:
     """The highest values of a metric over time: a number, or a duration."""
     rows = svg.thinned(points, lambda group: (group[0][0], svg.highest(value for _, value in group)))
     known = [(value, at) for at, value in rows if value is not None]
@@ -304,7 +292,7 @@ def level(
         parts = _lines(times, {"oldest": values}, svg.round_times(highest, 3), 14, 130, duration)
     else:
         parts = _lines(times, {"received": values}, round_steps(highest, 3), 14, 130)
-    return _chart(154, title, sentence, parts, name=name)
+    return _chart(154, title, sentence, parts)
 
 
 def _lines(
@@ -320,7 +308,7 @@ def _lines(
     return parts
 
 
-def timeline(duplicate: Duplicate, timeout: float | None, *, name: str) -> Markup:
+def timeline(duplicate: Duplicate, timeout: float | None) -> Markup:
     """The deliveries of one message, each on a line of its own, and where the visibility of the first ended."""
     deliveries: dict[tuple[int | None, str | None], list[tuple[float, str]]] = {}
     for event in duplicate.events:
@@ -352,4 +340,4 @@ def timeline(duplicate: Duplicate, timeout: float | None, *, name: str) -> Marku
             parts.append(label(first - 5, y + 17, outcome, "tick", "end"))
         y += 40
     sentence = f"{count(len(deliveries), 'delivery')} of message {duplicate.message_id} within {duration(end - start)}."
-    return _chart(bottom + 6, "The deliveries of one message", sentence, parts, name=name).svg
+    return _chart(bottom + 6, "The deliveries of one message", sentence, parts).svg

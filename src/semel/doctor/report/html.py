@@ -88,7 +88,7 @@ def _section(case: Case, diagnosis: Diagnosis, name: str) -> Section:
         case,
         summary.worst(case, diagnosis.findings),
         _tiles(case),
-        charts(case.behaviour, case.series, case.visibility, recommendations.visibility(case), name=name),
+        charts(case.behaviour, case.series, case.visibility, recommendations.visibility(case)),
         tables.of_queue(case, diagnosis.recommendations),
     )
 
