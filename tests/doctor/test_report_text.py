@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from doctor import sample
 from semel.doctor.model import Case, Diagnosis, Finding, Quality, Recommendation, Severity
-from semel.doctor.report import text
+from semel.doctor.report import changes, text
 from semel.doctor.report.summary import period
 from semel.doctor.report.words import ascii_only, clean, duration, number
 
@@ -204,3 +204,37 @@ json.render(Diagnosis(0.0, (), (), ()))
 sys.exit("rich" in sys.modules or "jinja2" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_environment_changes_neither_width_nor_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich reads more of it than we want; whether there are colours, and how wide it is, the caller decides."""
+    expected = shown(sample.rich()), shown(sample.rich(), colour=True)
+    for name, value in (("NO_COLOR", "1"), ("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "20"), ("LINES", "5")):
+        monkeypatch.setenv(name, value)
+        assert (shown(sample.rich()), shown(sample.rich(), colour=True)) == expected
+
+
+# What changed since the last examination.
+
+
+def since(before: Diagnosis, after: Diagnosis, *, width: int = 80, colour: bool = False) -> list[str]:
+    return [
+        changes.as_text(change, width=width, colour=colour) for change in changes.since(changes.opened(before), after)
+    ]
+
+
+def test_a_change_is_told_with_its_time_and_the_remedy_and_what_is_gone_in_a_line() -> None:
+    quiet = dataclasses.replace(sample.rich(), findings=())
+    new = since(quiet, sample.rich())
+    assert len(new) == len(sample.FINDINGS)
+    assert new[0].splitlines()[0] == "00:17:00  new     critical orders: The visibility timeout is 30 s but the work"
+    assert "→ Set the visibility timeout to 69 s" in new[0]
+    assert since(sample.rich(), quiet)[0] == "00:17:00  gone    orders [duplicates-visibility]"
+    assert since(sample.rich(), sample.rich()) == []
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_nothing_in_a_log_gets_out_of_a_change(width: int) -> None:
+    lines = "\n".join(since(sample.empty(), sample.hostile(), width=width)).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert all(line.isprintable() for line in lines)

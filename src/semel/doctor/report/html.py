@@ -17,10 +17,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from semel.doctor import recommendations
-from semel.doctor.model import Case, Diagnosis, Duplicate, Severity
+from semel.doctor.model import Case, Diagnosis, Severity
 from semel.doctor.report import summary, tables
 from semel.doctor.report.charts import Chart, charts, timeline
-from semel.doctor.report.words import CAUSES, clean, clean_lines, duration, number, when
+from semel.doctor.report.words import clean, clean_lines, duration, number, when
 from semel.doctor.wording import count, share
 from semel.version import __version__
 
@@ -119,16 +119,11 @@ def _tiles(case: Case) -> list[Tile]:
     return tiles
 
 
-def _example(duplicate: Duplicate) -> str:
-    late = f", {duration(duplicate.overrun)} past its timeout" if duplicate.overrun is not None else ""
-    return f"Message {duplicate.message_id}: {CAUSES[duplicate.cause][1]}{late}."
-
-
 def _environment() -> Environment:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_finalize, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"clean": clean, "prose": prose, "lines": _lines, "example": _example, "when": when}
+    environment.filters |= {"clean": clean, "prose": prose, "lines": _lines, "when": when}
     environment.globals |= {"summary": summary, "count": count, "events": tables.events, "timeline": timeline}
     return environment
 

@@ -17,9 +17,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from semel.doctor.model import Case, Diagnosis, Duplicate, Finding, Recommendation, Severity
+from semel.doctor.model import Case, Diagnosis, Finding, Recommendation, Severity
 from semel.doctor.report import summary, tables
-from semel.doctor.report.words import CAUSES, clean, clean_lines, duration
+from semel.doctor.report.words import clean, clean_lines
 from semel.doctor.wording import count, listed
 
 NARROWEST: Final = 40
@@ -28,8 +28,9 @@ _LABEL: Final = 10  # "critical" and two spaces
 STYLES: Final = {None: "green", Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 # The sign says it too, so nobody needs to see the colour.
 _SIGNS: Final = {None: "✓", Severity.INFO: "i", Severity.WARNING: "!", Severity.CRITICAL: "✗"}
-_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|d|million)(?:\W|$))")
+_KEPT_TOGETHER: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|d|million)(?:\W|$))| (?=(?:FILE|PATH|URL)\b)")
 _TRAILING: Final = re.compile(r" +(\x1b\[0m)?$")
+_SHORT, _OBSERVATION, _FULL = range(3)  # of a finding: a line each of observation and remedy, the one in full, or both
 _GLUE: Final = "\ue000"  # stands for a space at which a line must not end
 
 Lines = list[str]
@@ -65,8 +66,8 @@ class Printer:
 
 
 def sentence(text: str, style: str = "") -> Text:
-    """Foreign text, harmless; a figure and its unit stay on one line."""
-    return Text(_BEFORE_UNIT.sub(_GLUE, clean(text)), style)
+    """Foreign text, harmless; a figure and its unit, an option and its value stay on one line."""
+    return Text(_KEPT_TOGETHER.sub(_GLUE, clean(text)), style)
 
 
 def labelled(label: Text, *items: Text, width: int = _LABEL) -> Table:
@@ -87,9 +88,8 @@ def _in_full(diagnosis: Diagnosis, printer: Printer) -> list[Lines]:
 
 def _on_one_screen(diagnosis: Diagnosis, printer: Printer, height: int) -> list[Lines]:
     head = _head(diagnosis, printer, most=max(3, height // 4))
-    tail = _recommended(diagnosis.recommendations, printer, most=3) + _limits(
-        diagnosis, printer, short=bool(diagnosis.findings)
-    )
+    tail = _recommended(diagnosis.recommendations, printer, most=3)
+    tail.extend(_limits(diagnosis, printer, short=bool(diagnosis.findings)))
     if diagnosis.cases:
         tail += printer.lines(Text("details: --verbose, or --format html --output report.html", "dim"))
     room = max(4, height - 1 - len(head) - len(tail) - 2)  # two empty lines between
@@ -163,19 +163,24 @@ def _natural_width(content: tables.Table, columns: Sequence[tuple[int, tuple[str
 
 
 def _fitting(findings: Sequence[Finding], printer: Printer, room: int) -> Lines:
-    """The worst in full, the others in two lines each, and in full where there is room; of the rest, the count."""
-    blocks = [_finding(finding, printer, short=bool(index)) for index, finding in enumerate(findings[:room])]
-    while len(blocks) > 1 and sum(map(len, blocks)) + (len(blocks) < len(findings)) > room:
-        blocks.pop()
-    if blocks and len(blocks[0]) + (len(findings) > 1) > room:
-        blocks[0] = _finding(findings[0], printer, short=True)
+    """The observation of the worst in full, the others in two lines each; more of all where there is room, and of the
+    rest the count."""
+    if not findings:
+        return []
+    first = _finding(findings[0], printer, _OBSERVATION)
+    if len(first) + (len(findings) > 1) > room:
+        first = _finding(findings[0], printer, _SHORT)
+    left = room - len(first)
+    others = len(findings) - 1 if 2 * (len(findings) - 1) <= left else (left - 1) // 2
+    blocks = [first, *(_finding(finding, printer, _SHORT) for finding in findings[1 : others + 1])]
     hidden = findings[len(blocks) :]
-    spare = room - sum(map(len, blocks)) - bool(hidden)
-    for index, block in enumerate(blocks):
-        full = _finding(findings[index], printer)
-        if len(full) - len(block) <= spare:
-            spare -= len(full) - len(block)
-            blocks[index] = full
+    spare = left - 2 * others - bool(hidden)
+    for detail in (_OBSERVATION, _FULL):
+        for index, block in enumerate(blocks):
+            larger = _finding(findings[index], printer, detail)
+            if len(larger) - len(block) <= spare:
+                spare -= len(larger) - len(block)
+                blocks[index] = larger
     lines = [line for block in blocks for line in block]
     if hidden:
         rules = listed(list(dict.fromkeys(clean(finding.rule, 40) for finding in hidden)))
@@ -184,17 +189,18 @@ def _fitting(findings: Sequence[Finding], printer: Printer, room: int) -> Lines:
     return lines
 
 
-def _finding(finding: Finding, printer: Printer, *, short: bool = False) -> Lines:
+def _finding(finding: Finding, printer: Printer, detail: int = _FULL) -> Lines:
     rule = Text(f"[{clean(finding.rule, 30)}]", "dim")
     observed = sentence(f"{clean(finding.queue, 30)}: {clean(finding.observed)}")
     remedy = sentence(f"→ {clean(finding.remedy.text)}")
-    if short:
-        space = printer.width - _LABEL
+    space = printer.width - _LABEL
+    if detail == _SHORT:
         observed.truncate(space, overflow="ellipsis")
+    if detail == _FULL:
+        observed.append(" ").append_text(rule)
+    else:
         remedy.truncate(space - rule.cell_len - 1, overflow="ellipsis")
         remedy.append(" ").append_text(rule)
-    else:
-        observed.append(" ").append_text(rule)
     label = Text(finding.severity.word, STYLES[finding.severity])
     return printer.lines(labelled(label, observed, remedy))
 
@@ -212,23 +218,17 @@ def _evidence(finding: Finding, printer: Printer) -> Lines:
     copied = [f"    $ {clean(command, 8_000)}" for command in finding.remedy.cli]
     copied += [f"    {line}" for line in clean_lines(finding.remedy.terraform or "").splitlines()]
     lines += printer.lines(*map(Text, copied), wrap=False)
-    for duplicate in finding.examples:
-        lines += printer.lines(Padding(sentence(_example(duplicate)), (0, 0, 0, 2)))
-        lines += _table(tables.events(duplicate), printer, indent=4)
-    return lines
-
-
-def _example(duplicate: Duplicate) -> str:
-    late = f", {duration(duplicate.overrun)} past its timeout" if duplicate.overrun is not None else ""
-    return f"for example message {clean(duplicate.message_id, 60)}: {CAUSES[duplicate.cause][1]}{late}"
+    return lines + [line for duplicate in finding.examples for line in _captioned(tables.events(duplicate), printer)]
 
 
 def _queue(case: Case, recommendations: Sequence[Recommendation], printer: Printer) -> Lines:
     lines = printer.lines(Text(clean(case.queue, 200), "bold"))
-    for content in tables.of_queue(case, recommendations):
-        lines += printer.lines(Padding(Text(content.caption, "italic"), (0, 0, 0, 2)))
-        lines += _table(content, printer, indent=4)
-    return lines
+    return lines + [line for content in tables.of_queue(case, recommendations) for line in _captioned(content, printer)]
+
+
+def _captioned(content: tables.Table, printer: Printer) -> Lines:
+    caption = Padding(sentence(content.caption, "italic"), (0, 0, 0, 2))
+    return [*printer.lines(caption), *_table(content, printer, indent=4)]
 
 
 # What to change, and what this report does not cover.
@@ -240,32 +240,28 @@ def _recommended(recommendations: Sequence[Recommendation], printer: Printer, mo
     for advice in recommendations:
         if advice.changes:
             change = f"{clean(advice.now, 40)} → {clean(advice.value, 40)}" if advice.now else clean(advice.value, 40)
-            settings.setdefault(clean(advice.queue, 30), []).append(f"{clean(advice.setting, 40)} {change}")
-    texts = [sentence(f"recommended for {queue}: {', '.join(changes)}") for queue, changes in settings.items()]
-    for text in texts:
-        text.stylize("bold", 0, len("recommended for"))
+            settings.setdefault(advice.queue, []).append(f"{clean(advice.setting, 40)} {change}")
     lines: Lines = []
-    for index, text in enumerate(texts):
-        block = printer.lines(text)
-        if most is not None and len(lines) + len(block) + (index + 1 < len(texts)) > most:
-            return [*lines, f"and for {count(len(texts) - index, 'more queue')}"]
+    for index, (queue, changes) in enumerate(settings.items()):
+        block = printer.lines(sentence(f"recommended settings for {clean(queue, 30)}: {', '.join(changes)}"))
+        if most is not None and len(lines) + len(block) + (index + 1 < len(settings)) > most:
+            return [*lines, f"and for {count(len(settings) - index, 'more queue')}"]
         lines += block
     return lines
 
 
 def _limits(diagnosis: Diagnosis, printer: Printer, *, short: bool = False) -> Lines:
-    """What could not be used, and what was not examined; `short`: a line each."""
-    gaps, lines = summary.gaps(diagnosis), []
+    """What could not be used, in a line each if `short`, and what was not examined."""
+    problems = []
     if skipped := summary.skipped(diagnosis.quality):
-        lines.append(f"skipped: {skipped}")
+        problems.append(sentence(f"skipped: {skipped}", "dim"))
     if diagnosis.notes:
-        more = f" (and {len(diagnosis.notes) - 1} more)" if len(diagnosis.notes) > 1 else ""
-        lines.append(f"could not examine: {clean(diagnosis.notes[0], 300)}{more}")
-    if diagnosis.findings and gaps:
-        lines.append("not examined: " + ", ".join(f"{gap.what} (add {gap.option})" for gap in gaps))
-    else:
-        lines += [f"not examined: {gap.what}. Add {gap.option} to see {gap.shows}." for gap in gaps]
-    texts = [sentence(line, "dim") for line in lines]
-    for text in texts:
-        text.truncate(printer.width if short else text.cell_len, overflow="ellipsis")
-    return printer.lines(*texts)
+        more = f"({len(diagnosis.notes)} notes) " if len(diagnosis.notes) > 1 else ""
+        problems.append(sentence(f"could not examine: {more}{clean(diagnosis.notes[0], 300)}", "dim"))
+    for problem in problems if short else ():
+        problem.truncate(printer.width, overflow="ellipsis")
+    gaps = summary.gaps(diagnosis)
+    missing = [f"not examined: {gap.what}. Add {gap.option} to see {gap.shows}." for gap in gaps]
+    if gaps and diagnosis.findings:
+        missing = ["not examined: " + ", ".join(f"{gap.what} (add {gap.option})" for gap in gaps)]
+    return printer.lines(*problems, *(sentence(line, "dim") for line in missing))
