@@ -130,6 +130,10 @@ def test_hostile_text_stays_text(browser: Browser, files: dict[str, Path]) -> No
     assert told > 10
 
 
+def test_control_and_bidi_characters_do_not_reach_the_page() -> None:
+    assert {char for char in html.render(sample.hostile()) if not char.isprintable()} == {"\n"}
+
+
 def test_the_page_lets_no_script_and_no_foreign_style_in(browser: Browser, files: dict[str, Path]) -> None:
     """Even if some text did get out of its place one day."""
     script = """() => {

@@ -29,6 +29,7 @@ def shown(diagnosis: Diagnosis, *, width: int = 80, colour: bool = False, **more
 def test_no_line_is_wider_than_the_terminal(diagnosis: Diagnosis, width: int) -> None:
     lines = shown(diagnosis, width=width).splitlines()
     assert max(map(cell_len, lines)) <= width
+    assert not any(line.endswith(" ") for line in lines)
 
 
 @pytest.mark.parametrize("diagnosis", ALL, ids=IDS)
@@ -208,10 +209,10 @@ sys.exit("rich" in sys.modules or "jinja2" in sys.modules)
 
 def test_the_environment_changes_neither_width_nor_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     """rich reads more of it than we want; whether there are colours, and how wide it is, the caller decides."""
-    expected = shown(sample.rich()), shown(sample.rich(), colour=True)
+    expected = shown(sample.rich(), width=60), shown(sample.rich(), width=60, colour=True)
     for name, value in (("NO_COLOR", "1"), ("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "20"), ("LINES", "5")):
         monkeypatch.setenv(name, value)
-        assert (shown(sample.rich()), shown(sample.rich(), colour=True)) == expected
+        assert (shown(sample.rich(), width=60), shown(sample.rich(), width=60, colour=True)) == expected
 
 
 # What changed since the last examination.
