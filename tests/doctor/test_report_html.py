@@ -227,7 +227,7 @@ def test_bars_beyond_the_timeout_are_marked() -> None:
     assert chart.sentence == "4.0 % of 100 deliveries took longer than the timeout of 30 s."
     assert (chart.svg.count('class="good"'), chart.svg.count('class="bad"')) == (2, 1)
     assert "timeout 30 s" in chart.svg
-    assert "recommended 66 s" in chart.svg
+    assert "better 66 s" in chart.svg
 
 
 def test_a_bar_that_the_timeout_goes_through_is_cut_in_two() -> None:

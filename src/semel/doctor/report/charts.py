@@ -129,7 +129,7 @@ def histogram(bars: Sequence[HistogramBar], timeout: float | None, recommended: 
     if timeout:
         parts.append(_marker(across(timeout), 14, bottom, 22, f"timeout {duration(timeout)}", ("mark", "marked")))
     if recommended and recommended != timeout:
-        words = f"recommended {duration(recommended)}"
+        words = f"better {duration(recommended)}"
         parts.append(_marker(across(recommended), 30, bottom, 37, words, ("hint", "hinted")))
     parts.append(label((LEFT + RIGHT) / 2, 230, "from receive to delete (logarithmic scale)", anchor="middle"))
     return _chart(236, "How long messages are held", _late(known, timeout), parts)
