@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 from browsing import Browser
 from doctor import sample
 from semel.doctor.model import Behaviour, Case, Diagnosis, HistogramBar, Point, Series, Window
-from semel.doctor.report import charts, html
+from semel.doctor.report import charts, html, svg
 
 ALL: Final[dict[str, Callable[[], Diagnosis]]] = {
     "rich": sample.rich, "healthy": sample.healthy, "empty": sample.empty, "hostile": sample.hostile,
@@ -250,6 +250,12 @@ def test_a_chart_without_anything_to_show_is_left_out() -> None:
     nothing = behaviour(windows=(Window(0, 0, 0, 0, 0),), histogram=(HistogramBar(0, 1, 0),))
     assert charts.charts(nothing, None, None, None) == []
     assert charts.charts(None, Series("q", 60, (), "x"), 30.0, None) == []
+
+
+def test_a_line_has_gaps_where_nothing_is_known_and_an_area_below_each_piece() -> None:
+    points = [(0.0, 1.0), None, (2.0, 3.0), (4.0, 5.0), None]
+    assert svg.path_data(points) == "M0.0 1.0h0.1M2.0 3.0L4.0 5.0"
+    assert svg.area_data(points[1:], 9.0) == "M2.0 3.0L4.0 5.0L4.0 9.0L2.0 9.0Z"
 
 
 def test_words_in_backticks_are_code_and_nothing_else() -> None:

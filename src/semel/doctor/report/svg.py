@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, TypeVar
 
 from markupsafe import Markup
@@ -18,6 +19,7 @@ MOST_POINTS: Final = 180  # on a line; more cannot be told apart
 _STEPS: Final = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000)
 
 Value = float | None
+Place = tuple[float, float]
 Coordinate = float | str  # a text is a share of the width: "50%"
 T = TypeVar("T")
 U = TypeVar("U")
@@ -99,40 +101,39 @@ def highest(values: Iterable[Value]) -> Value:
     return max(finite(values), default=None)
 
 
-def path_data(points: Sequence[tuple[float, float] | None]) -> str:
+def path_data(points: Sequence[Place | None]) -> str:
     """A line through the points; None is a gap, and a point between two gaps a dot."""
-    parts, begun = [], False
-    for point, following in zip(points, [*points[1:], None], strict=True):
-        if point is not None:
-            alone = not begun and following is None
-            parts.append(f"{'L' if begun else 'M'}{point[0]:.1f} {point[1]:.1f}" + ("h0.1" if alone else ""))
-        begun = point is not None
-    return "".join(parts)
+    return "".join(f"{_through(piece)}{'h0.1' if len(piece) == 1 else ''}" for piece in _pieces(points))
 
 
-def area_data(points: Sequence[tuple[float, float] | None], bottom: float) -> str:
-    """The area below a line; of a line with gaps, below its last piece only."""
-    gap = max((index for index, point in enumerate(points) if point is None), default=-1)
-    last = [point for point in points[gap + 1 :] if point is not None]
-    if not last:
-        return ""
-    return f"{path_data(last)}L{last[-1][0]:.1f} {bottom:.1f}L{last[0][0]:.1f} {bottom:.1f}Z"
+def area_data(points: Sequence[Place | None], bottom: float) -> str:
+    """The area below such a line."""
+    return "".join(f"{_through([*piece, (piece[-1][0], bottom), (piece[0][0], bottom)])}Z" for piece in _pieces(points))
+
+
+def _pieces(points: Sequence[Place | None]) -> list[list[Place]]:
+    groups = groupby(points, key=lambda point: point is None)
+    return [[point for point in group if point is not None] for is_gap, group in groups if not is_gap]
+
+
+def _through(piece: Sequence[Place]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in piece)
 
 
 # Elements.
 
 
-def _place(value: Coordinate) -> str:
+def _coordinate(value: Coordinate) -> str:
     return value if isinstance(value, str) else f"{value:.1f}"
 
 
 def line(x1: Coordinate, y1: float, x2: Coordinate, y2: float, style: str) -> Markup:
-    places = map(_place, (x1, y1, x2, y2))
+    places = map(_coordinate, (x1, y1, x2, y2))
     return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(*places, style)
 
 
 def box(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> Markup:
-    places = map(_place, (x, y, max(width, 0.0), max(height, 0.0)))
+    places = map(_coordinate, (x, y, max(width, 0.0), max(height, 0.0)))
     inside = Markup("<title>{}</title>").format(clean(tip)) if tip else ""
     return Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}">{}</rect>').format(*places, style, inside)
 
@@ -142,7 +143,7 @@ def label(
 ) -> Markup:
     inside = Markup("<title>{}</title>").format(clean(tip)) if tip else ""
     return Markup('<text x="{}" y="{}" dx="{:g}" class="{}" text-anchor="{}">{}{}</text>').format(
-        _place(x), _place(y), dx, style, anchor, clean(value), inside
+        _coordinate(x), _coordinate(y), dx, style, anchor, clean(value), inside
     )
 
 
