@@ -10,8 +10,9 @@ import sys
 import time
 from typing import Any
 
-from semel.doctor import recommendations
 from semel.doctor.behaviour import observe
+
+from semel.doctor import recommendations
 from semel.doctor.diagnosis import AT_START, SETTINGS
 from semel.doctor.logs import spark_reader as logs
 from semel.spark.spark_session import session

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from semel.doctor.behaviour import observe
 
 from doctor.stories import Event, done, frame, told
-from semel.doctor.behaviour import observe
 from semel.doctor.model import Behaviour, Cause
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from doctor.stories import START, Event, frame
 from semel.doctor.behaviour import observe
 from semel.doctor.deliveries import CODES
+
+from doctor.stories import START, Event, frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
+from semel.doctor.logs.tailing import TailReader
 
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import SCHEMA
 from semel.doctor.logs import watching
 from semel.doctor.logs.mapping import LogMapping, parse
-from semel.doctor.logs.tailing import TailReader
 from semel.doctor.model import Quality
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from semel.doctor.behaviour import observe
 
 from doctor.ward import SICK, made_ill
-from semel.doctor.behaviour import observe
 from semel.doctor.logs import spark_reader as logs
 
 if TYPE_CHECKING:

@@ -122,17 +122,20 @@ def _diagnose(given: argparse.Namespace, wanted: Request) -> int:
 
 
 def _rendered(diagnosis: Diagnosis, given: argparse.Namespace) -> str:
-    from semel.doctor.report import html, text
-    from semel.doctor.report import json as as_json
-    from semel.doctor.report.words import ascii_only
-
     if given.format == "json":
+        from semel.doctor.report import json as as_json
+
         return as_json.render(diagnosis)
     if given.format == "html":
+        from semel.doctor.report import html
+
         return html.render(diagnosis)
+    from semel.doctor.report import text
+    from semel.doctor.report.words import ascii_only
+
     on_screen = given.output is None and sys.stdout.isatty()
     size = shutil.get_terminal_size() if on_screen else os.terminal_size((_FILE_WIDTH, 0))
-    told = text.render(
+    report = text.render(
         diagnosis,
         width=size.columns,
         height=size.lines if on_screen else None,
@@ -140,7 +143,7 @@ def _rendered(diagnosis: Diagnosis, given: argparse.Namespace) -> str:
         verbose=given.verbose,
     )
     knows_unicode = given.output is not None or "utf" in (sys.stdout.encoding or "").lower()
-    return told if knows_unicode else "\n".join(map(ascii_only, told.split("\n")))
+    return report if knows_unicode else "\n".join(map(ascii_only, report.split("\n")))
 
 
 def _colour() -> bool:
@@ -181,13 +184,13 @@ def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: 
         nonlocal open_now
         if given.format == "html":
             _deliver(_rendered(latest, given), given.output)
-        for one in changes.news(open_now, latest):
+        for change in changes.since(open_now, latest):
             if given.format == "json":
-                progress.above(changes.as_line(one), lines)
+                progress.above(changes.as_line(change), lines)
             else:
                 target = sys.stderr if given.format == "html" else lines
                 width = shutil.get_terminal_size().columns if target.isatty() else _FILE_WIDTH
-                progress.above(changes.as_text(one, width=width, colour=target.isatty() and _colour()), target)
+                progress.above(changes.as_text(change, width=width, colour=target.isatty() and _colour()), target)
         open_now = changes.opened(latest)
 
     with Progress("semel doctor", quiet=given.quiet) as progress, _set_by_sigterm() as stop:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from semel import durations
 from semel.dashboard.data.model import QueueAttribute
-from semel.durations import text as duration
 
 
 def _duration(value: str) -> str:
-    return duration(float(value)) if value.isdigit() else value
+    return durations.text(float(value)) if value.isdigit() else value
 
 
 def _messages(value: str) -> str:

@@ -144,7 +144,7 @@ class Practice:
                 for finding in diagnosis.findings
             ),
             recommendations=tuple(
-                RecommendationRow(one.queue, one.setting, one.value, one.now, "; ".join(one.reasons), one.changes)
+                RecommendationRow(one.queue, one.setting, one.value, one.now, one.reasons, one.changes)
                 for one in diagnosis.recommendations
             ),
             notes=(*notes, *diagnosis.notes),

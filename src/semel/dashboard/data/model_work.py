@@ -212,7 +212,7 @@ class RecommendationRow:
     setting: str
     value: str
     now: str | None
-    reason: str
+    reasons: tuple[str, ...]
     changes: bool
 
 

@@ -149,4 +149,4 @@ def _pulse(in_progress: InProgress) -> str:
 
 
 def _for(duration: float) -> str:
-    return durations.text(max(0.0, round(duration, 1) if duration < 10 else round(duration)))
+    return durations.text(round(duration))
