@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the ward of the doctor's tests
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the known truth of the doctor's tests
 
 from broker_bench import machine
 from broker_bench.progress import Progress
@@ -96,9 +96,9 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 def accuracy(folder: Path, messages: int) -> tuple[float, dict[str, dict[str, int]]]:
     """The share of the duplicates caused on purpose that were found with their cause; and what was found."""
-    from doctor.ward import made_ill
+    from doctor.known_truth import write_attempt_log
 
-    truth = made_ill(folder, messages)
+    truth = write_attempt_log(folder, messages)
     found, _ = examined(folder)
     told = found["causes"]
     right = wrong = 0
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--sizes", default="1,10,30", metavar="N,N", help="millions of events (1,10,30)")
-    parser.add_argument("--messages", type=int, default=2_000, metavar="N", help="of each ill queue (2,000)")
+    parser.add_argument("--messages", type=int, default=2_000, metavar="N", help="of each queue with known causes (2,000)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args(arguments)
     sizes = [int(size) for size in options.sizes.split(",")]
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
                 rows.append(measured(f"{size} million{', one hot' if hot else ''}", place, events, progress))
                 shutil.rmtree(place)
                 progress.step(f"{rows[-1].name}: {rows[-1].ratio:.1f} × DuckDB")
-        share, told = accuracy(folder / "ward", options.messages)
+        share, told = accuracy(folder / "known-truth", options.messages)
         progress.step(f"causes: {share:.2%} right")
     except KeyboardInterrupt:
         return 130
@@ -164,7 +164,7 @@ def figures(rows: list[Measured]) -> Table:
 
 
 def causes(told: dict[str, dict[str, int]]) -> Table:
-    lines: Table = [("ill queue", "found")]
+    lines: Table = [("queue", "found")]
     for queue, some in sorted(told.items()):
         lines.append((queue, ", ".join(f"{cause} {count}" for cause, count in some.items()) or "none"))
     return lines

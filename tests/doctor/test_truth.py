@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from doctor.ward import SICK, made_ill
+from doctor.known_truth import SHARE, write_attempt_log
 from semel.doctor.behaviour import observe
 from semel.doctor.logs import spark_reader as logs
 
@@ -19,8 +19,8 @@ MESSAGES = 300
 
 @pytest.mark.slow
 def test_each_duplicate_that_was_caused_on_purpose_is_found_with_its_cause(spark: SparkSession, tmp_path: Path) -> None:
-    truth = made_ill(tmp_path / "log", MESSAGES)
-    assert sum(sum(causes.values()) for causes in truth.values()) > MESSAGES * SICK * 3  # it did happen
+    truth = write_attempt_log(tmp_path / "log", MESSAGES)
+    assert sum(sum(causes.values()) for causes in truth.values()) > MESSAGES * SHARE * 3  # it did happen
     found = observe(logs.read(spark, [str(tmp_path / "log")]).events).behaviours
     told = {one.queue: {caused.cause.value: caused.duplicates for caused in one.causes} for one in found}
     assert told == truth

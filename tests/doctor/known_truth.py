@@ -1,4 +1,4 @@
-"""Queues that are made ill on purpose, each in one way, and how many duplicates that made: the truth about a log.
+"""Queues with duplicates of a known cause, each in one way, and how many duplicates that made: the truth about a log.
 
 Semel's own consumer works on a real broker, by the broker's clock, and writes its attempt log. What the broker's faults
 did is what the broker counted; what we did ourselves is what we counted.
@@ -18,19 +18,19 @@ from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.driver import Driver
 
 Truth = dict[str, dict[str, int]]  # queue -> cause -> duplicates
-SICK = 0.1
+SHARE = 0.1
 
 
-def made_ill(folder: Path, messages: int, seed: int = 7) -> Truth:
+def write_attempt_log(folder: Path, messages: int, seed: int = 7) -> Truth:
     """Writes the log into `folder`; returns the truth about it."""
     with ExitStack() as stack:
         place = stack.enter_context(new_place())
         log = stack.enter_context(AttemptLog.open(str(folder), clock=place.clock.now, buffer=100 * messages))
-        ward = Ward(place, log, messages, Random(seed))
-        return {name: treat(ward, name) for name, treat in TREATMENTS.items()}
+        testbed = Testbed(place, log, messages, Random(seed))
+        return {name: scenario(testbed, name) for name, scenario in SCENARIOS.items()}
 
 
-class Ward:
+class Testbed:
     def __init__(self, place: Place, log: AttemptLog, messages: int, random: Random) -> None:
         self.place, self.log, self.messages, self.random = place, log, messages, random
 
@@ -75,120 +75,120 @@ class Ward:
         return self.place.broker.faults.counts().get(kind, 0)
 
 
-def healthy(ward: Ward, queue: str) -> dict[str, int]:
-    ward.fill(queue)
-    ward.until_empty(ward.worker(queue), queue=queue)
+def healthy(testbed: Testbed, queue: str) -> dict[str, int]:
+    testbed.fill(queue)
+    testbed.until_empty(testbed.worker(queue), queue=queue)
     return {}
 
 
-def retried(ward: Ward, queue: str) -> dict[str, int]:
+def retried(testbed: Testbed, queue: str) -> dict[str, int]:
     """Handlers fail, and put their messages back: no duplicates."""
-    ward.fill(queue)
+    testbed.fill(queue)
 
     def act(ctx: Context) -> None:
-        if ctx.attempt == 1 and ward.random.random() < SICK:
+        if ctx.attempt == 1 and testbed.random.random() < SHARE:
             raise Retry("try again", after=1)
 
-    ward.until_empty(ward.worker(queue, act), queue=queue)
+    testbed.until_empty(testbed.worker(queue, act), queue=queue)
     return {}
 
 
-def delivered_twice(ward: Ward, queue: str) -> dict[str, int]:
+def delivered_twice(testbed: Testbed, queue: str) -> dict[str, int]:
     """One worker has ten messages in hand; those that SQS shows nevertheless go to another."""
-    before = ward.injected("duplicate")
-    ward.open(queue)
-    first, second = ward.worker(queue), ward.worker(queue)
-    for number in range(ward.messages):
-        ward.place.send({"id": f"{queue}-{number}"}, queue)
+    before = testbed.injected("duplicate")
+    testbed.open(queue)
+    first, second = testbed.worker(queue), testbed.worker(queue)
+    for number in range(testbed.messages):
+        testbed.place.send({"id": f"{queue}-{number}"}, queue)
         if number % 10 < 9:
             continue
-        ward.place.broker.faults.set("duplicate", SICK, queue=queue)
+        testbed.place.broker.faults.set("duplicate", SHARE, queue=queue)
         lane = first.consumer(queue)
         first.worker.receive(lane)
-        ward.place.broker.faults.clear()
-        ward.place.clock.advance(0.01)
+        testbed.place.broker.faults.clear()
+        testbed.place.clock.advance(0.01)
         second.drain()
         first.worker.work(lane)
         first.worker.finish(lane)
-    ward.until_empty(first, second, queue=queue)
-    return {"concurrent": ward.injected("duplicate") - before}
+    testbed.until_empty(first, second, queue=queue)
+    return {"concurrent": testbed.injected("duplicate") - before}
 
 
-def deletes_lost(ward: Ward, queue: str) -> dict[str, int]:
-    before = ward.injected("lost-delete")
-    ward.fill(queue)
-    ward.place.broker.faults.set("lost-delete", SICK, queue=queue)
-    ward.until_empty(ward.worker(queue), ward.worker(queue), queue=queue)
-    ward.place.broker.faults.clear()
-    return {"lost-delete": ward.injected("lost-delete") - before}
+def deletes_lost(testbed: Testbed, queue: str) -> dict[str, int]:
+    before = testbed.injected("lost-delete")
+    testbed.fill(queue)
+    testbed.place.broker.faults.set("lost-delete", SHARE, queue=queue)
+    testbed.until_empty(testbed.worker(queue), testbed.worker(queue), queue=queue)
+    testbed.place.broker.faults.clear()
+    return {"lost-delete": testbed.injected("lost-delete") - before}
 
 
-def too_slow(ward: Ward, queue: str) -> dict[str, int]:
+def too_slow(testbed: Testbed, queue: str) -> dict[str, int]:
     """A worker without a heartbeat is held up with ten messages in hand; another one gets them."""
-    ward.open(queue)
-    slow, other = ward.worker(queue), ward.worker(queue)
+    testbed.open(queue)
+    slow, other = testbed.worker(queue), testbed.worker(queue)
     taken = 0
-    for number in range(ward.messages):
-        ward.place.send({"id": f"{queue}-{number}"}, queue)
+    for number in range(testbed.messages):
+        testbed.place.send({"id": f"{queue}-{number}"}, queue)
         if number % 100 != 9:
             continue
         lane = slow.consumer(queue)
         slow.worker.receive(lane)
-        taken += ward.in_flight(queue)
-        ward.place.clock.advance(LEASE + 3)
+        taken += testbed.in_flight(queue)
+        testbed.place.clock.advance(LEASE + 3)
         other.drain()
         slow.worker.work(lane)
         slow.worker.finish(lane)
-        ward.until_empty(slow, other, queue=queue)
-    ward.until_empty(slow, other, queue=queue)
+        testbed.until_empty(slow, other, queue=queue)
+    testbed.until_empty(slow, other, queue=queue)
     return {"visibility": taken}
 
 
-def killed(ward: Ward, queue: str) -> dict[str, int]:
+def killed(testbed: Testbed, queue: str) -> dict[str, int]:
     """Workers die at all the points before they recorded anything."""
-    ward.fill(queue)
+    testbed.fill(queue)
     lost = 0
-    for number in range(max(1, ward.messages // 100)):
-        worker = ward.worker(queue)
+    for number in range(max(1, testbed.messages // 100)):
+        worker = testbed.worker(queue)
         lane = worker.consumer(queue)
         if number % 2:
             worker.worker.receive(lane)
             lost += len(lane.in_flight.deliveries)
         else:
             worker.crash_at("before_work")
-            before = ward.in_flight(queue)
+            before = testbed.in_flight(queue)
             worker.drain()
-            lost += ward.in_flight(queue) - before
+            lost += testbed.in_flight(queue) - before
         worker.kill()
-    ward.until_empty(ward.worker(queue), queue=queue)
+    testbed.until_empty(testbed.worker(queue), queue=queue)
     return {"crash": lost}
 
 
-def sent_twice(ward: Ward, queue: str) -> dict[str, int]:
-    doubles = ward.fill(queue, again=SICK)
-    ward.until_empty(ward.worker(queue), queue=queue)
+def sent_twice(testbed: Testbed, queue: str) -> dict[str, int]:
+    doubles = testbed.fill(queue, again=SHARE)
+    testbed.until_empty(testbed.worker(queue), queue=queue)
     return {"producer": doubles}
 
 
-def redriven(ward: Ward, queue: str) -> dict[str, int]:
+def redriven(testbed: Testbed, queue: str) -> dict[str, int]:
     """What was rejected comes back from the dead-letter queue, under a new message id."""
-    ward.fill(queue)
+    testbed.fill(queue)
     rejected: set[str] = set()
 
     def act(ctx: Context) -> None:
-        if ctx.key not in rejected and ward.random.random() < SICK:
+        if ctx.key not in rejected and testbed.random.random() < SHARE:
             rejected.add(ctx.key)
             raise Reject("not today")
 
-    ward.until_empty(ward.worker(queue, act), queue=queue)
-    ward.place.clock.advance(60)
-    ward.place.redrive(f"{queue}-dead", queue)
+    testbed.until_empty(testbed.worker(queue, act), queue=queue)
+    testbed.place.clock.advance(60)
+    testbed.place.redrive(f"{queue}-dead", queue)
     dead = len(rejected)
-    ward.until_empty(ward.worker(queue), queue=queue)
+    testbed.until_empty(testbed.worker(queue), queue=queue)
     return {"redrive": dead}
 
 
-TREATMENTS: dict[str, Callable[[Ward, str], dict[str, int]]] = {
+SCENARIOS: dict[str, Callable[[Testbed, str], dict[str, int]]] = {
     "healthy": healthy,
     "retried": retried,
     "delivered-twice": delivered_twice,
