@@ -26,7 +26,7 @@ from broker_bench import machine
 from broker_bench.progress import Progress
 from broker_bench.results import Bar, at_least, at_most
 from broker_bench.targets import DATA
-from doctor_bench import making, queries
+from doctor_bench import generated_log, queries
 from peer_bench.tables import Table, as_markdown, bars_table, laid_out
 
 EXAMPLE = """\
@@ -118,7 +118,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--sizes", default="1,10,30", metavar="N,N", help="millions of events (1,10,30)")
-    parser.add_argument("--messages", type=int, default=2_000, metavar="N", help="of each queue with known causes (2,000)")
+    parser.add_argument(
+        "--messages", type=int, default=2_000, metavar="N", help="of each queue with known causes (2,000)"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args(arguments)
     sizes = [int(size) for size in options.sizes.split(",")]
@@ -131,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
         for hot in (0, HOT):
             for size in sizes:
                 place = folder / f"{size}-{hot}"
-                events = making.make(place, size * 1_000_000, hot=hot)
+                events = generated_log.make(place, size * 1_000_000, hot=hot)
                 rows.append(measured(f"{size} million{', one hot' if hot else ''}", place, events, progress))
                 shutil.rmtree(place)
                 progress.step(f"{rows[-1].name}: {rows[-1].ratio:.1f} × DuckDB")
