@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, Self
 
 import psutil
 
@@ -42,17 +43,17 @@ def run(log: Path, report: Path, *options: str) -> Run:
     """One examination of `log`; `report` is the file that the command writes."""
     command = [SEMEL, "doctor", "--log", str(log), "--format", "json", "--output", str(report)]
     command += ["--quiet", "--fail-on", "never", *options]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        peak = _peak(process, start + LIMIT)
-        seconds = time.perf_counter() - start
-    finally:
-        process.kill()
-        _, errors = process.communicate()
-    if process.returncode:
-        last = (errors.strip().splitlines() or ["without a word"])[-1]
-        raise CommandFailed(f"semel doctor ended with {process.returncode}: {last}")
+    with TemporaryFile("w+") as errors:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, text=True)
+        try:
+            peak = _peak(process, start + LIMIT)
+            seconds = time.perf_counter() - start
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            raise CommandFailed(f"semel doctor ended with {process.returncode}: {_last_line(errors)}")
     behaviours = [case["behaviour"] for case in json.loads(report.read_text())["queues"] if case["behaviour"]]
     return Run(
         seconds,
@@ -65,8 +66,13 @@ def run(log: Path, report: Path, *options: str) -> Run:
     )
 
 
+def _last_line(errors: IO[str]) -> str:
+    errors.seek(0)
+    return (errors.read().strip().splitlines() or ["it printed no error"])[-1]
+
+
 def _peak(process: subprocess.Popen[str], until: float) -> float:
-    """Wait for the end of the process; the largest sum of memory that was seen."""
+    """Wait for the end of the process; the largest sum of memory."""
     root = psutil.Process(process.pid)
     family: Sequence[psutil.Process] = [root]
     peak, samples = 0.0, 0
@@ -103,7 +109,8 @@ class Watch:
     def __init__(self, folder: Path, *options: str) -> None:
         command = [SEMEL, "doctor", "--log", str(folder), "--watch", "--format", "json", "--interval", "1s"]
         command += ["--window", "30d", "--quiet", *options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 - closed with the block
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
         self._findings: queue.SimpleQueue[tuple[float, dict[str, Any]] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -123,7 +130,8 @@ class Watch:
             except queue.Empty:
                 raise CommandFailed(f"semel doctor --watch printed no finding within {limit:.0f} s") from None
             if line is None:
-                raise CommandFailed(f"semel doctor --watch ended with {self._process.wait()}")
+                code = self._process.wait()
+                raise CommandFailed(f"semel doctor --watch ended with {code}: {_last_line(self._errors)}")
             at, finding = line
             if finding["queue"].startswith(queue_name):
                 return at
@@ -139,3 +147,4 @@ class Watch:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
+        self._errors.close()

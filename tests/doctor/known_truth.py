@@ -48,11 +48,12 @@ def write_attempt_log(folder: Path, messages: int, seed: int = 7) -> Truth:
     truth = Truth()
     with ExitStack() as stack:
         place = stack.enter_context(new_place())
-        log = stack.enter_context(AttemptLog.open(str(folder), clock=place.clock.now, buffer=10_000 * messages))
+        log = stack.enter_context(AttemptLog.open(str(folder), clock=place.clock.now, buffer=1_000 * messages))
         for queue, scenario in SCENARIOS.items():
             testbed = Testbed(place, log, messages, Random(seed))
             truth.causes[queue] = dict(+scenario(testbed, queue))
             truth.messages[queue] = testbed.sent
+    assert not log.dropped
     return truth
 
 
