@@ -305,7 +305,7 @@ def bars(bench: Bench) -> list[tuple[str, Bar]]:
         elif row.part == "spark":
             if size == 30:
                 lines.append((row.name, at_most("≤ 114 s", 114, row.seconds, "s")))
-        elif size == 1:
+        elif row.part == "parquet" and size == 1:
             lines.append((row.name, at_most("≤ 4 s", 4, row.seconds, "s")))
         elif size >= 10:
             lines.append((row.name, at_most("≤ 2.5 × by hand", 2.5, row.ratio, "×")))
