@@ -118,14 +118,17 @@ def deleted_late(first: Loop, second: Loop, number: int) -> Causes:
 
 
 def overlapping(first: Loop, second: Loop, number: int) -> Causes:
-    """The second worker starts while the first is still at work."""
+    """The second worker starts while the first is still at work, and in the end done or failed."""
     message = first.receive()
     first.log("start", message)
     first.wait_until(SHORT + 0.05)
     again = second.receive()
     second.log("start", again)
-    first.wait_until(SHORT + (0.1, 0.5, 1.0)[number % 3])
-    first.end(message)
+    first.wait_until(SHORT + (0.4, 0.7, 1.5)[number % 3])
+    if number % 2:
+        first.end(message)
+    else:
+        first.log("failed", message)
     first.place.clock.advance(PAUSE)
     second.end(again)
     return Counter({"visibility": again.receive_count - 1})
