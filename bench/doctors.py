@@ -213,11 +213,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="bench/doctors.py",
         description="Measure `semel doctor`.",
-        epilog=EXAMPLE,
+        epilog=f"{EXAMPLE}\nparts:\n" + "\n".join(f"  {name:<9}{meaning}" for name, meaning in PARTS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--sizes", default="1,10,30", metavar="N,N", help="millions of events (1,10,30)")
-    parser.add_argument("--only", metavar="NAMES", help=f"parts to run, of {', '.join(PARTS)} (all)")
+    parser.add_argument("--only", metavar="NAMES", help="parts to run, with commas between them (all)")
     parser.add_argument(
         "--repeat", type=int, default=3, metavar="N", help="runs of each, of which the median counts (3)"
     )
@@ -229,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = sorted(float(size) for size in options.sizes.split(","))
     parts = options.only.split(",") if options.only else list(PARTS)
     if unknown := set(parts) - set(PARTS):
-        parser.error(f"--only {', '.join(sorted(unknown))}: there is {', '.join(PARTS)}")
+        parser.error(f"--only {', '.join(sorted(unknown))}: no such part; there are {', '.join(PARTS)}")
     folder = DATA / "doctor"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
