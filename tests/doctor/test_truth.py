@@ -10,7 +10,7 @@ import pytest
 from doctor import known_truth, known_truth_application
 from doctor.known_truth import SHORT, Truth
 from doctor.known_truth_application import MAPPING, MAPPING_WITH_RECEIVES
-from semel.doctor.diagnosis import Request, examine
+from semel.doctor.diagnosis import Request, diagnose
 from semel.doctor.model import Behaviour
 from suite import effort, slow
 
@@ -23,7 +23,7 @@ CLOCK_BEHIND: Final = pytest.param("clock-behind", marks=pytest.mark.xfail(stric
 QUEUES: Final = [CLOCK_BEHIND if queue == "clock-behind" else queue for queue in known_truth.SCENARIOS]
 
 
-@pytest.fixture(scope="module", params=slow("spark"))
+@pytest.fixture(scope="module", params=["duckdb", *slow("spark")])
 def engine(request: pytest.FixtureRequest) -> str:
     if request.param == "spark":
         request.getfixturevalue("spark_for_engine")
@@ -36,7 +36,7 @@ def spark_for_engine(spark: SparkSession) -> SparkSession:
 
 
 def behaviours(engine: str, **request: Any) -> dict[str, Behaviour]:
-    diagnosis = examine(Request(**request))
+    diagnosis = diagnose(Request(engine=engine, **request))
     return {case.queue: case.behaviour for case in diagnosis.cases if case.behaviour is not None}
 
 
