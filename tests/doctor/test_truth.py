@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MESSAGES: Final = effort(fast=60, full=240)
-# By a clock that is seconds behind, the next delivery seems to come before the deadline: the doctor says `concurrent`.
-CLOCK_BEHIND: Final = pytest.param("clock-behind", marks=pytest.mark.xfail(strict=True, raises=AssertionError))
-QUEUES: Final = [CLOCK_BEHIND if queue == "clock-behind" else queue for queue in known_truth.SCENARIOS]
 
 
 @pytest.fixture(scope="module", params=["duckdb", *slow("spark")])
@@ -55,7 +52,7 @@ def attempts(engine: str, attempt_log: tuple[Path, Truth]) -> dict[str, Behaviou
     return behaviours(engine, logs=(str(attempt_log[0]),))
 
 
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("queue", known_truth.SCENARIOS)
 def test_each_duplicate_in_an_attempt_log_is_found_with_its_cause(
     attempts: dict[str, Behaviour], attempt_log: tuple[Path, Truth], queue: str
 ) -> None:
