@@ -24,8 +24,10 @@ candidates AS (
   WHERE repeated.slot IS NULL AND $exact AND delivery.number > 1
 ),
 -- No message is received before it is sent: the clock of a worker that seems to do so is behind, by that much at least.
+-- Beyond 15 minutes SQS refuses every call, so that it is the time of sending that is wrong.
 clocks AS (
   SELECT worker_id, -min(begin_time - sent_time) AS behind FROM deliveries
+  WHERE begin_time - sent_time >= -900000000
   GROUP BY worker_id HAVING min(begin_time - sent_time) < 0
 ),
 corrected AS (
@@ -53,7 +55,7 @@ ordered AS (
 ),
 compared AS (
   SELECT
-    this.queue_id, this.slot, this.number, this.stream, this.place, this.previous_number, this.begin_time, this.last_time, this.flags,
+    this.queue_id, this.slot, this.number, this.stream, this.place, this.previous_number, this.begin_time, this.flags,
     this.receive_count, this.sent_time, this.work, this.hold, this.hidden_until,
     -- Times as they are in the log, by the worker's own clock.
     this.begin_time - this.behind AS logged_begin, this.last_time - this.behind AS logged_last,
