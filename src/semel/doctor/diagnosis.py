@@ -33,6 +33,7 @@ from semel.extras import require
 from semel.sqs import Client
 
 Say = Callable[[str], None]
+LOOK_EVERY: Final = 0.2  # seconds
 STEP: Final = 5  # percent of the logs, between two lines of progress
 DLQ_METRIC: Final = "ApproximateNumberOfMessagesVisible"
 
@@ -98,7 +99,8 @@ def watch(
     say: Say = lambda _: None,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set.
+    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set. Files are looked at
+    often, as that costs little; a diagnosis is made at most each `interval`.
 
     What is known beside the logs is asked for each time. If that fails, the last answer counts, and a note says so."""
     if request.engine == EngineName.SPARK or request.master is not None:
@@ -115,6 +117,7 @@ def watch(
         engine.connection.execute(CREATE)
         say("watching")
         while True:
+            start, pause = time.monotonic(), min(interval, LOOK_EVERY)
             if follower is None and (mapping := _followed(request, engine.connection, context)) is not None:
                 follower = LogFollower(
                     engine.connection, request.logs, mapping, window=window, any_name=request.mapping is not None
@@ -128,7 +131,10 @@ def watch(
                 analysis = _analyse(engine, follower.mapping, follower.names, request, current, lambda _: None)
                 quality = replace(analysis.quality, files=len(follower.found.files), unreadable=follower.problems())
                 on_diagnosis(_diagnosis(request, chosen, current, replace(analysis, quality=quality), clock()))
-            if stop.wait(interval):
+                pause = interval
+            else:
+                pause = max(pause, 10 * (time.monotonic() - start))  # a folder of many files takes a while
+            if stop.wait(pause):
                 return
 
 
