@@ -121,6 +121,7 @@ def test_nothing_found_has_a_line_of_its_own_and_says_what_was_not_looked_at() -
 def test_settings_alone_do_not_count_as_proof_that_each_message_came_once() -> None:
     report = shown(Diagnosis(sample.NOW, (Case("orders", state=sample.orders().state),), (), ()))
     assert "as far as settings and metrics show" in report
+    assert "queue\n✓ orders\n" in report
     assert "Add --log PATH to see duplicates, their causes" in report
 
 

@@ -27,11 +27,14 @@ class Table:
 
 
 def overview(cases: Sequence[Case]) -> Table:
+    """Without logs, the names alone."""
     columns = (
         ("queue", ""), ("messages", "n spare"), ("attempts", "n spare"), ("duplicates", "n"),
         ("wasted time", "n spare"), ("double effects", "n"),
     )  # fmt: skip
-    return Table("Queues", columns, [(clean(case.queue, 120), *_totals(case.behaviour)) for case in cases])
+    shown = len(columns) if any(case.behaviour is not None for case in cases) else 1
+    rows = [(clean(case.queue, 120), *_totals(case.behaviour))[:shown] for case in cases]
+    return Table("Queues", columns[:shown], rows)
 
 
 def _totals(behaviour: Behaviour | None) -> Row:
