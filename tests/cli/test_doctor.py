@@ -174,7 +174,7 @@ def test_html_goes_to_standard_output_unless_a_file_is_named(room: Room, tmp_pat
 
 def test_verbose_adds_the_evidence(room: Room, capsys: Captured) -> None:
     doctor("--log", "a", "--verbose")
-    assert "for example message 5fea7756" in capsys.readouterr().out
+    assert "For example message 5fea7756" in capsys.readouterr().out
 
 
 class Terminal(io.TextIOWrapper):

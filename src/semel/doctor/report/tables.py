@@ -151,7 +151,7 @@ def clocks(behaviour: Behaviour) -> Table:
 def events(duplicate: Duplicate) -> Table:
     start = duplicate.events[0].at if duplicate.events else 0.0
     late = f", and for {duration(duplicate.overrun)} more" if duplicate.overrun is not None else ""
-    caption = f"Message {clean(duplicate.message_id, 60)}: {CAUSES[duplicate.cause][1]}{late}"
+    caption = f"For example message {clean(duplicate.message_id, 60)}: {CAUSES[duplicate.cause][1]}{late}"
     columns = (("time", "n"), ("after", "n"), ("step", ""), ("receive", "n spare"), ("worker", "words"), ("", "words"))
     return Table(caption, columns, [_event(event, start) for event in duplicate.events[:_MOST_EVENTS]])
 
