@@ -340,8 +340,8 @@ def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_ended(room
     assert room.asked[0][1:] == (5.0, 7_200.0)
     changes = [line.split()[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("00:")]
     assert changes == [
-        ["new", "critical", "orders:"],
-        ["new", "critical", "payments:"],
+        ["new", "critical", "orders"],
+        ["new", "critical", "payments"],
         ["gone", "orders", f"[{first.rule}]"],
     ]
 
