@@ -143,3 +143,13 @@ def test_a_job_is_told_in_a_sentence(state: State, plan: dict[str, Any], says: s
     job |= {"state": state.value, "total": 100, "reason": "the canary failed"}
     job["counts"] |= {"sent": 40, "matched": 100}
     assert jobs.headline(job).startswith(says)
+
+
+def test_the_doctor_page_has_each_recommended_setting_with_its_reasons(tmp_path: Path) -> None:
+    with shop(tmp_path) as place, place.dashboard() as site:
+        place.client.create_queue("parcels", {"MessageRetentionPeriod": "3600"})
+        until(lambda: "Recommended settings" in site.get("/doctor").text)
+        changes = [advice for advice in site.api("doctor")["recommendations"] if advice["changes"]]
+        page = " ".join(re.sub("<[^>]*>", " ", site.get("/doctor").text).split())
+        assert changes
+        assert all(text in page for advice in changes for text in (advice["value"], *advice["reasons"]))

@@ -44,7 +44,7 @@ def test_twenty_sick_queues_fit_one_screen_too_and_the_rest_is_counted() -> None
     advice = tuple(dataclasses.replace(sample.ADVICE[0], queue=case.queue) for case in cases)
     report = shown(dataclasses.replace(sample.rich(), cases=cases, findings=findings, recommendations=advice))
     assert len(report.splitlines()) < 24
-    assert "and 14 more, 1 of them without findings" in report
+    assert "and 16 more, 1 of them without findings" in report
     assert re.search(r"and 1\d critical more: duplicates-visibility", report)
     assert "and for 18 more queues" in report
 
@@ -74,7 +74,7 @@ def test_the_worst_finding_is_never_cut() -> None:
     flat = " ".join(shown(sample.rich()).split())
     assert sample.FINDINGS[0].observed in flat
     assert sample.FINDINGS[1].observed not in flat
-    assert "critical payments: The queue has no dead-letter queue" in flat
+    assert "critical payments [no-dead-letter-queue]: The queue has no dead-letter queue, … →" in flat
 
 
 def test_advice_that_changes_nothing_is_not_shown() -> None:
@@ -121,6 +121,7 @@ def test_nothing_found_has_a_line_of_its_own_and_says_what_was_not_looked_at() -
 def test_settings_alone_do_not_count_as_proof_that_each_message_came_once() -> None:
     report = shown(Diagnosis(sample.NOW, (Case("orders", state=sample.orders().state),), (), ()))
     assert "as far as settings and metrics show" in report
+    assert "queue\n✓ orders\n" in report
     assert "Add --log PATH to see duplicates, their causes" in report
 
 
@@ -157,7 +158,11 @@ def test_each_severity_is_a_word_not_only_a_colour() -> None:
     )
     report = shown(Diagnosis(sample.NOW, (Case("q"),), findings, ()))
     assert "1 critical, 1 warning, 1 note in 1 queue" in report
-    assert [line.split()[0] for line in report.splitlines() if "q: Seen." in line] == ["critical", "warning", "info"]
+    assert [line.split()[0] for line in report.splitlines() if "q [r]: Seen." in line] == [
+        "critical",
+        "warning",
+        "info",
+    ]
 
 
 def test_figures_read_as_people_write_them() -> None:
@@ -228,7 +233,7 @@ def test_a_change_is_told_with_its_time_and_the_remedy_and_what_is_gone_in_a_lin
     quiet = dataclasses.replace(sample.rich(), findings=())
     new = since(quiet, sample.rich())
     assert len(new) == len(sample.FINDINGS)
-    assert new[0].splitlines()[0] == "00:17:00  new     critical orders: The visibility timeout is 30 s but the work"
+    assert new[0].splitlines()[0] == "00:17:00  new     critical orders [duplicates-visibility]: The visibility"
     assert "→ Set the visibility timeout to 69 s" in new[0]
     assert since(sample.rich(), quiet)[0] == "00:17:00  gone    orders [duplicates-visibility]"
     assert since(sample.rich(), sample.rich()) == []

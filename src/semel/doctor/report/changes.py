@@ -68,7 +68,7 @@ def as_text(change: Change, *, width: int, colour: bool) -> str:
         items = [text.sentence(f"{queue} {rule}")]
     else:
         items = [
-            text.sentence(f"{finding.severity.word} {queue}: {clean(finding.observed)} {rule}"),
+            text.sentence(f"{finding.severity.word} {queue} {rule}: {clean(finding.observed)}"),
             text.sentence(f"→ {clean(finding.remedy.text)}"),
         ]
     return "\n".join(text.Printer(width, colour=colour).lines(text.labelled(label, *items, width=18)))

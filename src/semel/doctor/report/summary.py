@@ -5,7 +5,7 @@ A report that is silent about what it did not see would look too good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,33 +25,25 @@ class Gap:
     shows: str
 
 
-_INPUTS: Final[tuple[tuple[Callable[[Case], bool], Gap], ...]] = (
-    (
-        lambda case: case.behaviour is not None,
-        Gap("logs", "--log PATH", "duplicates, their causes and how long the work takes"),
+# By the fields of a case that the input fills.
+_INPUTS: Final = {
+    ("behaviour",): Gap("logs", "--log PATH", "duplicates, their causes and how long the work takes"),
+    ("state",): Gap("queue settings", "--queue URL", "timeouts, dead-letter queue and retention as they are set"),
+    ("series",): Gap(
+        "metrics", "--metrics FILE", "messages received but not deleted, messages in flight, the oldest message"
     ),
-    (
-        lambda case: case.state is not None,
-        Gap("queue settings", "--queue URL", "timeouts, dead-letter queue and retention as they are set"),
-    ),
-    (
-        lambda case: case.series is not None,
-        Gap("metrics", "--metrics FILE", "messages received but not deleted, messages in flight, the oldest message"),
-    ),
-    (
-        lambda case: case.ledger is not None,
-        Gap("ledger", "--ledger URL", "whether it keeps keys for long enough"),
-    ),
-    (
-        lambda case: case.alarmed is not None or case.dlq_alarmed is not None,
-        Gap("alarms", "--alarms FILE", "dead-letter queues without an alarm"),
-    ),
-)
+    ("ledger",): Gap("ledger", "--ledger URL", "whether it keeps keys for long enough"),
+    ("alarmed", "dlq_alarmed"): Gap("alarms", "--alarms FILE", "dead-letter queues without an alarm"),
+}
 
 
 def gaps(diagnosis: Diagnosis) -> tuple[Gap, ...]:
     """The inputs that are known of no queue at all."""
-    return tuple(gap for is_known, gap in _INPUTS if not any(is_known(case) for case in diagnosis.cases))
+    return tuple(
+        gap
+        for fields, gap in _INPUTS.items()
+        if all(getattr(case, field) is None for case in diagnosis.cases for field in fields)
+    )
 
 
 def worst(case: Case, findings: Sequence[Finding]) -> Severity | None:

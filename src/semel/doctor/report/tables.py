@@ -27,11 +27,14 @@ class Table:
 
 
 def overview(cases: Sequence[Case]) -> Table:
+    """Without logs, the names alone."""
     columns = (
         ("queue", ""), ("messages", "n spare"), ("attempts", "n spare"), ("duplicates", "n"),
         ("wasted time", "n spare"), ("double effects", "n"),
     )  # fmt: skip
-    return Table("Queues", columns, [(clean(case.queue, 120), *_totals(case.behaviour)) for case in cases])
+    shown = len(columns) if any(case.behaviour is not None for case in cases) else 1
+    rows = [(clean(case.queue, 120), *_totals(case.behaviour))[:shown] for case in cases]
+    return Table("Queues", columns[:shown], rows)
 
 
 def _totals(behaviour: Behaviour | None) -> Row:
@@ -148,7 +151,7 @@ def clocks(behaviour: Behaviour) -> Table:
 def events(duplicate: Duplicate) -> Table:
     start = duplicate.events[0].at if duplicate.events else 0.0
     late = f", and for {duration(duplicate.overrun)} more" if duplicate.overrun is not None else ""
-    caption = f"Message {clean(duplicate.message_id, 60)}: {CAUSES[duplicate.cause][1]}{late}"
+    caption = f"For example message {clean(duplicate.message_id, 60)}: {CAUSES[duplicate.cause][1]}{late}"
     columns = (("time", "n"), ("after", "n"), ("step", ""), ("receive", "n spare"), ("worker", "words"), ("", "words"))
     return Table(caption, columns, [_event(event, start) for event in duplicate.events[:_MOST_EVENTS]])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 from rich.cells import cell_len
@@ -30,7 +31,6 @@ STYLES: Final = {None: "green", Severity.INFO: "cyan", Severity.WARNING: "yellow
 _SIGNS: Final = {None: "✓", Severity.INFO: "i", Severity.WARNING: "!", Severity.CRITICAL: "✗"}
 _KEPT_TOGETHER: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|d|million)(?:\W|$))| (?=(?:FILE|PATH|URL)\b)")
 _TRAILING: Final = re.compile(r" +(\x1b\[0m)?$")
-_SHORT, _OBSERVATION, _FULL = range(3)  # of a finding: a line each of observation and remedy, the one in full, or both
 _GLUE: Final = "\ue000"  # stands for a space at which a line must not end
 
 Lines = list[str]
@@ -64,6 +64,10 @@ class Printer:
                 self._console.print(item, soft_wrap=not wrap)
         return [_TRAILING.sub(r"\1", line) for line in capture.get().replace(_GLUE, " ").splitlines()]
 
+    def wrap(self, text: Text) -> list[Text]:
+        """The lines that a text takes beside a label."""
+        return list(text.wrap(self._console, self.width - _LABEL, overflow="fold"))
+
 
 def sentence(text: str, style: str = "") -> Text:
     """Foreign text, harmless; a figure and its unit, an option and its value stay on one line."""
@@ -87,7 +91,7 @@ def _in_full(diagnosis: Diagnosis, printer: Printer) -> list[Lines]:
 
 
 def _on_one_screen(diagnosis: Diagnosis, printer: Printer, height: int) -> list[Lines]:
-    head = _head(diagnosis, printer, most=max(3, height // 4))
+    head = _head(diagnosis, printer, most=max(3, height // 5))
     tail = _recommended(diagnosis.recommendations, printer, most=3)
     tail.extend(_limits(diagnosis, printer, short=bool(diagnosis.findings)))
     if diagnosis.cases:
@@ -163,25 +167,25 @@ def _natural_width(content: tables.Table, columns: Sequence[tuple[int, tuple[str
 
 
 def _fitting(findings: Sequence[Finding], printer: Printer, room: int) -> Lines:
-    """The observation of the worst in full, the others in two lines each; more of all where there is room, and of the
-    rest the count."""
+    """The observation of the worst in full and a line of its remedy, the others in a line each; more of the worst where
+    there is room, observations before remedies; and of the rest the count."""
     if not findings:
         return []
-    first = _finding(findings[0], printer, _OBSERVATION)
-    if len(first) + (len(findings) > 1) > room:
-        first = _finding(findings[0], printer, _SHORT)
-    left = room - len(first)
+    first = min(len(_observation(findings[0], printer)) + 1, room - (len(findings) > 1))
+    left = room - first
     others = len(findings) - 1 if 2 * (len(findings) - 1) <= left else (left - 1) // 2
-    blocks = [first, *(_finding(finding, printer, _SHORT) for finding in findings[1 : others + 1])]
-    hidden = findings[len(blocks) :]
+    shown, hidden = findings[: others + 1], findings[others + 1 :]
     spare = left - 2 * others - bool(hidden)
-    for detail in (_OBSERVATION, _FULL):
-        for index, block in enumerate(blocks):
-            larger = _finding(findings[index], printer, detail)
-            if len(larger) - len(block) <= spare:
-                spare -= len(larger) - len(block)
-                blocks[index] = larger
-    lines = [line for block in blocks for line in block]
+    kept = {part: [1] * len(shown) for part in (_observation, _remedy)}
+    kept[_observation][0] = first - 1
+    for part, sizes in kept.items():
+        for index, finding in enumerate(shown):
+            growth = min(spare, len(part(finding, printer)) - sizes[index])
+            sizes[index] += growth
+            spare -= growth
+    lines = []
+    for finding, *sizes in zip(shown, *kept.values(), strict=True):
+        lines += _finding(finding, printer, *sizes)
     if hidden:
         rules = listed(list(dict.fromkeys(clean(finding.rule, 40) for finding in hidden)))
         more = Text(f"and {summary.verdict(hidden)} more: {rules}", "dim", no_wrap=True, overflow="ellipsis")
@@ -189,20 +193,26 @@ def _fitting(findings: Sequence[Finding], printer: Printer, room: int) -> Lines:
     return lines
 
 
-def _finding(finding: Finding, printer: Printer, detail: int = _FULL) -> Lines:
-    rule = Text(f"[{clean(finding.rule, 30)}]", "dim")
-    observed = sentence(f"{clean(finding.queue, 30)}: {clean(finding.observed)}")
-    remedy = sentence(f"→ {clean(finding.remedy.text)}")
-    space = printer.width - _LABEL
-    if detail == _SHORT:
-        observed.truncate(space, overflow="ellipsis")
-    if detail == _FULL:
-        observed.append(" ").append_text(rule)
-    else:
-        remedy.truncate(space - rule.cell_len - 1, overflow="ellipsis")
-        remedy.append(" ").append_text(rule)
-    label = Text(finding.severity.word, STYLES[finding.severity])
-    return printer.lines(labelled(label, observed, remedy))
+def _observation(finding: Finding, printer: Printer) -> list[Text]:
+    queue, rule = clean(finding.queue, 30), f"[{clean(finding.rule, 30)}]"
+    text = sentence(f"{queue} {rule}: {clean(finding.observed)}")
+    text.stylize("dim", len(queue) + 1, len(queue) + 1 + len(rule))
+    return printer.wrap(text)
+
+
+def _remedy(finding: Finding, printer: Printer) -> list[Text]:
+    return printer.wrap(sentence(f"→ {clean(finding.remedy.text)}"))
+
+
+def _finding(finding: Finding, printer: Printer, *sizes: int) -> Lines:
+    """`sizes`: the lines that its observation and its remedy may take."""
+    items: list[Text] = []
+    for lines, most in zip_longest((_observation(finding, printer), _remedy(finding, printer)), sizes):
+        if most is not None and len(lines) > most:
+            lines[most - 1].truncate(printer.width - _LABEL - 1)
+            lines[most - 1].append("…")
+        items += lines[:most]
+    return printer.lines(labelled(Text(finding.severity.word, STYLES[finding.severity]), *items))
 
 
 def _no_findings(diagnosis: Diagnosis, printer: Printer) -> Lines:
@@ -245,7 +255,8 @@ def _recommended(recommendations: Sequence[Recommendation], printer: Printer, mo
     for index, (queue, changes) in enumerate(settings.items()):
         block = printer.lines(sentence(f"recommended settings for {clean(queue, 30)}: {', '.join(changes)}"))
         if most is not None and len(lines) + len(block) + (index + 1 < len(settings)) > most:
-            return [*lines, f"and for {count(len(settings) - index, 'more queue')}"]
+            start = "and for" if lines else "recommended settings for"
+            return [*lines, f"{start} {count(len(settings) - index, 'more queue' if lines else 'queue')}"]
         lines += block
     return lines
 
