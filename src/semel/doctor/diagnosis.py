@@ -84,9 +84,9 @@ def diagnose(request: Request, *, say: Say = lambda _: None, now: float | None =
     context = _context(request, say)
     if not request.logs:
         return _diagnosis(request, chosen, context, None, now)
-    analysis, engine, notes = _analysed(request, context, say)
-    context = replace(context, notes=(*notes, *context.notes))
-    return _diagnosis(request, chosen, context, analysis, now, str(engine))
+    analysis, engine, log_fields = _analysed(request, context, say)
+    diagnosis = _diagnosis(request, chosen, context, analysis, now)
+    return replace(diagnosis, log_fields=log_fields, engine=str(engine))
 
 
 def watch(
@@ -169,7 +169,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
         from semel.doctor.logs.database import connect
 
         with closing(connect()) as connection:
-            mapping, notes = _mapping(request, connection, found.files, context)
+            mapping, log_fields = _mapping(request, connection, found.files, context)
         problems = engine.read(found.files, mapping, request.since, request.until)
         names = [file.address for file in found.files]
         analysis = _analyse(engine, mapping, names, request, context, say)
@@ -177,7 +177,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
     quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
     if not quality.events:
         unusable.refuse(request.logs, quality, mapping)
-    return replace(analysis, quality=quality), chosen, notes
+    return replace(analysis, quality=quality), chosen, log_fields
 
 
 def _mapping(
@@ -186,22 +186,22 @@ def _mapping(
     """What `--map` says, or what the first lines show; and what to say about it."""
     from semel.doctor.logs.reader import first_records
 
-    notes: tuple[str, ...] = ()
+    log_fields: tuple[str, ...] = ()
     if request.mapping is not None:
         mapping = parse(request.mapping, request.words)
     elif records := first_records(connection, files):
         detection = formats.detect(records)
-        mapping, notes = detection.mapping, _notes_on(detection)
+        mapping, log_fields = detection.mapping, _described(detection)
     else:
         mapping = own()
     names_no_queue = "queue" not in mapping.names
     if names_no_queue and len(request.queues) == 1 and len(context.states) == 1:
         queue = next(iter(context.states))  # then it is this queue's log
         mapping = replace(mapping, constants={**mapping.constants, "queue": queue})
-    return mapping, notes
+    return mapping, log_fields
 
 
-def _notes_on(detection: Detection) -> tuple[str, ...]:
+def _described(detection: Detection) -> tuple[str, ...]:
     """The mapping as an option that repeats it, and what the log lacks."""
     mapping = detection.mapping
     if mapping.is_own:
@@ -210,9 +210,9 @@ def _notes_on(detection: Detection) -> tuple[str, ...]:
     if words := mapping.as_events_option():
         options.append(f"--events {shlex.quote(words)}")
     return (
-        f"The log was read as: {detection.format}. These options say the same: {' '.join(options)}",
-        *detection.doubts,
-        *(f"The log has no field {field.name}: {field.effect}." for field in detection.missing),
+        f"log format: {detection.format}. These options say the same: {' '.join(options)}",
+        *(f"uncertain: {doubt}" for doubt in detection.doubts),
+        *(f"missing field {field.name}: {field.effect}" for field in detection.missing),
     )
 
 
@@ -304,7 +304,6 @@ def _diagnosis(
     context: _Context,
     analysis: Analysis | None,
     now: float | None,
-    engine: str = "",
 ) -> Diagnosis:
     made_at = time.time() if now is None else now
     by_queue = {behaviour.queue: behaviour for behaviour in (analysis.behaviours if analysis else ())}
@@ -322,7 +321,6 @@ def _diagnosis(
         since=request.since,
         until=request.until,
         notes=context.notes,
-        engine=engine,
     )
 
 

@@ -374,6 +374,7 @@ class Diagnosis:
     since: float | None = None  # the time window that was asked for
     until: float | None = None
     notes: tuple[str, ...] = ()  # what could not be looked at, and why
+    log_fields: tuple[str, ...] = ()  # what the fields of the log were taken for, and what is missing
     engine: str = ""  # which engine read the logs, and why
 
     @property

@@ -118,10 +118,11 @@ def skipped(quality: Quality | None) -> str:
 
 
 def limits(diagnosis: Diagnosis) -> list[str]:
-    """All that this diagnosis does not cover, in sentences."""
+    """How the log was read, and all that this diagnosis does not cover, in sentences."""
     quality = diagnosis.quality or Quality()
     problems = skipped(quality)
     return [
+        *(clean(text, 2_000) for text in diagnosis.log_fields),
         *([f"Skipped: {problems}"] if problems else []),
         *(f"Unreadable file: {clean(file, 600)}" for file in quality.unreadable),
         *(f"Skipped line, for example: {clean(sample, 600)}" for sample in quality.samples),

@@ -86,7 +86,8 @@ def labelled(label: Text, *items: Text, width: int = _LABEL) -> Table:
 
 def _in_full(diagnosis: Diagnosis, printer: Printer) -> list[Lines]:
     findings = [line for finding in diagnosis.findings for line in _finding(finding, printer)]
-    tail = _recommended(diagnosis.recommendations, printer) + _limits(diagnosis, printer)
+    recommended = _recommended(diagnosis.recommendations, printer) + _reasons(diagnosis.recommendations, printer)
+    tail = recommended + _limits(diagnosis, printer)
     return [_head(diagnosis, printer), findings or _no_findings(diagnosis, printer), tail]
 
 
@@ -261,9 +262,20 @@ def _recommended(recommendations: Sequence[Recommendation], printer: Printer, mo
     return lines
 
 
+def _reasons(recommendations: Sequence[Recommendation], printer: Printer) -> Lines:
+    """Why each setting should change."""
+    items = [
+        labelled(Text("-"), sentence(f"{clean(change.queue, 30)}, {clean(change.setting, 40)}: {reason}"), width=2)
+        for change in recommendations
+        if change.changes
+        for reason in change.reasons
+    ]
+    return printer.lines(*items)
+
+
 def _limits(diagnosis: Diagnosis, printer: Printer, *, short: bool = False) -> Lines:
-    """What could not be used, in a line each if `short`, and what was not examined."""
-    problems = []
+    """How the log was read, what could not be used, in a line each if `short`, and what was not examined."""
+    problems = [sentence(text, "dim") for text in diagnosis.log_fields[: 1 if short else None]]
     if skipped := summary.skipped(diagnosis.quality):
         problems.append(sentence(f"skipped: {skipped}", "dim"))
     if diagnosis.notes:
