@@ -36,9 +36,10 @@ examples:
   semel doctor --sample                            try it, on a log of ours
   semel doctor --log /var/log/semel/attempts       from Semel's attempt log
   semel doctor --log s3://logs/attempts --from 1d --queue orders payments
+  semel doctor --log app.jsonl --visibility 30s    from your own log
   semel doctor --log app.jsonl --map id=.msg.id,time=.ts,event=.event
-                                                   from your own JSON lines
-  semel doctor --queue orders --fail-on critical   settings only: no Spark
+                                                   if the guess is wrong
+  semel doctor --queue orders --fail-on critical   settings only
   semel doctor --log attempts --format html --output report.html
   semel doctor --log attempts --watch              findings as they become true
   semel doctor --list-rules
@@ -49,8 +50,8 @@ exit codes:
      otherwise, as a warning is what costs time or money now, or will; notes
      (info) do not count unless asked for
   2  wrong usage
-  3  could not look: no access, no such file, no event in it, no Java (the
-     reason is on standard error)
+  3  could not look: no access, no such file, no event in it, a package that
+     is not installed (the reason is on standard error)
   130  stopped by Ctrl-C
 """
 
@@ -105,8 +106,8 @@ def _work(given: argparse.Namespace) -> int:
     wanted = options.request(given, time.time())
     _check_output(given)
     interval, window = (options.span(f"--{one}", getattr(given, one)) for one in ("interval", "window"))
-    if wanted.logs:
-        require("reading logs", "duckdb", extra="doctor")
+    renderer = {"text": ["rich"], "html": ["jinja2"], "json": []}[given.format]
+    require("semel doctor", *(["duckdb"] if wanted.logs else []), *renderer, extra="doctor")
     if command and not given.quiet:
         print(f"semel doctor: --sample stands for\n{command}", file=sys.stderr)
     return _watch(given, wanted, interval, window) if given.watch else _diagnose(given, wanted)
