@@ -391,9 +391,9 @@ def test_the_doctor_starts_no_spark_without_logs_and_none_unasked_with_them(
     place.broker.clock.advance(60)
     house = House(place.settings(), client=place.client)
     house.doctor()
-    assert house.practice.wait(60)
-    assert house.practice.diagnosis is not None
-    assert all(case.series is not None for case in house.practice.diagnosis.cases)  # the broker's own past
+    assert house.doctor_job.wait(60)
+    assert house.doctor_job.diagnosis is not None
+    assert all(case.series is not None for case in house.doctor_job.diagnosis.cases)  # the broker's own past
     page = house.doctor()
     assert page.error is None
     assert page.findings

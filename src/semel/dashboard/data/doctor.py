@@ -26,7 +26,7 @@ _LEVELS: Final = {Severity.CRITICAL: Level.CRITICAL, Severity.WARNING: Level.WAR
 log = logging.getLogger("semel.dashboard")
 
 
-class Practice:
+class DoctorJob:
     """`queues` names those to look at, `history` is what our broker remembers of them. Thread-safe."""
 
     def __init__(
