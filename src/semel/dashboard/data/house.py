@@ -95,6 +95,7 @@ class House:
     def close(self) -> None:
         for part in (self._once, self._searches, self.crew, self.memory):
             part.close()
+        self.doctor_job.wait(3)  # its files are removed at its end
         if self._source is not None:
             self._source.close()
         if self._own_client:
