@@ -168,7 +168,7 @@ class OncePage:
 
     @property
     def duplicates(self) -> int:
-        """Deliveries that came for nothing: done before, or in other hands."""
+        """Deliveries that did not run: done before, or claimed by another worker."""
         return self.duplicates_deleted + self.claimed_elsewhere
 
 

@@ -47,12 +47,12 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
         "Delivered after its effect was recorded: a lost delete, a second sending, a redrive. Deleted, not run.",
     ),
     "claimed_elsewhere": (
-        "In other hands",
-        "Delivered while another worker had its key. Put back; the other one finished it.",
+        "Claimed elsewhere",
+        "Delivered while another worker had its key. Returned to the queue, not run.",
     ),
     "fenced": (
-        "Zombies fenced",
-        "A worker that had lost its claim wanted to record an outcome. Refused: a newer one holds the key.",
+        "Fenced",
+        "A worker that had lost its claim tried to record an outcome. Refused: a newer claim has the key.",
     ),
     "conflicts": (
         "One key, two contents",
