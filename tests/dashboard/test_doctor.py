@@ -112,13 +112,18 @@ def test_a_log_that_has_not_changed_is_not_read_and_one_that_has_not_sooner_than
 ) -> None:
     looks: list[float] = []
     look = LogFollower.look
-    monkeypatch.setattr(LogFollower, "look", lambda self, now: looks.append(now) or look(self, now))
+
+    def counted(follower: LogFollower, now: float) -> bool:
+        looks.append(now)
+        return look(follower, now)
+
+    monkeypatch.setattr(LogFollower, "look", counted)
     now = [NOW // 3600 * 3600]
     with (
         AttemptLog.open(str(tmp_path)) as log,
         closing(CauseCounter([str(tmp_path)], clock=lambda: now[0])) as counter,
     ):
-        log.add_all(lost_delete("a", at=now[0] - 7_200))
+        log.add_all(lost_delete("a", at=now[0] - WINDOW + 3_000))
         assert log.flush()
         first = looked(counter)
         now[0] += 1_000
@@ -130,8 +135,9 @@ def test_a_log_that_has_not_changed_is_not_read_and_one_that_has_not_sooner_than
             assert counter.latest() is first
         assert counter._thread is None
         assert counts(looked(counter)) == {"lost-delete": (2, 0)}
-        log.close()
-        now[0] += WINDOW  # the last hour in which anything happened has left the window
+        now[0] += 3_600  # the first one has left the window
+        assert counts(looked(counter)) == {"lost-delete": (1, 0)}
+        now[0] += 2 * WINDOW  # no file is in the window
         assert looked(counter) == DuplicateCauses(note="The attempt log of the last 24 hours shows no duplicate.")
 
 

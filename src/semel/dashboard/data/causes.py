@@ -38,15 +38,10 @@ class CauseCounter:
     """Only logs on this machine are read. Thread-safe."""
 
     def __init__(
-        self,
-        logs: Sequence[str],
-        *,
-        clock: Callable[[], float] = time.time,
-        interval: float = INTERVAL,
-        most_bytes: int = MOST_BYTES,
+        self, logs: Sequence[str], *, clock: Callable[[], float] = time.time, most_bytes: int = MOST_BYTES
     ) -> None:
         self._paths = tuple(path for path in logs if is_local(path))
-        self._clock, self._interval, self._most_bytes = clock, interval, most_bytes
+        self._clock, self._most_bytes = clock, most_bytes
         self._lock = threading.Lock()
         self._latest = DuplicateCauses(note="The attempt log is being read." if self._paths else "")
         self._thread: threading.Thread | None = None
@@ -87,7 +82,7 @@ class CauseCounter:
         ended = time.monotonic()
         with self._lock:
             self._latest, self._thread = latest, None
-            self._next_look = ended + max(self._interval, (SHARE - 1) * (ended - began))
+            self._next_look = ended + max(INTERVAL, (SHARE - 1) * (ended - began))
 
     def _causes(self, now: float) -> DuplicateCauses:
         files = dict(self._files(now - WINDOW))
