@@ -21,6 +21,8 @@ from semel.dashboard.data.causes import WINDOW, CauseCounter
 from semel.dashboard.data.doctor import GOOD_FOR, RETRY_AFTER
 from semel.dashboard.data.model import DuplicateCauses
 from semel.doctor.logs.follower import LogFollower
+from semel.doctor.model import Cause
+from semel.doctor.report.words import CAUSES
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 NOW = time.time()
@@ -85,7 +87,7 @@ def test_duplicates_are_counted_by_cause_while_the_log_is_written(tmp_path: Path
         log.close()  # the file gets another name
         after = looked(counter)
     assert counts(after) == {"producer": (3, 0), "lost-delete": (2, 0), "crash": (1, 1)}
-    assert after.rows[0].title == "producer sent it twice"  # the most frequent first
+    assert (after.rows[0].title, after.rows[0].text) == CAUSES[Cause.PRODUCER]  # the most frequent first
 
 
 def test_two_messages_of_one_key_that_come_at_once_were_sent_twice(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_the_once_page_shows_the_causes_of_what_real_workers_logged(tmp_path: Pa
         assert (row["cause"], row["duplicates"], row["ran"]) == ("producer", 2, 0)
         page = site.get("/once").text
         assert "Why duplicates came" in page
-        assert "producer sent it twice" in page
+        assert CAUSES[Cause.PRODUCER][0] in page
 
 
 # The doctor's page.

@@ -63,10 +63,10 @@ class CauseCounter:
     def close(self) -> None:
         with self._lock:
             self._closed, thread = True, self._thread
+            if thread is None:
+                self._close_engine()
         if thread is not None:
             thread.join(5)
-        if thread is None or not thread.is_alive():
-            self._close_engine()
 
     def _look(self) -> None:
         began = time.monotonic()
@@ -83,6 +83,8 @@ class CauseCounter:
         with self._lock:
             self._latest, self._thread = latest, None
             self._next_look = ended + max(INTERVAL, (SHARE - 1) * (ended - began))
+            if self._closed:
+                self._close_engine()
 
     def _causes(self, now: float) -> DuplicateCauses:
         files = dict(self._files(now - WINDOW))
