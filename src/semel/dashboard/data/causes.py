@@ -93,7 +93,7 @@ class CauseCounter:
         if state == self._state:
             return self._latest
         self._state = state
-        require("counting duplicates by cause", "duckdb", extra="doctor")
+        require("Counting duplicates by cause", "duckdb", extra="doctor")
         if sum(files.values()) > self._most_bytes:
             self._close_engine()
             return DuplicateCauses(note="The attempt log is too large to be read here: run semel doctor on it.")
