@@ -146,7 +146,7 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
         if is_local(path) and not Path(local_path(path)).exists():
             raise DoctorError(f"--log {path}: no such folder; --watch follows one that is there, empty or not")
     try:
-        found = find(request.logs, any_name=request.mapping is not None)
+        found = find(request.logs, any_name=request.mapping is not None, open_files=True)
     except DoctorError:
         found = Found()
     if request.mapping is None and not first_records(connection, found.files):

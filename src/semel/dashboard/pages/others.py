@@ -122,7 +122,7 @@ def _crew(page: WorkersPage) -> str:
 
 def _findings(page: DoctorPage, now: float) -> str:
     if page.made_at is None:
-        return "settings and behaviour, held against rules; each finding with its cure"
+        return "settings and logs, checked by rules; each finding with its remedy"
     told = []
     for level, word in ((Level.CRITICAL, "critical"), (Level.WARNING, "warning"), (Level.INFO, "note")):
         found = sum(one.level is level for one in page.findings)

@@ -2,6 +2,7 @@
 
 A file is known by its inode, so that a rotated one (app.log, now app.log.1) is not read again, and one that was cut
 short is read from its start. A line counts when its end is there, or when the file has not grown between two looks.
+The attempt log's open file is followed, too, and is the same file when it is renamed.
 Compressed and Parquet files are read once, when they appear. At the start only what may belong to the window is read.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 import duckdb
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local
+from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local, is_open
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import LogReader
@@ -61,18 +63,21 @@ class LogFollower:
         """Read what is new; whether anything has changed."""
         self._oldest = now - self._window
         self.found = self._find()
-        new: list[tuple[LogFile, int, int]] = []
+        new: list[tuple[LogFile, _Position, int, int]] = []
         for file in self.found.files:
             try:
                 new += self._new_range(file)
             except OSError:  # gone in this very moment
                 continue
         before = self._count()
-        whole = [file for file, _, end in new if end < 0]
+        whole = [file for file, _, _, end in new if end < 0]
         for file in whole:
             self._reader.read([file], self._number(file))
         self._reader.read_texts(
-            (self._number(file), text) for file, begin, end in new if end >= 0 for text in self._texts(file, begin, end)
+            (self._number(file), text)
+            for file, position, begin, end in new
+            if end >= 0
+            for text in self._texts(file, position, begin, end)
         )
         added = self._count() > before or bool(whole)
         return self._remove_old(self._oldest) or added
@@ -82,7 +87,8 @@ class LogFollower:
 
     def _find(self) -> Found:
         try:
-            return find(self._paths, any_name=self._any_name, days=Days.of(self._oldest, None))
+            days = Days.of(self._oldest, None)
+            return find(self._paths, any_name=self._any_name, days=days, open_files=True)
         except DoctorError:  # gone, or empty; it may come back
             return Found()
 
@@ -105,8 +111,8 @@ class LogFollower:
             self.names.append(file.address)
         return self.names.index(file.address)
 
-    def _new_range(self, file: LogFile) -> Iterator[tuple[LogFile, int, int]]:
-        """What was added to a file since the last look: (file, begin, end). The end is -1 if it is read as a whole."""
+    def _new_range(self, file: LogFile) -> Iterator[tuple[LogFile, _Position, int, int]]:
+        """What was added to a file since the last look, from `begin` to `end`; to -1 if it is read as a whole."""
         about = os.stat(file.path)
         known = (about.st_dev, about.st_ino)
         first_look = known not in self._positions
@@ -117,24 +123,29 @@ class LogFollower:
         if file.kind is not Kind.LINES or file.compression:
             if first_look:
                 position.size = position.read = about.st_size
-                yield file, 0, -1
+                yield file, position, 0, -1
             return
         if about.st_size < position.read:  # it was cut short, and begun anew
             position.read, position.lines = 0, 0
         if first_look and about.st_size > SEARCHED and self._oldest is not None:
             position.read = self._search(file.path, about.st_size, self._oldest)
-        end = (
-            about.st_size if position.size == about.st_size else _end_of_lines(file.path, position.read, about.st_size)
-        )
+        settled = position.size == about.st_size and not is_open(os.path.basename(file.path))
+        end = about.st_size if settled else _end_of_lines(file.path, position.read, about.st_size)
         position.size = about.st_size
         if end > position.read:
             begin, position.read = position.read, end
-            yield file, begin, end
+            yield file, position, begin, end
 
-    def _texts(self, file: LogFile, begin: int, end: int) -> Iterator[Text]:
-        about = os.stat(file.path)
-        position = self._positions[about.st_dev, about.st_ino]
-        with open(file.path, "rb") as stream:
+    def _texts(self, file: LogFile, position: _Position, begin: int, end: int) -> Iterator[Text]:
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(open(file.path, "rb"))
+                about = os.fstat(stream.fileno())
+            except OSError:
+                about = None
+            if about is None or self._positions.get((about.st_dev, about.st_ino)) is not position:
+                position.read = begin  # it was renamed in this very moment: it is read at the next look
+                return
             stream.seek(begin)
             for text in split(_Range(stream, end), position.lines + 1):
                 position.lines += text.text.count("\n")
