@@ -98,7 +98,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None
 
 @cache
 def uses_spark(path: Path) -> bool:
-    return "spark: SparkSession" in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    return "spark: SparkSession" in text or "engine: Engine" in text
 
 
 def place(path: Path) -> int:

@@ -1,8 +1,9 @@
-"""`semel doctor` as a user types it: its words, its outputs and its exit codes. What it finds is tested in its room."""
+"""`semel doctor` as a user types it: its words, its outputs and its exit codes. What it finds is tested elsewhere."""
 
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -21,8 +22,7 @@ from doctor import sample
 from semel.broker import EmbeddedBroker
 from semel.cli import doctor_options, main
 from semel.cli.progress import Progress
-from semel.doctor import SAMPLE, rules
-from semel.doctor import diagnosis as examine
+from semel.doctor import SAMPLE, diagnosis, rules
 from semel.doctor.errors import DoctorError
 from semel.doctor.model import Diagnosis
 
@@ -34,17 +34,17 @@ NOW = sample.NOW
 
 
 @dataclasses.dataclass
-class Room:
-    """Stands for the examination: what was asked for, and what it answers."""
+class Answers:
+    """What the doctor is asked for, and the diagnoses that it answers with, whatever the logs."""
 
-    answers: list[Diagnosis | Exception] = dataclasses.field(default_factory=lambda: [sample.rich()])
-    asked: list[Any] = dataclasses.field(default_factory=list)
+    diagnoses: list[Diagnosis | Exception] = dataclasses.field(default_factory=lambda: [sample.rich()])
+    requests: list[Any] = dataclasses.field(default_factory=list)
     then: Callable[[], None] = lambda: None
 
-    def examine(self, request: Any, *, say: Callable[[str], None], now: float | None = None) -> Diagnosis:
-        self.asked.append(request)
+    def diagnose(self, request: Any, *, say: Callable[[str], None], now: float | None = None) -> Diagnosis:
+        self.requests.append(request)
         say("reading 312 files")
-        (answer,) = self.answers
+        (answer,) = self.diagnoses
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -59,9 +59,9 @@ class Room:
         say: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
-        self.asked.append((request, interval, window))
+        self.requests.append((request, interval, window))
         say("watching")
-        for answer in self.answers:
+        for answer in self.diagnoses:
             assert isinstance(answer, Diagnosis)
             on_diagnosis(answer)
         self.then()
@@ -69,12 +69,12 @@ class Room:
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Room:
-    room = Room()
-    monkeypatch.setattr(examine, "examine", room.examine)
-    monkeypatch.setattr(examine, "watch", room.watch)
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    answers = Answers()
+    monkeypatch.setattr(diagnosis, "diagnose", answers.diagnose)
+    monkeypatch.setattr(diagnosis, "watch", answers.watch)
     monkeypatch.setattr("time.time", lambda: NOW)
-    return room
+    return answers
 
 
 def doctor(*arguments: str) -> int:
@@ -84,15 +84,15 @@ def doctor(*arguments: str) -> int:
 # What is asked for.
 
 
-def test_every_option_reaches_the_examination(room: Room) -> None:
+def test_every_option_reaches_the_doctor(answers: Answers) -> None:
     words = """
         --log a b --log c --map id=.m,time=.t,event=.e --events started=begin --queue orders http://x/1/q
         --metrics m.json orders=o.json --from 2h --to now --ledger redis://r --ledger-retention 14d
-        --alarms alarms.json --visibility 30s --visibility orders=2m --read-timeout 70 --probe
-        --endpoint-url http://e --region eu-west-1 --profile p --master local[3] --cores 2
+        --alarms alarms.json --visibility 30s --visibility orders=2m --read-timeout 70 --lambda-timeout 15m --probe
+        --endpoint-url http://e --region eu-west-1 --profile p --engine spark --master local[3] --cores 2
     """
     doctor(*words.split())
-    (request,) = room.asked
+    (request,) = answers.requests
     assert dataclasses.asdict(request) == {
         "logs": ("a", "b", "c"),
         "mapping": "id=.m,time=.t,event=.e",
@@ -106,10 +106,12 @@ def test_every_option_reaches_the_examination(room: Room) -> None:
         "alarms": "alarms.json",
         "visibility": {"": 30.0, "orders": 120.0},
         "read_timeout": 70.0,
+        "lambda_timeout": 900.0,
         "probe": True,
         "endpoint_url": "http://e",
         "region": "eu-west-1",
         "profile": "p",
+        "engine": "spark",
         "master": "local[3]",
         "cores": 2,
         "rules": (),
@@ -117,10 +119,10 @@ def test_every_option_reaches_the_examination(room: Room) -> None:
     }
 
 
-def test_rules_are_chosen_by_name(room: Room) -> None:
+def test_rules_are_chosen_by_name(answers: Answers) -> None:
     first, second, third = (rule.name for rule in rules.ALL[:3])
     doctor("--queue", "orders", "--rule", first, second, "--ignore", third)
-    assert (room.asked[0].rules, room.asked[0].ignore) == ((first, second), (third,))
+    assert (answers.requests[0].rules, answers.requests[0].ignore) == ((first, second), (third,))
 
 
 @pytest.mark.parametrize(
@@ -143,26 +145,28 @@ def test_times_are_written_as_people_do_and_are_utc(text: str, at: float) -> Non
 # What comes out.
 
 
-def test_the_summary_goes_to_standard_output_and_progress_to_standard_error(room: Room, capsys: Captured) -> None:
+def test_the_summary_goes_to_standard_output_and_progress_to_standard_error(answers: Answers, capsys: Captured) -> None:
     assert doctor("--log", "a") == 1
-    told = capsys.readouterr()
-    assert told.out.startswith("semel doctor: 2 critical")
-    assert "\x1b" not in told.out
-    assert sample.FINDINGS[-1].rule in told.out  # no terminal: nothing is cut
-    assert told.err == "semel doctor: reading 312 files\n"
+    printed = capsys.readouterr()
+    assert printed.out.startswith("semel doctor: 2 critical")
+    assert "\x1b" not in printed.out
+    assert sample.FINDINGS[-1].rule in printed.out  # no terminal: nothing is cut
+    assert printed.err == "semel doctor: reading 312 files\n"
 
 
-def test_quiet_says_nothing_but_the_report(room: Room, capsys: Captured) -> None:
+def test_quiet_says_nothing_but_the_report(answers: Answers, capsys: Captured) -> None:
     doctor("--log", "a", "--quiet")
     assert capsys.readouterr().err == ""
 
 
-def test_json_is_one_document(room: Room, capsys: Captured) -> None:
+def test_json_is_one_document(answers: Answers, capsys: Captured) -> None:
     assert doctor("--log", "a", "--format", "json") == 1
     assert json.loads(capsys.readouterr().out)["worst"] == "critical"
 
 
-def test_html_goes_to_standard_output_unless_a_file_is_named(room: Room, tmp_path: Path, capsys: Captured) -> None:
+def test_html_goes_to_standard_output_unless_a_file_is_named(
+    answers: Answers, tmp_path: Path, capsys: Captured
+) -> None:
     doctor("--log", "a", "--format", "html")
     printed = capsys.readouterr().out
     doctor("--log", "a", "--format", "html", "--output", str(tmp_path / "report.html"))
@@ -172,7 +176,7 @@ def test_html_goes_to_standard_output_unless_a_file_is_named(room: Room, tmp_pat
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_verbose_adds_the_evidence(room: Room, capsys: Captured) -> None:
+def test_verbose_adds_the_evidence(answers: Answers, capsys: Captured) -> None:
     doctor("--log", "a", "--verbose")
     assert "For example message 5fea7756" in capsys.readouterr().out
 
@@ -193,7 +197,7 @@ class Terminal(io.TextIOWrapper):
 
 @pytest.mark.parametrize("no_colour", ["", "1"])
 def test_a_terminal_gets_one_screen_in_colour_unless_it_wants_none(
-    room: Room, monkeypatch: pytest.MonkeyPatch, no_colour: str
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, no_colour: str
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
@@ -204,7 +208,7 @@ def test_a_terminal_gets_one_screen_in_colour_unless_it_wants_none(
     assert ("\x1b[1;31m" in terminal.shown()) is not bool(no_colour)
 
 
-def test_a_terminal_without_unicode_gets_ascii(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_unicode_gets_ascii(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal("ascii")
     monkeypatch.setattr("sys.stdout", terminal)
     doctor("--log", "a")
@@ -228,43 +232,43 @@ def test_a_terminal_without_unicode_gets_ascii(room: Room, monkeypatch: pytest.M
     ],
 )
 def test_the_exit_code_is_1_from_the_chosen_severity_on(
-    room: Room, findings: Any, fail_on: str | None, code: int
+    answers: Answers, findings: Any, fail_on: str | None, code: int
 ) -> None:
-    room.answers = [dataclasses.replace(sample.rich(), findings=findings)]
+    answers.diagnoses = [dataclasses.replace(sample.rich(), findings=findings)]
     assert doctor("--log", "a", *(["--fail-on", fail_on] if fail_on else [])) == code
 
 
 @pytest.mark.parametrize("error", [DoctorError("no such folder: a"), RuntimeError("out of luck\n  at Java.java:7")])
-def test_could_not_look_is_told_apart_from_found(room: Room, error: Exception, capsys: Captured) -> None:
-    room.answers = [error]
+def test_could_not_look_differs_from_found(answers: Answers, error: Exception, capsys: Captured) -> None:
+    answers.diagnoses = [error]
     assert doctor("--log", "a", "--quiet") == 3
     assert str(error).splitlines()[0] in capsys.readouterr().err
 
 
-def test_an_unexpected_error_is_one_line_and_verbose_shows_its_stack_trace(room: Room, capsys: Captured) -> None:
-    room.answers = [RuntimeError("out of luck\n  at Java.java:7")]
+def test_an_unexpected_error_is_one_line_and_verbose_shows_its_stack_trace(answers: Answers, capsys: Captured) -> None:
+    answers.diagnoses = [RuntimeError("out of luck\n  at Java.java:7")]
     assert doctor("--log", "a", "--quiet") == 3
-    told = "semel doctor: unexpected RuntimeError: out of luck. This is a bug."
-    assert capsys.readouterr().err == f"{told} --verbose shows where.\n"
+    printed = "semel doctor: unexpected RuntimeError: out of luck. This is a bug."
+    assert capsys.readouterr().err == f"{printed} --verbose shows where.\n"
     assert doctor("--log", "a", "--quiet", "--verbose") == 3
     shown = capsys.readouterr().err
     assert shown.startswith("Traceback (most recent call last)")
-    assert shown.endswith(f"{told}\n")
+    assert shown.endswith(f"{printed}\n")
 
 
-def test_without_the_extra_for_spark_no_work_begins_and_the_pip_line_is_told(
-    room: Room, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+def test_without_the_extra_for_logs_no_work_begins_and_the_pip_line_is_printed(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
     assert doctor("--log", "a", "--queue", "orders") == 3
     assert capsys.readouterr().err == (
-        "semel doctor: reading logs needs pyspark, which is not installed: pip install 'semel[spark]'\n"
+        "semel doctor: reading logs needs duckdb, which is not installed: pip install 'semel[doctor]'\n"
     )
-    assert room.asked == []
+    assert answers.requests == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "printed"),
     [
         ("", "semel doctor --log /var/log/semel/attempts --queue orders"),
         ("--queue q --map id=.m", "--map is for --log"),
@@ -282,17 +286,23 @@ def test_without_the_extra_for_spark_no_work_begins_and_the_pip_line_is_told(
         ("--log a --watch --format html", "--output"),
         ("--log a --watch --interval 0s", "--interval"),
         ("--sample --log a", "--log does not go with --sample"),
+        ("--log a --lambda-timeout soon", "--lambda-timeout"),
+        ("--log a --engine duckdb --master local[2]", "--master is for --engine spark"),
+        ("--log a --watch --engine spark", "--watch runs in this process"),
+        ("--log a --watch --master local[2]", "--watch runs in this process"),
     ],
 )
 def test_wrong_usage_is_2_names_the_option_and_begins_no_work(
-    room: Room, arguments: str, told: str, capsys: Captured
+    answers: Answers, arguments: str, printed: str, capsys: Captured
 ) -> None:
     assert doctor(*arguments.split()) == 2
-    assert told in capsys.readouterr().err
-    assert room.asked == []
+    assert printed in capsys.readouterr().err
+    assert answers.requests == []
 
 
-def test_a_report_that_cannot_be_written_is_3(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_cannot_be_written_is_3(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*given: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -300,19 +310,23 @@ def test_a_report_that_cannot_be_written_is_3(room: Room, tmp_path: Path, monkey
     assert doctor("--log", "a", "--output", str(tmp_path / "report.txt")) == 3
 
 
-def test_help_has_examples_and_exit_codes(capsys: Captured) -> None:
+def test_help_has_examples_and_exit_codes_and_fits_a_terminal(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         doctor("--help")
     assert ended.value.code == 0
-    told = capsys.readouterr().out
-    assert "semel doctor --log app.jsonl --map" in told
-    assert "could not look" in told
+    printed = capsys.readouterr().out
+    assert "semel doctor --log app.jsonl --map" in printed
+    assert "could not look" in printed
+    assert [line for line in printed.splitlines() if len(line) > 80] == []
 
 
 def test_the_rules_are_listed(capsys: Captured) -> None:
     assert doctor("--list-rules") == 0
-    told = capsys.readouterr().out
-    assert all(rule.name in told for rule in rules.ALL)
+    printed = capsys.readouterr().out
+    assert all(rule.name in printed for rule in rules.ALL)
     assert doctor("--list-rules", "--format", "json") == 0
     assert [one["rule"] for one in json.loads(capsys.readouterr().out)] == [rule.name for rule in rules.ALL]
 
@@ -331,13 +345,13 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_ended(room: Room, capsys: Captured) -> None:
+def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_ended(answers: Answers, capsys: Captured) -> None:
     first, second = sample.FINDINGS[:2]
-    room.answers, room.then = stages((), (first,), (first, second), (second,)), terminate
+    answers.diagnoses, answers.then = stages((), (first,), (first, second), (second,)), terminate
     before = signal.getsignal(signal.SIGTERM)
     assert doctor("--log", "a", "--watch", "--interval", "5s", "--window", "2h") == 1
     assert signal.getsignal(signal.SIGTERM) is before
-    assert room.asked[0][1:] == (5.0, 7_200.0)
+    assert answers.requests[0][1:] == (5.0, 7_200.0)
     changes = [line.split()[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("00:")]
     assert changes == [
         ["new", "critical", "orders"],
@@ -346,10 +360,10 @@ def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_ended(room
     ]
 
 
-def test_watching_as_json_is_one_line_for_each_change(room: Room, tmp_path: Path) -> None:
+def test_watching_as_json_is_one_line_for_each_change(answers: Answers, tmp_path: Path) -> None:
     worse = sample.FINDINGS[2]
     milder = dataclasses.replace(worse, severity=sample.FINDINGS[4].severity)
-    room.answers, room.then = stages((milder,), (worse,), (worse,), ()), terminate
+    answers.diagnoses, answers.then = stages((milder,), (worse,), (worse,), ()), terminate
     file = tmp_path / "changes.jsonl"
     assert doctor("--log", "a", "--watch", "--format", "json", "--output", str(file)) == 0
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -360,8 +374,8 @@ def test_watching_as_json_is_one_line_for_each_change(room: Room, tmp_path: Path
     ]
 
 
-def test_watching_as_html_writes_the_file_again_at_each_look(room: Room, tmp_path: Path) -> None:
-    room.answers, room.then = stages(sample.FINDINGS, sample.FINDINGS[4:]), terminate
+def test_watching_as_html_writes_the_file_again_at_each_look(answers: Answers, tmp_path: Path) -> None:
+    answers.diagnoses, answers.then = stages(sample.FINDINGS, sample.FINDINGS[4:]), terminate
     file = tmp_path / "report.html"
     assert doctor("--log", "a", "--watch", "--format", "html", "--output", str(file)) == 0
     assert "<strong>1 note in 3 queues</strong>" in file.read_text(encoding="utf-8")
@@ -382,12 +396,23 @@ def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken(
     assert terminal.shown().endswith("\r\x1b[K")
 
 
-# The real thing.
+# With a real log.
 
 
-@pytest.mark.slow
-def test_from_a_log_to_the_cause_and_the_exit_code(spark: SparkSession, tmp_path: Path, capsys: Captured) -> None:
+def test_from_a_log_to_the_cause_and_the_exit_code(tmp_path: Path, capsys: Captured) -> None:
     """Work of 3 s under a timeout of 2 s: a second worker has it before the first is done."""
+    log = write_slow_work(tmp_path)
+    fields = "id=.id,time=.ts,event=.event,receives=.receives,worker=.host,queue=orders"
+    assert doctor("--log", str(log), "--map", fields, "--visibility", "2s", "--format", "json") == 1
+    report = json.loads(capsys.readouterr().out)
+    (orders,) = report["queues"]
+    assert (orders["queue"], orders["behaviour"]["duplicates"]) == ("orders", 1)
+    assert [cause["cause"] for cause in orders["behaviour"]["causes"]] == ["visibility"]
+    assert "duplicates-visibility" in [finding["rule"] for finding in report["findings"]]
+    assert report["quality"]["malformed"] == 1
+
+
+def write_slow_work(folder: Path) -> Path:
     lines = [
         {"ts": sample.DAY + after, "event": event, "id": "m-1", "receives": receives, "host": host}
         for after, event, receives, host in (
@@ -400,23 +425,54 @@ def test_from_a_log_to_the_cause_and_the_exit_code(spark: SparkSession, tmp_path
             (5.2, "done", 2, "web2"),
         )
     ]
-    log = tmp_path / "app.jsonl"
+    log = folder / "app.jsonl"
     log.write_text("".join(json.dumps(line) + "\n" for line in lines) + "not json\n")
-    fields = "id=.id,time=.ts,event=.event,receives=.receives,worker=.host,queue=orders"
-    assert doctor("--log", str(log), "--map", fields, "--visibility", "2s", "--format", "json") == 1
-    found = json.loads(capsys.readouterr().out)
-    (orders,) = found["queues"]
-    assert (orders["queue"], orders["behaviour"]["duplicates"]) == ("orders", 1)
+    return log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(("--engine", "spark"), "--engine spark"), (("--master", "local[2]"), "--master is given")],
+)
+def test_spark_reads_the_logs_if_it_is_asked_for(
+    spark: SparkSession, tmp_path: Path, capsys: Captured, options: tuple[str, ...], reason: str
+) -> None:
+    log = write_slow_work(tmp_path)
+    assert doctor("--log", str(log), "--visibility", "2s", "--format", "json") == 1
+    by_duckdb = capsys.readouterr()
+    assert doctor("--log", str(log), "--visibility", "2s", "--format", "json", *options) == 1
+    by_spark = capsys.readouterr()
+    assert f"starting Spark ({reason}; " in by_spark.err
+    assert "starting DuckDB in this process (" in by_duckdb.err
+    theirs, ours = json.loads(by_spark.out), json.loads(by_duckdb.out)
+    for name in ("queues", "findings", "recommendations", "quality"):
+        assert theirs[name] == ours[name], name
+
+
+def test_the_sample_log_shows_duplicates_and_the_command_that_reads_it_without_spark(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pyspark", "pyarrow", "pandas"):  # so that no Java can be started either
+        monkeypatch.setitem(sys.modules, name, None)
+    assert doctor("--sample", "--format", "json") == 1
+    printed = capsys.readouterr()
+    (orders,) = json.loads(printed.out)["queues"]
+    assert (orders["queue"], orders["behaviour"]["messages"]) == ("orders", 100)
+    assert orders["behaviour"]["doubled"] == 8
     assert [cause["cause"] for cause in orders["behaviour"]["causes"]] == ["visibility"]
-    assert "duplicates-visibility" in [finding["rule"] for finding in found["findings"]]
-    assert found["quality"]["malformed"] == 1
+    command = printed.err.partition("--sample stands for\n")[2].partition("\nsemel doctor: ")[0]
+    assert shlex.split(command.replace("\\\n", "")) == [
+        *("semel", "doctor", "--log", str(SAMPLE), "--visibility", "2s", "--map", doctor_options.SAMPLE_MAP)
+    ]
 
 
-def test_settings_alone_need_no_spark(
+def test_settings_alone_need_neither_spark_nor_duckdb(
     sqs_broker: EmbeddedBroker, capsys: Captured, monkeypatch: pytest.MonkeyPatch, credentials: None
 ) -> None:
     sqs_broker.client().create_queue(QueueName="orders")
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for name in ("pyspark", "duckdb"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert doctor("--queue", "orders", "--endpoint-url", sqs_broker.url) == 1
     assert "[no-dead-letter-queue]" in capsys.readouterr().out
     assert doctor("--queue", "no-such-queue", "--endpoint-url", sqs_broker.url) == 3
@@ -428,22 +484,15 @@ def test_a_queue_that_cannot_be_asked_about_is_3_and_not_nothing_to_look_at(
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     assert doctor("--queue", "orders", "--endpoint-url", "http://127.0.0.1:1") == 3
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "queue orders: " in told.err
-    assert "cannot connect to http://127.0.0.1:1" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "queue orders: " in printed.err
+    assert "cannot connect to http://127.0.0.1:1" in printed.err
 
 
 @pytest.mark.parametrize(
-    ("lines", "options", "told"),
+    ("lines", "options", "printed"),
     [
-        (
-            '{"ts": 1794830400, "msg": {"id": "a"}, "event": "done"}\n',
-            (),
-            "1 line, and no event of Semel's attempt log: 1 without message_id, at or step.\n"
-            "The fields of its first line: .ts, .msg.id, .event\n"
-            "If it is your application's own log, say where its fields are, for example: --map id=.messageId,",
-        ),
         (
             '{"ts": 1794830400, "msg": {"id": "a"}, "event": "done"}\n',
             ("--map", "id=.id,time=.ts", "--from", "1h"),
@@ -451,25 +500,23 @@ def test_a_queue_that_cannot_be_asked_about_is_3_and_not_nothing_to_look_at(
             "The fields of its first line: .ts, .msg.id, .event\n"
             "Correct the paths of --map: they are id=.id, time=.ts",
         ),
-        pytest.param(
+        (
             '{"ts": 1794830400, "id": "a", "event": "hummed"}\n',
             ("--map", "id=.id,time=.ts,event=.event"),
             "1 line, and no event by this --map: 1 with an unknown event.\n"
             "Say what its words mean (hummed), for example: --events started=hummed",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             "junk\nmore junk\n",
             ("--map", "id=.id,time=.ts"),
-            "2 lines, and no event by this --map: 2 not JSON.\nFor example: junk\nThe doctor reads JSON lines",
-            marks=pytest.mark.slow,
+            "2 lines, and no event by this --map: 2 not JSON.\nFor example: LOG:1: junk\nThe doctor reads JSON lines",
         ),
-        pytest.param("junk\n", (), "1 not JSON", marks=pytest.mark.slow),
+        ("junk\n", (), "1 not JSON"),
     ],
-    ids=["no mapping", "wrong mapping", "unknown words", "junk with a mapping", "junk"],
+    ids=["wrong mapping", "unknown words", "junk with a mapping", "junk"],
 )
 def test_a_log_without_a_single_event_is_3_with_what_is_wrong_and_the_way_out(
-    spark: SparkSession, tmp_path: Path, capsys: Captured, lines: str, options: tuple[str, ...], told: str
+    tmp_path: Path, capsys: Captured, lines: str, options: tuple[str, ...], printed: str
 ) -> None:
     log = tmp_path / "app.jsonl"
     log.write_text(lines)
@@ -477,40 +524,35 @@ def test_a_log_without_a_single_event_is_3_with_what_is_wrong_and_the_way_out(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"semel doctor: --log {log}: ")
-    assert told in shown.err
+    assert printed.replace("LOG", str(log)) in shown.err
     assert len(shown.err.splitlines()) <= 3
 
 
-def test_a_damaged_file_alone_is_3(spark: SparkSession, tmp_path: Path, capsys: Captured) -> None:
+def test_a_log_whose_fields_are_not_recognised_is_3_with_the_option_that_names_them(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    log = tmp_path / "app.jsonl"
+    log.write_text('{"ts": 1794830400, "event": "done"}\n')
+    assert doctor("--log", str(log), "--quiet") == 3
+    assert capsys.readouterr().err.endswith(
+        "Its fields: .ts, .event\nSay which field is which, beginning with: --map id=.path.of.message_id,time=.ts\n"
+    )
+
+
+def test_a_damaged_file_alone_is_3(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     assert doctor("--log", str(tmp_path / "a.parquet"), "--quiet") == 3
     assert "1 file cannot be read" in capsys.readouterr().err
 
 
-def test_a_log_with_events_of_another_time_only_is_no_error(
-    spark: SparkSession, tmp_path: Path, capsys: Captured
-) -> None:
+def test_a_log_with_events_of_another_time_only_is_not_an_error(tmp_path: Path, capsys: Captured) -> None:
     log = tmp_path / "app.jsonl"
     log.write_text('{"ts": 1794830400, "id": "a"}\nStarting up\n')
     assert doctor("--log", str(log), "--map", "id=.id,time=.ts", "--to", "2020-01-01") == 0
     assert "nothing happened in that time" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_the_sample_log_shows_duplicates_and_the_command_that_reads_it(spark: SparkSession, capsys: Captured) -> None:
-    assert doctor("--sample", "--format", "json") == 1
-    told = capsys.readouterr()
-    (orders,) = json.loads(told.out)["queues"]
-    assert (orders["queue"], orders["behaviour"]["messages"]) == ("orders", 100)
-    assert orders["behaviour"]["doubled"] == 8
-    assert [cause["cause"] for cause in orders["behaviour"]["causes"]] == ["visibility"]
-    command = told.err.partition("--sample stands for\n")[2].partition("\nsemel doctor: ")[0]
-    assert shlex.split(command.replace("\\\n", "")) == [
-        *("semel", "doctor", "--log", str(SAMPLE), "--visibility", "2s", "--map", doctor_options.SAMPLE_MAP)
-    ]
-
-
-def test_a_path_that_is_not_there_is_3(spark: SparkSession, capsys: Captured) -> None:
+def test_a_path_that_is_not_there_is_3(capsys: Captured) -> None:
     assert doctor("--log", "/no/such/folder") == 3
     assert "/no/such/folder" in capsys.readouterr().err
 
@@ -518,17 +560,48 @@ def test_a_path_that_is_not_there_is_3(spark: SparkSession, capsys: Captured) ->
 # Ctrl-C, in a process of its own.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["starting Java", "reading the logs", "watching"])
-def test_ctrl_c_ends_the_doctor_in_seconds_with_130_and_leaves_no_process(moment: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    (log / "app.jsonl").write_bytes(SAMPLE.read_bytes())
-    fields = ["--map", doctor_options.SAMPLE_MAP, "--visibility", "2s"]
-    watch = ["--watch", "--window", "3650d"] if moment == "watching" else []
-    command = [sys.executable, "-m", "semel.cli", "doctor", "--log", str(log), *fields, *watch]
+def write_large_log(folder: Path, lines: int) -> None:
+    """Many events of few messages, in a small file: a hundred times the same."""
+    block = "".join(
+        f'{{"id": "m-{number % 50}", "t": {1_794_830_400 + number / 8}, "e": "{("start", "done")[number % 2]}"}}\n'
+        for number in range(lines // 100)
+    )
+    folder.mkdir()
+    (folder / "app.jsonl.gz").write_bytes(gzip.compress(block.encode(), 1) * 100)
+
+
+def interrupted_at(moment: str, tmp_path: Path, *options: str) -> interrupted.Ended:
+    """The doctor with temporary files of its own. It must end with 130, without a trace."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = ["env", f"TMPDIR={temporary}", sys.executable, "-m", "semel.cli", "doctor", *options]
     when = interrupted.starts_java if moment == "starting Java" else lambda output, _: moment in output
     ended = interrupted.interrupt(command, tmp_path, when)
     assert (ended.code, ended.left) == (130, ())
     assert {line.partition(": ")[0] for line in ended.output.splitlines()} == {"semel doctor"}
+    assert list(temporary.glob("semel-doctor-*")) == []
+    return ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["reading the logs: 5 %", "finding the causes"])
+def test_ctrl_c_ends_a_long_read_and_a_long_query_within_a_second(moment: str, tmp_path: Path) -> None:
+    write_large_log(tmp_path / "log", 20_000_000 if moment.startswith("reading") else 2_000_000)
+    ended = interrupted_at(moment, tmp_path, "--log", str(tmp_path / "log"), "--map", "id=.id,time=.t,event=.e")
+    assert "counting" not in ended.output  # it was in the middle of it
+    assert ended.seconds < 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_watch_within_a_second(tmp_path: Path) -> None:
+    write_large_log(tmp_path / "log", 100)
+    ended = interrupted_at("watching", tmp_path, "--log", str(tmp_path / "log"), "--watch", "--window", "3650d")
+    assert ended.seconds < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["starting Java", "finding the causes"])
+def test_ctrl_c_ends_the_doctor_on_spark_in_seconds_and_leaves_no_process(moment: str, tmp_path: Path) -> None:
+    log = write_slow_work(tmp_path)
+    ended = interrupted_at(moment, tmp_path, "--log", str(log), "--engine", "spark")
     assert ended.seconds < 10

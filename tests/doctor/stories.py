@@ -1,21 +1,30 @@
-"""Logs in a few words, for tests: what happened to a message, step by step, as events in the normal form."""
+"""Logs in a few words, for tests: what happened to a message, step by step; written to files, read and analysed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
+import pytest
 
-from semel.doctor.events import COLUMNS, SCHEMA
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from semel.doctor import analysis, sql
+from semel.doctor.analysis import Analysis, analyse
+from semel.doctor.engine.engine import Engine, Row
+from semel.doctor.logs.discovery import Days, find
+from semel.doctor.logs.mapping import LogMapping, own
+from semel.doctor.model import Behaviour, Quality
 
 Event = dict[str, Any]
-START = 1_700_000_000.0
+START: Final = 1_700_000_000.0
+
+# For the few tests that run on Spark in the fast tier too; of the others, the half on Spark is slow.
+on_both_engines_at_once = pytest.mark.parametrize("engine", ["duckdb", "spark"], indirect=True)
 
 
-def told(
+def delivery(
     message: str, *steps: tuple[float, str] | tuple[float, str, dict[str, Any]], count: int = 1, **common: Any
 ) -> list[Event]:
     """One delivery: (seconds after START, step[, more fields]); `common` goes into every event of it."""
@@ -28,9 +37,9 @@ def told(
     ]
 
 
-def done(message: str, at: float = 0.0, work: float = 1.0, count: int = 1, **common: Any) -> list[Event]:
+def success(message: str, at: float = 0.0, work: float = 1.0, count: int = 1, **common: Any) -> list[Event]:
     """A delivery that went well."""
-    return told(
+    return delivery(
         message,
         (at, "received"),
         (at + 0.01, "claimed"),
@@ -42,8 +51,53 @@ def done(message: str, at: float = 0.0, work: float = 1.0, count: int = 1, **com
     )
 
 
-def frame(spark: SparkSession, events: list[Event]) -> DataFrame:
-    kinds = {"DOUBLE": pa.float64(), "STRING": pa.string(), "BIGINT": pa.int64()}
-    words = (column.replace("`", "").split() for column in SCHEMA.split(", "))
-    schema = pa.schema([(name, kinds[kind]) for name, kind in words])
-    return spark.createDataFrame(pa.Table.from_pylist(events, schema)).select(*COLUMNS)
+def write(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
+    """As the attempt log does: what is not known is left out."""
+    lines = ({name: value for name, value in event.items() if value is not None} for event in events)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def read(engine: Engine, *paths: Path | str, visibility: Mapping[str, float] | None = None, **options: Any) -> Analysis:
+    """What `diagnose` does with logs, by an engine that is there already; `options` as for `load`."""
+    log = load(engine, *paths, **options)
+    result = analyse(engine, log.mapping, files=log.files, visibility=visibility)
+    return replace(result, quality=replace(result.quality, files=len(log.files), unreadable=log.unreadable))
+
+
+class LoadedLog(NamedTuple):
+    mapping: LogMapping
+    files: list[str]
+    unreadable: tuple[str, ...]
+
+
+def load(
+    engine: Engine,
+    *paths: Path | str,
+    mapping: LogMapping | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> LoadedLog:
+    """Fill the engine's `log_lines`. Without a mapping it is an attempt log."""
+    found = find([str(path) for path in paths], any_name=mapping is not None, days=Days.of(since, until))
+    problems = engine.read(found.files, mapping or own(), since, until)
+    unreadable = tuple(sorted((*found.unreadable, *problems)))
+    return LoadedLog(mapping or own(), [file.address for file in found.files], unreadable)
+
+
+def events_and_quality(engine: Engine, *paths: Path | str, **options: Any) -> tuple[list[Row], Quality]:
+    """The events of a log in the order of time, and its quality, without all the rest of an analysis."""
+    log = load(engine, *paths, **options)
+    unknown_words = analysis._make_small_tables(engine, log.mapping, engine.rows(sql.figure("queues_and_words")), {})
+    analysis._make_tables(engine, log.mapping)
+    quality = analysis._quality(engine, unknown_words, log.files)
+    events = engine.rows("SELECT * FROM events ORDER BY event_time, flag DESC, message_id")
+    return events, replace(quality, files=len(log.files), unreadable=log.unreadable)
+
+
+def by_queue(result: Analysis) -> dict[str, Behaviour]:
+    return {behaviour.queue: behaviour for behaviour in result.behaviours}
+
+
+def causes(behaviour: Behaviour) -> dict[str, int]:
+    return {summary.cause.value: summary.duplicates for summary in behaviour.causes}

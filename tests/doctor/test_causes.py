@@ -1,122 +1,153 @@
-"""The cause of each duplicate, told by the events of the delivery before: one story for each.
+"""The cause of each duplicate, by the events of the delivery before: one story for each.
 
-Every story happens on a queue of its own, so that one look at the log judges all of them.
+Every story happens on a queue of its own, so that one look at the log finds the causes of all of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from semel.doctor.behaviour import observe
 
-from doctor.stories import Event, done, frame, told
+from doctor.stories import Event, by_queue, causes, delivery, on_both_engines_at_once, read, success, write
+from semel.doctor.engine.engine import Engine
+from semel.doctor.logs.mapping import parse
 from semel.doctor.model import Behaviour, Cause
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-BEATING: Final = told(
+BEATING: Final = delivery(
     "a", (0, "received"), (1, "started"), (10, "heartbeat"), (20, "heartbeat"), (45, "recorded"), (46, "deleted")
 )
-HELD: Final = told("a", (0.5, "received"), (0.5, "held"), count=2)
-DIED: Final = told("a", (0, "received"), (0.01, "claimed"), (0.02, "started"))
-AGAIN: Final = told("a", (30.5, "received"), (30.51, "duplicate"), (30.52, "deleted"), count=2)
+HELD: Final = delivery("a", (0.5, "received"), (0.5, "held"), count=2)
+DIED: Final = delivery("a", (0, "received"), (0.01, "claimed"), (0.02, "started"))
+AGAIN: Final = delivery("a", (30.5, "received"), (30.51, "duplicate"), (30.52, "deleted"), count=2)
+
+
+def timed(end: tuple[float, str]) -> list[Event]:
+    """With a timeout of 2 s, delivered again after 2.5 s."""
+    first = delivery("a", (0, "received"), (0.1, "started"), *([(0.9, "recorded")] if end[1] == "deleted" else []), end)
+    again = delivery("a", (2.5, "received"), (2.51, "duplicate"), (2.52, "deleted"), count=2)
+    return [event | {"visibility": 2.0} for event in (*first, *again)]
+
 
 # The story's name, its events, and the duplicates that are in it.
 STORIES: Final[list[tuple[str, list[Event], dict[str, int]]]] = [
-    ("all went well", [*done("a"), *done("b")], {}),
+    ("all went well", [*success("a"), *success("b")], {}),
     (
         "work outlasts its visibility",
-        [*done("a", work=41), *done("a", 30.2, work=41, count=2, worker="w2"), *done("b", work=1), *done("c", work=2)],
+        [
+            *success("a", work=41),
+            *success("a", 30.2, work=41, count=2, worker="w2"),
+            *success("b", work=1),
+            *success("c", work=2),
+        ],
         {"visibility": 1},
     ),
     (
         "a worker notices that it was too late",
-        [*told("a", (0, "received"), (29.9, "lost", {"error": "about to end"})), *done("a", 31, count=2)],
+        [*delivery("a", (0, "received"), (29.9, "lost", {"error": "about to end"})), *success("a", 31, count=2)],
         {"visibility": 1},
     ),
     (
         "work outlasts its visibility, fails and is put back",
-        [*told("a", (0, "received"), (0.1, "started"), (33, "retried")), *done("a", 30.1, count=2)],
+        [*delivery("a", (0, "received"), (0.1, "started"), (33, "retried")), *success("a", 30.1, count=2)],
         {"visibility": 1},
     ),
-    ("a heartbeat keeps it hidden", [*BEATING, *done("a", 35, count=2, worker="w2")], {"concurrent": 1}),
-    ("a heart that stops", [*BEATING[:-2], *done("a", 51, count=2, worker="w2")], {"crash": 1}),
-    ("a worker falls silent", [*DIED, *done("a", 30.1, count=2, worker="w2")], {"crash": 1}),
-    ("a delete is lost", [*done("a"), *AGAIN], {"lost-delete": 1}),
-    ("two deletes are lost", [*done("a"), *AGAIN, *done("a", 62, count=3)], {"lost-delete": 2}),
+    ("a heartbeat keeps it hidden", [*BEATING, *success("a", 35, count=2, worker="w2")], {"concurrent": 1}),
+    ("a heart that stops", [*BEATING[:-2], *success("a", 51, count=2, worker="w2")], {"crash": 1}),
+    ("a worker falls silent", [*DIED, *success("a", 30.1, count=2, worker="w2")], {"crash": 1}),
+    ("a delete is lost", [*success("a"), *AGAIN], {"lost-delete": 1}),
+    ("two deletes are lost", [*success("a"), *AGAIN, *success("a", 62, count=3)], {"lost-delete": 2}),
     (
         "a delete fails",
-        [*done("a")[:-1], *told("a", (1.1, "delete_failed", {"error": "500"})), *done("a", 30.1, count=2)],
+        [*success("a")[:-1], *delivery("a", (1.1, "delete_failed", {"error": "500"})), *success("a", 30.1, count=2)],
         {"lost-delete": 1},
     ),
-    ("a delete is lost and the message back at once", [*done("a"), *done("a", 9, count=2)], {"lost-delete": 1}),
+    ("deleted when SQS had shown it again", timed((2.1, "deleted")), {"visibility": 1}),
+    ("deleted in time, and back after the timeout", timed((1.0, "deleted")), {"lost-delete": 1}),
+    ("deleted within the last tenth of the timeout", timed((1.85, "deleted")), {"visibility": 1}),
+    ("deleted just before the last tenth of the timeout", timed((1.75, "deleted")), {"lost-delete": 1}),
+    ("recorded when SQS had shown it again", timed((2.1, "recorded")), {"visibility": 1}),
+    ("recorded in time, and never deleted", timed((1.0, "recorded")), {"lost-delete": 1}),
+    (
+        "deleted within the last second of a long timeout",
+        [*success("a", work=29.2), *success("a", 30.5, count=2)],
+        {"visibility": 1},
+    ),
+    (
+        "deleted before the last second of a long timeout",
+        [*success("a", work=28.8), *success("a", 30.5, count=2)],
+        {"lost-delete": 1},
+    ),
+    ("a delete is lost and the message back at once", [*success("a"), *success("a", 9, count=2)], {"lost-delete": 1}),
     (
         "delivered while it is hidden",
-        [*done("a"), *told("a", (0.5, "received"), (0.51, "bounced"), count=2, worker="w2")],
+        [*success("a"), *delivery("a", (0.5, "received"), (0.51, "bounced"), count=2, worker="w2")],
         {"concurrent": 1},
     ),
     (
         "under way when the delete arrived",
-        [*done("a"), *told("a", (1.12, "received"), (1.13, "duplicate"), (1.14, "deleted"), count=2, worker="w2")],
+        [
+            *success("a"),
+            *delivery("a", (1.12, "received"), (1.13, "duplicate"), (1.14, "deleted"), count=2, worker="w2"),
+        ],
         {"concurrent": 1},
     ),
-    ("handed to the worker that holds it", [*done("a"), *HELD], {"concurrent": 1}),
+    ("handed to the worker that holds it", [*success("a"), *HELD], {"concurrent": 1}),
     (
         "held twice, then put back",
-        [*told("a", (0, "received"), (0.1, "started"), (3, "retried")), *HELD, *done("a", 9, count=3)],
+        [*delivery("a", (0, "received"), (0.1, "started"), (3, "retried")), *HELD, *success("a", 9, count=3)],
         {"concurrent": 1},
     ),
     *(
-        (f"put back: {step}", [*told("a", (0, "received"), (1, step)), *done("a", 2, count=2)], {})
+        (f"put back: {step}", [*delivery("a", (0, "received"), (1, step)), *success("a", 2, count=2)], {})
         for step in ("retried", "released", "ledger_down", "bounced")
     ),
     (
         "the producer sends twice",
-        [*done("a", key="k"), *done("b", 0.5, key="k"), *done("c", key="other")],
+        [*success("a", key="k"), *success("b", 0.5, key="k"), *success("c", key="other")],
         {"producer": 1},
     ),
     (
         "the producer sends twice, and a worker dies before it knows the key",
         [
-            *told("a", (0, "received"), key=None),
-            *done("a", 30.1, count=2, key="k"),
-            *done("b", 0.5, key="k"),
+            *delivery("a", (0, "received"), key=None),
+            *success("a", 30.1, count=2, key="k"),
+            *success("b", 0.5, key="k"),
         ],
         {"crash": 1, "producer": 1},
     ),
     (
         "the producer sends twice, and the ledger lets the second one run",
         [
-            *told("a", (0, "received"), (0.1, "bounced"), key="k"),
-            *done("b", 0.05, key="k"),
-            *told("a", (2, "received"), (2.1, "duplicate"), (2.2, "deleted"), count=2, key="k"),
+            *delivery("a", (0, "received"), (0.1, "bounced"), key="k"),
+            *success("b", 0.05, key="k"),
+            *delivery("a", (2, "received"), (2.1, "duplicate"), (2.2, "deleted"), count=2, key="k"),
         ],
         {"producer": 1},
     ),
     (
         "redriven after a failure",
         [
-            *told("a", (0, "received"), (0.1, "started"), (1, "rejected"), (1.1, "deleted"), key="k"),
-            *done("b", 500, key="k"),
+            *delivery("a", (0, "received"), (0.1, "started"), (1, "rejected"), (1.1, "deleted"), key="k"),
+            *success("b", 500, key="k"),
         ],
         {"redrive": 1},
     ),
-    ("an earlier delivery is in no log", done("a", 40, count=2), {"unknown": 1}),
+    ("an earlier delivery is in no log", success("a", 40, count=2), {"unknown": 1}),
     (
         "an earlier delivery is in no log, and workers died",
-        [*done("b", 40, count=2), *DIED, *done("a", 31, count=2)],
+        [*success("b", 40, count=2), *DIED, *success("a", 31, count=2)],
         {"crash": 2},
     ),
     (
         "a delivery in between is in no log",
-        [*told("a", (0, "received"), (1, "retried")), *done("a", 40, count=3)],
+        [*delivery("a", (0, "received"), (1, "retried")), *success("a", 40, count=3)],
         {"unknown": 1},
     ),
     (
         "nobody knows the timeout",
-        [*done("a", work=41, visibility=None), *done("a", 30.2, count=2, visibility=None)],
+        [*success("a", work=41, visibility=None), *success("a", 30.2, count=2, visibility=None)],
         {"visibility": 1},
     ),
 ]
@@ -124,7 +155,9 @@ STORIES: Final[list[tuple[str, list[Event], dict[str, int]]]] = [
 
 def plain(*steps: tuple[float, str], worker: str | None = None) -> list[Event]:
     """As an application's own log has it: no receive count, no key, no timeout."""
-    return [event | {"receive_count": None} for event in told("a", *steps, worker=worker, key=None, visibility=None)]
+    return [
+        event | {"receive_count": None} for event in delivery("a", *steps, worker=worker, key=None, visibility=None)
+    ]
 
 
 # With a timeout of 2 s.
@@ -149,35 +182,32 @@ PLAIN: Final[list[tuple[str, list[Event], dict[str, int]]]] = [
 ]
 
 
-def observed(spark: SparkSession, stories: list[tuple[str, list[Event], Any]], **how: Any) -> dict[str, Behaviour]:
-    events = [event | {"queue": name} for name, some, _ in stories for event in some]
-    return {one.queue: one for one in observe(frame(spark, events), **how).behaviours}
+def analysed(
+    engine: Engine, folder: Path, stories: list[tuple[str, list[Event], Any]], **options: Any
+) -> dict[str, Behaviour]:
+    log = write(folder / "log.jsonl", [event | {"queue": name} for name, events, _ in stories for event in events])
+    return by_queue(read(engine, log, **options))
 
 
 @pytest.fixture(scope="module")
-def behaviours(spark: SparkSession) -> dict[str, Behaviour]:
-    return observed(spark, STORIES)
+def behaviours(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Behaviour]:
+    return analysed(engine, tmp_path_factory.mktemp("stories"), STORIES)
 
 
 @pytest.fixture(scope="module")
-def plain_behaviours(spark: SparkSession) -> dict[str, Behaviour]:
-    return observed(spark, PLAIN, exact=False, visibility={"": 2.0})
+def plain_behaviours(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Behaviour]:
+    mapping = parse("id=.message_id,time=.at,event=.step,queue=.queue,worker=.worker")
+    return analysed(engine, tmp_path_factory.mktemp("plain"), PLAIN, mapping=mapping, visibility={"": 2.0})
 
 
-def causes(behaviour: Behaviour) -> dict[str, int]:
-    return {caused.cause.value: caused.duplicates for caused in behaviour.causes}
+@on_both_engines_at_once
+def test_each_duplicate_has_its_cause(behaviours: dict[str, Behaviour]) -> None:
+    assert {name: causes(behaviours[name]) for name, _, _ in STORIES} == {name: wanted for name, _, wanted in STORIES}
 
 
-@pytest.mark.parametrize(("name", "expected"), [(name, expected) for name, _, expected in STORIES])
-def test_each_duplicate_has_its_cause(behaviours: dict[str, Behaviour], name: str, expected: dict[str, int]) -> None:
-    assert causes(behaviours[name]) == expected
-
-
-@pytest.mark.parametrize(("name", "expected"), [(name, expected) for name, _, expected in PLAIN])
-def test_without_a_receive_count_the_order_tells_deliveries_apart(
-    plain_behaviours: dict[str, Behaviour], name: str, expected: dict[str, int]
-) -> None:
-    assert causes(plain_behaviours[name]) == expected
+def test_without_a_receive_count_the_order_tells_deliveries_apart(plain_behaviours: dict[str, Behaviour]) -> None:
+    expected = {name: wanted for name, _, wanted in PLAIN}
+    assert {name: causes(behaviour) for name, behaviour in plain_behaviours.items()} == expected
 
 
 @pytest.mark.parametrize(

@@ -1,134 +1,130 @@
-"""Random logs, counted by Spark and by a few lines of plain Python: the same duplicates, for the same causes."""
+"""Random logs, counted by the engines and by a few lines of plain Python: the same duplicates, for the same causes."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
-import pytest
-from semel.doctor.behaviour import observe
-from semel.doctor.deliveries import CODES
+from doctor.random_logs import SECOND, STEPS, random_log
+from doctor.stories import Event, by_queue, causes, read, write
+from semel.doctor.engine.engine import Engine
+from semel.doctor.model import Cause
+from suite import effort
 
-from doctor.stories import START, Event, frame
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-QUEUES, MESSAGES = 40, 12
-STEPS = tuple(step.value for step in CODES)
-SETTLED = {"recorded", "skipped", "rejected", "duplicate"}
-PUT_BACK = {"retried", "released", "ledger_down", "bounced", "conflict"}
-OUTCOMES = SETTLED | PUT_BACK | {"lost", "fenced"}
+SETTLED: Final = {"recorded", "skipped", "rejected", "duplicate"}
+RETURNED: Final = {"retried", "released", "ledger_down", "bounced", "conflict"}
+LOST: Final = {"lost", "fenced"}
+SLACK: Final = SECOND // 4
 
 
-def random_log(random: Random, queue: str) -> list[Event]:
-    """Anything goes: steps in any order, deliveries that overlap, counts that are missing."""
-    events = []
-    for number in range(MESSAGES):
-        key = f"k{random.randrange(MESSAGES)}" if random.random() < 0.7 else None
-        at = random.uniform(0, 100)
-        for count in sorted(random.sample(range(1, 6), random.randrange(1, 5))):
-            steps = [(at, "received")] if random.random() < 0.9 else []
-            steps += [(at + random.expovariate(0.1), random.choice(STEPS)) for _ in range(random.randrange(1, 5))]
-            common = {
-                "queue": queue,
-                "message_id": f"m{number}",
-                "key": key,
-                "receive_count": count,
-                "visibility": 30.0,
-            }
-            events += [common | {"at": START + when, "step": step} for when, step in steps]
-            at += random.choice((0.2, 5.0, 29.9, 31.0, 45.0))
-    random.shuffle(events)
-    return events
+def test_random_logs_are_counted_as_plain_python_counts_them(engine: Engine, tmp_path: Path) -> None:
+    logs = {f"queue-{seed}": random_log(Random(seed), f"queue-{seed}") for seed in range(effort(fast=40, full=400))}
+    log = write(tmp_path / "log.jsonl", [event for events in logs.values() for event in events])
+    behaviours = by_queue(read(engine, log))
+    expected = {queue: counted(events) for queue, events in logs.items()}
+    assert {cause for counts in expected.values() for cause in counts} == {*Cause}  # all of them happen
+    assert {queue: causes(behaviour) for queue, behaviour in behaviours.items()} == expected
+    totals = {queue: (behaviour.messages, behaviour.deliveries) for queue, behaviour in behaviours.items()}
+    assert totals == {queue: messages_and_deliveries(events) for queue, events in logs.items()}
 
 
-def counted(events: list[Event]) -> dict[str, int]:
+def messages_and_deliveries(events: Sequence[Event]) -> tuple[int, int]:
+    deliveries = {(event["message_id"], event["receive_count"]) for event in events}
+    return len({message for message, _ in deliveries}), len(deliveries)
+
+
+def counted(events: Sequence[Event]) -> dict[str, int]:
     by_message: dict[str, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
         by_message[event["message_id"]][event["receive_count"]].append(event)
-    causes: Counter[str] = Counter()
-    for deliveries in by_message.values():
-        told = sorted((Told(some) for some in deliveries.values()), key=lambda one: (one.begun, one.count))
-        causes.update(filter(None, (cause_of(told[:place], one) for place, one in enumerate(told))))
-    died = causes["crash"]
-    causes["crash" if died else "unknown"] += causes.pop("unlogged", 0)
-    causes.update(shared(by_message))
-    return {cause: count for cause, count in causes.items() if count}
+    messages = {
+        message: sorted(map(Delivery, deliveries.values()), key=lambda delivery: (delivery.begin, delivery.count))
+        for message, deliveries in by_message.items()
+    }
+    counts: Counter[str] = Counter()
+    for deliveries in messages.values():
+        earlier_and_this = ((deliveries[:place], delivery) for place, delivery in enumerate(deliveries))
+        counts.update(filter(None, (cause_of(earlier, this) for earlier, this in earlier_and_this)))
+    died = counts["crash"] > 0
+    counts["crash" if died else "unknown"] += counts.pop("unlogged", 0)
+    counts.update(shared_keys(messages))
+    return {cause: count for cause, count in counts.items() if count}
 
 
-class Told:
-    """What is known of one delivery."""
+class Delivery:
+    """What is known of one delivery, in microseconds."""
 
-    def __init__(self, events: list[Event]) -> None:
-        def times(*steps: str) -> list[float]:
-            return [event["at"] for event in events if event["step"] in steps]
+    def __init__(self, events: Sequence[Event]) -> None:
+        def times(*steps: str) -> list[int]:
+            return [microseconds(event["at"]) for event in events if event["step"] in steps]
+
+        def hidden(*steps: str) -> list[tuple[int, int]]:
+            known = [event for event in events if event["step"] in steps and event["visibility"] is not None]
+            return [(microseconds(event["at"]), microseconds(event["visibility"])) for event in known]
 
         self.count: int = events[0]["receive_count"]
+        self.key: str | None = next((event["key"] for event in events if event["key"] is not None), None)
         self.steps = {event["step"] for event in events}
-        self.begun = min(times("received") or times("started") or times(*STEPS))
+        waits = [
+            microseconds(event["seconds"]) for event in events if event["step"] == "started" and "seconds" in event
+        ]
+        started = [time - min(waits, default=0) for time in times("started")]
+        self.begin = min(times("received") or started or times(*STEPS))
         self.last = max(times(*STEPS))
-        self.outcome = max(times(*OUTCOMES), default=None)
+        self.outcome = max(times(*SETTLED, *RETURNED, *LOST), default=None)
         self.deleted = min(times("deleted"), default=None)
-        hides = times("received", "heartbeat") or ([self.begun] if "started" in self.steps else [])
-        self.deadline = max(hides) + 30 if hides else None
+        self.timeout = max((timeout for _, timeout in hidden("received", "started")), default=None)
+        ends = [time + timeout for time, timeout in hidden("received", "heartbeat")]
+        ends += [] if ends or self.timeout is None else [self.begin + self.timeout]
+        self.deadline = max(ends, default=None)
 
 
-def cause_of(before: list[Told], this: Told) -> str | None:
-    missed = this.count > (before[-1].count if before else 0) + 1
-    if missed and this.count > 1:
+def microseconds(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+def cause_of(before: Sequence[Delivery], this: Delivery) -> str | None:
+    if this.count > 1 and this.count > (before[-1].count if before else 0) + 1:
         return "unlogged"
-    holders = [one for one in before if "held" not in one.steps]
+    holders = [delivery for delivery in before if "held" not in delivery.steps]
     if not holders:
         return None
-    earlier, at = holders[-1], this.begun
-    deadlines = [one.deadline for one in before if one.deadline is not None]
-    too_soon = bool(deadlines) and at < max(deadlines) - 1.0
+    earlier = holders[-1]
+    deadlines = [delivery.deadline for delivery in before if delivery.deadline is not None]
+    margin = SECOND if this.timeout is None else min(this.timeout // 10, SECOND)
+    deadline = max(deadlines) - margin if deadlines else None
+    too_soon = deadline is not None and this.begin < deadline
     settled = earlier.steps & SETTLED
-    if earlier.steps & PUT_BACK and not settled and earlier.outcome is not None and earlier.outcome <= at + 0.25:
+
+    def too_late(time: int | None) -> str:
+        return "visibility" if deadline is not None and time is not None and time > deadline else "lost-delete"
+
+    if earlier.steps & RETURNED and not settled and (earlier.outcome or 0) <= this.begin + SLACK:
         return None
-    if earlier.deleted is not None and earlier.deleted <= at and not (too_soon and earlier.deleted > at - 0.25):
-        return "lost-delete"
+    at_once = too_soon and earlier.deleted is not None and earlier.deleted > this.begin - SLACK
+    if earlier.deleted is not None and earlier.deleted <= this.begin and not at_once:
+        return too_late(earlier.deleted)
     if too_soon:
         return "concurrent"
-    if earlier.last > at or (earlier.steps & {"lost", "fenced"} and not settled):
+    if earlier.last > this.begin or (earlier.steps & LOST and not settled):
         return "visibility"
-    return "lost-delete" if settled else "crash"
+    return too_late(earlier.outcome) if settled else "crash"
 
 
-def shared(by_message: dict[str, dict[int, list[Event]]]) -> Counter[str]:
-    by_key: dict[str, list[tuple[float, str, float, bool]]] = defaultdict(list)
-    for name, deliveries in by_message.items():
-        told = [Told(some) for some in deliveries.values()]
-        key = next(event["key"] for some in deliveries.values() for event in some)
-        if key is not None:
-            effects = any("recorded" in one.steps for one in told)
-            by_key[key].append((min(one.begun for one in told), name, max(one.last for one in told), effects))
-    found: Counter[str] = Counter()
-    for messages in by_key.values():
-        messages.sort()
-        for (_, _, last, took_effect), (begun, *_) in pairwise(messages):
-            found["redrive" if not took_effect and last <= begun + 0.25 else "producer"] += 1
-    return found
-
-
-@pytest.mark.slow
-def test_random_logs_are_counted_as_plain_python_counts_them(spark: SparkSession) -> None:
-    logs = {f"queue-{seed}": random_log(Random(seed), f"queue-{seed}") for seed in range(QUEUES)}
-    found = observe(frame(spark, [event for events in logs.values() for event in events])).behaviours
-    told = {one.queue: {caused.cause.value: caused.duplicates for caused in one.causes} for one in found}
-    expected = {queue: counted(events) for queue, events in logs.items()}
-    assert {cause for causes in expected.values() for cause in causes} == CAUSES  # all of them happen
-    assert told == expected
-    for one in found:
-        assert (one.messages, one.deliveries) == plainly(logs[one.queue])
-
-
-CAUSES = {"visibility", "crash", "lost-delete", "producer", "redrive", "concurrent", "unknown"}
-
-
-def plainly(events: list[Event]) -> tuple[int, int]:
-    ids: set[Any] = {event["message_id"] for event in events}
-    return len(ids), len({(event["message_id"], event["receive_count"]) for event in events})
+def shared_keys(messages: dict[str, list[Delivery]]) -> Counter[str]:
+    by_key: dict[str, list[list[Delivery]]] = defaultdict(list)
+    for deliveries in messages.values():
+        with_key = [delivery for delivery in deliveries if delivery.key is not None]
+        if with_key and with_key[0].key is not None:
+            by_key[with_key[0].key].append(with_key)
+    counts: Counter[str] = Counter()
+    for sharing in by_key.values():
+        for earlier, this in pairwise(sorted(sharing, key=lambda deliveries: min(one.begin for one in deliveries))):
+            failed = not any(delivery.steps & {"recorded", "duplicate"} for delivery in earlier)
+            over = max(delivery.last for delivery in earlier) <= min(delivery.begin for delivery in this) + SLACK
+            counts["redrive" if failed and over else "producer"] += 1
+    return counts

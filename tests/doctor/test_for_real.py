@@ -1,4 +1,4 @@
-"""The whole story, for real: a consumer with too short a timeout, the doctor's remedy, and the same consumer after it.
+"""A real consumer with too short a timeout, the doctor's remedy, and the same consumer after it.
 
 The consumer is a plain loop over boto3 with a log of its own, as people have it before they have Semel.
 """
@@ -22,12 +22,11 @@ import pytest
 from semel import App
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
-from semel.doctor.diagnosis import Request, examine
+from semel.doctor.diagnosis import Request, diagnose
 from semel.doctor.model import Cause, Diagnosis, Severity
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-    from pyspark.sql import SparkSession
 
 ORDERS, WORKERS = 6, 12
 TIMEOUT, WORK = 2, 3.0
@@ -36,8 +35,8 @@ MAP = "id=.msg.messageId,time=.ts,event=.event,worker=.thread"
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -77,19 +76,19 @@ def is_busy(sqs: SQSClient, url: str) -> bool:
     return any(int(count) for count in counts.values())
 
 
-def told(spark: SparkSession, broker: EmbeddedBroker, url: str, log: Path) -> Diagnosis:
-    assert spark is not None  # the doctor works in the Spark that is there
-    return examine(Request(logs=(str(log),), mapping=MAP, queues=(url,), endpoint_url=broker.url, region="us-east-1"))
+def diagnosed(broker: EmbeddedBroker, url: str, log: Path) -> Diagnosis:
+    request = Request(logs=(str(log),), mapping=MAP, queues=(url,), endpoint_url=broker.url, region="us-east-1")
+    return diagnose(request)
 
 
 @pytest.mark.slow
 def test_the_doctor_names_the_cause_and_the_cure_and_with_the_cure_there_is_nothing_left(
-    spark: SparkSession, broker: EmbeddedBroker, sqs: SQSClient, tmp_path: Path
+    broker: EmbeddedBroker, sqs: SQSClient, tmp_path: Path
 ) -> None:
     url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": str(TIMEOUT)})["QueueUrl"]
     consume(sqs, url, tmp_path / "before.jsonl")
-    ill = told(spark, broker, url, tmp_path / "before.jsonl")
-    (case,) = ill.cases
+    before = diagnosed(broker, url, tmp_path / "before.jsonl")
+    (case,) = before.cases
     assert case.behaviour is not None
     assert case.behaviour.queue == "orders"
     assert case.behaviour.messages == ORDERS
@@ -98,26 +97,30 @@ def test_the_doctor_names_the_cause_and_the_cure_and_with_the_cure_there_is_noth
     assert case.behaviour.doubled == ORDERS
     assert case.behaviour.work is not None
     assert case.behaviour.work.p50 == pytest.approx(WORK, abs=0.5)
-    found = {finding.rule: finding for finding in ill.findings}
-    assert found["doubled-effects"].severity is Severity.CRITICAL
-    remedy = found["duplicates-visibility"].remedy
+    findings = {finding.rule: finding for finding in before.findings}
+    assert findings["doubled-effects"].severity is Severity.CRITICAL
+    remedy = findings["duplicates-visibility"].remedy
 
     for command in remedy.cli:  # as the report prints it, in a shell
         aws = Path(sys.executable).with_name("aws")
         subprocess.run([str(aws), *shlex.split(command)[1:]], check=True, capture_output=True, timeout=120)
 
     consume(sqs, url, tmp_path / "after.jsonl")
-    well = told(spark, broker, url, tmp_path / "after.jsonl")
-    assert well.cases[0].behaviour is not None
-    assert well.cases[0].behaviour.messages == ORDERS
-    assert well.cases[0].behaviour.duplicates == 0
-    assert well.cases[0].behaviour.doubled == 0
-    assert not [one.rule for one in well.findings if one.rule.startswith(("duplicates", "doubled", "visibility-short"))]
+    after = diagnosed(broker, url, tmp_path / "after.jsonl")
+    assert after.cases[0].behaviour is not None
+    assert after.cases[0].behaviour.messages == ORDERS
+    assert after.cases[0].behaviour.duplicates == 0
+    assert after.cases[0].behaviour.doubled == 0
+    assert not [
+        finding.rule
+        for finding in after.findings
+        if finding.rule.startswith(("duplicates", "doubled", "visibility-short"))
+    ]
 
 
 @pytest.mark.slow
 def test_semels_own_consumer_with_the_same_timeout_and_work_has_no_duplicates(
-    spark: SparkSession, broker: EmbeddedBroker, sqs: SQSClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker: EmbeddedBroker, sqs: SQSClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": str(TIMEOUT)})["QueueUrl"]
     for number in range(ORDERS):
@@ -132,8 +135,8 @@ def test_semels_own_consumer_with_the_same_timeout_and_work_has_no_duplicates(
     app.run(burst=True)
     code = main(["doctor", "--log", str(tmp_path / "log"), "--format", "json", "--quiet", "--fail-on", "critical"])
     report = json.loads(capsys.readouterr().out)
-    (seen,) = (queue["behaviour"] for queue in report["queues"])
+    (behaviour,) = (queue["behaviour"] for queue in report["queues"])
     assert code == 0
-    assert (seen["messages"], seen["duplicates"], seen["doubled"]) == (ORDERS, 0, 0)
-    assert seen["heartbeats"] > 0
-    assert [handler["handler"].rpartition(".")[2] for handler in seen["handlers"]] == ["ship"]
+    assert (behaviour["messages"], behaviour["duplicates"], behaviour["doubled"]) == (ORDERS, 0, 0)
+    assert behaviour["heartbeats"] > 0
+    assert [handler["handler"].rpartition(".")[2] for handler in behaviour["handlers"]] == ["ship"]

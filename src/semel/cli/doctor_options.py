@@ -143,6 +143,10 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
             raise UsageError(f"{option} is for --{needs}, which is not given")
     if given.ledger_retention and not given.ledger:
         raise UsageError("--ledger-retention is for --ledger, which is not given")
+    if given.engine == "duckdb" and given.master:
+        raise UsageError("--master is for --engine spark")
+    if given.watch and (given.engine == "spark" or given.master):
+        raise UsageError("--watch runs in this process, on DuckDB; leave out --engine spark and --master")
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--from {given.since} is not before --to {given.until}")
     if given.cores is not None and given.cores < 1:

@@ -94,7 +94,7 @@ def _make_small_tables(
     queues = {row["queue_id"]: visibility.get(row["queue"], visibility.get("")) for row in logged}
     known = [(queue, _microseconds(seconds)) for queue, seconds in queues.items() if seconds is not None]
     engine.values("timeouts", {"queue_id": "BIGINT", "visibility": "BIGINT"}, known)
-    unknown = [word for word, _ in lines.most_common() if steps[word] is None]
+    unknown = sorted((word for word in lines if steps[word] is None), key=lambda word: (-lines[word], word))
     return tuple(unknown[:MOST_WORDS])
 
 
@@ -222,7 +222,9 @@ class _Figures:
             timelines[row["example"]].append(row)
         examples: dict[tuple[int, int], list[Duplicate]] = defaultdict(list)
         for number, row in enumerate(chosen):
-            timeline = sorted(timelines[number], key=lambda event: (event["event_time"], event["flag"]))
+            timeline = sorted(
+                timelines[number], key=lambda event: (event["event_time"], event["flag"], event["distance"])
+            )
             message_id = next((event["message_id"] for event in timeline if event["slot"] == row["slot"]), "")
             examples[row["queue_id"], row["cause"]].append(
                 Duplicate(

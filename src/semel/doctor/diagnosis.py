@@ -173,7 +173,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
         problems = engine.read(found.files, mapping, request.since, request.until)
         names = [file.address for file in found.files]
         analysis = _analyse(engine, mapping, names, request, context, say)
-    unreadable = (*found.unreadable, *problems)
+    unreadable = tuple(sorted((*found.unreadable, *problems)))
     quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
     if not quality.events:
         unusable.refuse(request.logs, quality, mapping)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import duckdb
 
 from semel.doctor.engine.engine import Row
-from semel.doctor.logs.database import connect
+from semel.doctor.logs.database import connect, interruptible
 from semel.doctor.logs.discovery import LogFile
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import CREATE, LogReader
@@ -37,7 +36,7 @@ class DuckDBEngine:
     def read(
         self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
     ) -> list[str]:
-        with _interrupts():
+        with interruptible():
             self.connection.execute(CREATE)
             reader = LogReader(
                 self.connection, mapping, since=since, until=until, threads=self._threads, on_bytes=self._on_bytes
@@ -70,16 +69,5 @@ class DuckDBEngine:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _execute(self, query: str) -> duckdb.DuckDBPyConnection:
-        with _interrupts():
+        with interruptible():
             return self.connection.execute(query)
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """DuckDB ends a query at Ctrl-C, and raises an error of its own."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "interrupted" in str(error).lower():
-            raise KeyboardInterrupt from None
-        raise

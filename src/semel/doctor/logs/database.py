@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -29,3 +31,14 @@ def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnectio
     cursor = connection.cursor()
     cursor.execute("USE logs")
     return cursor
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """DuckDB ends a query at Ctrl-C, and raises an error of its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from None
+        raise

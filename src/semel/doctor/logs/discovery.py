@@ -25,6 +25,7 @@ LINES: Final = (".jsonl", ".json", ".ndjson", ".log")
 NO_LOG: Final = (".crc", ".tmp", ".part", ".zip", ".tar", ".tgz", ".xz", ".7z")
 LATE: Final = 300.0  # seconds that a file may be begun before an event that it holds, midnight between them
 CSV: Final = (".csv",)
+_ROTATED: Final = re.compile(r"[.-][0-9][0-9TZ:.-]*$", re.IGNORECASE)  # app.log.1, app.log-2026-11-16
 _DATE: Final = re.compile(r"(?:^|/)date=(\d{4}-\d{2}-\d{2})(?=/|$)")
 _MAGIC: Final = re.compile(r"[*?\[]")
 LOOKED_FOR: Final = "JSON lines (.jsonl, .json, .ndjson, .log), CSV (.csv), also .gz, .zst, .bz2; or Parquet (.parquet)"
@@ -124,7 +125,7 @@ def kind_of(name: str, *, any_name: bool, named: bool = False) -> Kind | None:
         return Kind.PARQUET
     if stem.endswith(CSV):
         return Kind.CSV
-    is_log = stem.endswith(LINES) or ((any_name or named) and not lower.endswith(NO_LOG))
+    is_log = _ROTATED.sub("", stem).endswith(LINES) or ((any_name or named) and not lower.endswith(NO_LOG))
     return Kind.LINES if is_log else None
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 import duckdb
 
 from semel.doctor.errors import DoctorError
+from semel.doctor.logs.database import interruptible
 from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local, is_open
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
@@ -33,6 +33,7 @@ class _Position:
     size: int = 0  # at the last look
     read: int = 0
     lines: int = 0
+    is_first_look: bool = True
 
 
 class LogFollower:
@@ -55,7 +56,7 @@ class LogFollower:
         self._any_name = any_name
         self._reader = LogReader(connection, mapping, threads=threads)
         self._positions: dict[tuple[int, int], _Position] = {}
-        self._oldest: float | None = None
+        self._oldest = 0.0
         self.names: list[str] = []  # of the files, in the order of their numbers in `log_lines`
         self.found = Found()
 
@@ -63,24 +64,14 @@ class LogFollower:
         """Read what is new; whether anything has changed."""
         self._oldest = now - self._window
         self.found = self._find()
-        new: list[tuple[LogFile, _Position, int, int]] = []
-        for file in self.found.files:
-            try:
-                new += self._new_range(file)
-            except OSError:  # gone in this very moment
-                continue
-        before = self._count()
-        whole = [file for file, _, _, end in new if end < 0]
-        for file in whole:
-            self._reader.read([file], self._number(file))
-        self._reader.read_texts(
-            (self._number(file), text)
-            for file, position, begin, end in new
-            if end >= 0
-            for text in self._texts(file, position, begin, end)
-        )
-        added = self._count() > before or bool(whole)
-        return self._remove_old(self._oldest) or added
+        with interruptible():
+            before = self._count()
+            whole = [file for file in self.found.files if not _is_followed(file) and self._has_appeared(file)]
+            for file in whole:
+                self._reader.read([file], self._number(file))
+            self._reader.read_texts(self._new_texts())
+            added = self._count() > before or bool(whole)
+            return self._remove_old(self._oldest) or added
 
     def problems(self) -> tuple[str, ...]:
         return (*self.found.unreadable, *self._reader.problems)
@@ -111,57 +102,58 @@ class LogFollower:
             self.names.append(file.address)
         return self.names.index(file.address)
 
-    def _new_range(self, file: LogFile) -> Iterator[tuple[LogFile, _Position, int, int]]:
-        """What was added to a file since the last look, from `begin` to `end`; to -1 if it is read as a whole."""
-        about = os.stat(file.path)
+    def _has_appeared(self, file: LogFile) -> bool:
+        """Whether a file is there that was not at the last look, and may hold events of the window."""
+        try:
+            position = self._position(os.stat(file.path))
+        except OSError:  # gone in this very moment
+            return False
+        is_first_look, position.is_first_look = position.is_first_look, False
+        return is_first_look and not position.read
+
+    def _position(self, about: os.stat_result) -> _Position:
         known = (about.st_dev, about.st_ino)
-        first_look = known not in self._positions
-        position = self._positions.setdefault(known, _Position())
-        if first_look and self._oldest is not None and about.st_mtime < self._oldest:
-            position.size = position.read = about.st_size  # nothing in it is new enough
-            return
-        if file.kind is not Kind.LINES or file.compression:
-            if first_look:
-                position.size = position.read = about.st_size
-                yield file, position, 0, -1
-            return
-        if about.st_size < position.read:  # it was cut short, and begun anew
+        if known not in self._positions:
+            is_old = about.st_mtime < self._oldest  # then nothing in it is new enough
+            self._positions[known] = _Position(*([about.st_size] * 2 if is_old else ()))
+        return self._positions[known]
+
+    def _new_texts(self) -> Iterator[tuple[int, Text]]:
+        """What was added to the files since the last look. A file that is renamed meanwhile is read to its end."""
+        for file in self.found.files:
+            if _is_followed(file):
+                try:
+                    with open(file.path, "rb") as stream:
+                        for text in self._new_lines(stream, is_open=is_open(os.path.basename(file.path))):
+                            yield self._number(file), text
+                except OSError:  # gone in this very moment
+                    continue
+
+    def _new_lines(self, stream: BinaryIO, *, is_open: bool) -> Iterator[Text]:
+        about = os.fstat(stream.fileno())
+        size, position = about.st_size, self._position(about)
+        if size < position.read:  # it was cut short, and begun anew
             position.read, position.lines = 0, 0
-        if first_look and about.st_size > SEARCHED and self._oldest is not None:
-            position.read = self._search(file.path, about.st_size, self._oldest)
-        settled = position.size == about.st_size and not is_open(os.path.basename(file.path))
-        end = about.st_size if settled else _end_of_lines(file.path, position.read, about.st_size)
-        position.size = about.st_size
-        if end > position.read:
-            begin, position.read = position.read, end
-            yield file, position, begin, end
+        if position.is_first_look and size - position.read > SEARCHED:
+            position.read = self._search(stream, size)
+        settled = position.size == size and not is_open
+        end = size if settled else _end_of_lines(stream, position.read, size)
+        begin, position.read, position.size, position.is_first_look = position.read, end, size, False
+        stream.seek(begin)
+        for text in split(_Range(stream, end), position.lines + 1):
+            position.lines += text.text.count("\n")
+            yield text
 
-    def _texts(self, file: LogFile, position: _Position, begin: int, end: int) -> Iterator[Text]:
-        with ExitStack() as stack:
-            try:
-                stream = stack.enter_context(open(file.path, "rb"))
-                about = os.fstat(stream.fileno())
-            except OSError:
-                about = None
-            if about is None or self._positions.get((about.st_dev, about.st_ino)) is not position:
-                position.read = begin  # it was renamed in this very moment: it is read at the next look
-                return
-            stream.seek(begin)
-            for text in split(_Range(stream, end), position.lines + 1):
-                position.lines += text.text.count("\n")
-                yield text
-
-    def _search(self, path: str, size: int, oldest: float) -> int:
+    def _search(self, file: BinaryIO, size: int) -> int:
         """Where a file that was written in the order of time comes into the window; about, and rather too early."""
         low, high = 0, size
-        with open(path, "rb") as file:
-            while high - low > SEARCHED // 4:
-                middle = (low + high) // 2
-                at, start = self._time_at(file, middle)
-                if at is None or at >= oldest:
-                    high = middle
-                else:
-                    low = start
+        while high - low > SEARCHED // 4:
+            middle = (low + high) // 2
+            at, start = self._time_at(file, middle)
+            if at is None or at >= self._oldest:
+                high = middle
+            else:
+                low = start
         return low
 
     def _time_at(self, file: BinaryIO, place: int) -> tuple[float | None, int]:
@@ -181,20 +173,23 @@ class _Range:
     def __init__(self, stream: BinaryIO, end: int) -> None:
         self._stream, self._end = stream, end
 
-    def read(self, size: int) -> bytes:
+    def read1(self, size: int) -> bytes:
         left = self._end - self._stream.tell()
         return self._stream.read(min(size, left)) if left > 0 else b""
 
 
-def _end_of_lines(path: str, begin: int, size: int) -> int:
+def _is_followed(file: LogFile) -> bool:
+    return file.kind is Kind.LINES and not file.compression
+
+
+def _end_of_lines(file: BinaryIO, begin: int, size: int) -> int:
     """Where the last whole line ends; `begin` if there is none."""
-    with open(path, "rb") as file:
-        place = size
-        while place > begin:
-            start = max(begin, place - BLOCK)
-            file.seek(start)
-            end = file.read(place - start).rfind(b"\n")
-            if end >= 0:
-                return start + end + 1
-            place = start
+    place = size
+    while place > begin:
+        start = max(begin, place - BLOCK)
+        file.seek(start)
+        end = file.read(place - start).rfind(b"\n")
+        if end >= 0:
+            return start + end + 1
+        place = start
     return begin

@@ -99,7 +99,7 @@ def rows_query(relation: str, columns: Mapping[str, str], *, since: float | None
         return f'"{column}"' if column in columns else f"CAST(NULL AS {kind})"
 
     def microseconds(name: str, unit: float = 1e6) -> str:
-        return f"CAST(floor({value(name)} * {unit!r} + 0.5) AS BIGINT)"
+        return f"TRY_CAST(floor({value(name)} * {unit!r} + 0.5) AS BIGINT)"
 
     return f"""
 WITH parsed AS (
@@ -164,7 +164,7 @@ def _normalised(
         "slot": "CAST(hash(queue, message_id) >> 1 AS BIGINT)",
         "key_id": _hash("key"),
         "group_id": _hash("msg_group"),
-        "error_kind": _error_kind("error"),
+        "error_kind": error_kind("error"),
         "worker_id": _hash("worker"),
         "handler_id": _hash("handler"),
     }
@@ -193,7 +193,7 @@ def _hash(column: str) -> str:
     return f"CASE WHEN {column} IS NOT NULL THEN CAST(hash({column}) >> 1 AS BIGINT) END"
 
 
-def _error_kind(column: str) -> str:
+def error_kind(column: str) -> str:
     kind = f"left({column}, {FINGERPRINT_FROM})"
     for pattern, replacement in VOLATILE:
         kind = f"regexp_replace({kind}, {literal(pattern)}, {literal(replacement)}, 'g')"
@@ -207,7 +207,7 @@ def _time(name: str) -> str:
         f"CASE WHEN abs({number}) < 1e11 THEN {number} * 1e6 WHEN abs({number}) < 1e14 THEN {number} * 1e3 "
         f"WHEN abs({number}) < 1e17 THEN {number} ELSE {number} / 1e3 END"
     )
-    iso = f"TRY_CAST(replace({text}, ',', '.') AS TIMESTAMPTZ)"
+    iso = f"TRY_CAST(translate({text}, ',tz', '.TZ') AS TIMESTAMPTZ)"
     return (
         f"CASE WHEN {number} IS NOT NULL THEN TRY_CAST(floor({scaled} + 0.5) AS BIGINT) "
         f"WHEN regexp_matches({text}, '^[0-9]{{4}}-[0-9]{{2}}') THEN epoch_us({iso}) END"

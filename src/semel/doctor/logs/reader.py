@@ -62,7 +62,10 @@ class LogReader:
 
     def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
         """Insert texts (number of the file, Text). At most one more than there are threads is in memory."""
-        with self._interruptible(), ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool:
+        with (
+            ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool,
+            self._abandoned_on_error(pool),
+        ):
             running: set[Future[None]] = set()
             for number, text in numbered:
                 running.add(pool.submit(self._insert, number, text.text, text.first_line, text.bytes))
@@ -74,11 +77,12 @@ class LogReader:
                 future.result()
 
     @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C ends what is being parsed."""
+    def _abandoned_on_error(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """Ctrl-C, or an error, ends what is being parsed: the pool waits for nothing else."""
         try:
             yield
-        except KeyboardInterrupt:
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
             for cursor in self._cursors:
                 cursor.interrupt()
             raise
@@ -104,9 +108,11 @@ class LogReader:
         columns: dict[str, str] = {}
         with _local_copies() as local:
             for number, file in files:
-                path = local(file)
-                kinds = self._columns(file, path)
-                if kinds is None:
+                try:
+                    path = local(file)
+                    kinds = self._columns(path)
+                except (OSError, duckdb.Error) as error:
+                    self._cannot_read(file, error)
                     continue
                 full = sum(other.size for _, other, _ in batch) >= PARQUET_AT_ONCE
                 if batch and (full or kinds != columns):
@@ -117,13 +123,9 @@ class LogReader:
             if batch:
                 self._insert_rows(batch, columns)
 
-    def _columns(self, file: LogFile, path: str) -> dict[str, str] | None:
-        """The columns of a Parquet file with their types; None if it cannot be read."""
-        try:
-            described = self._connection.execute(f"DESCRIBE SELECT * FROM read_parquet({literal(path)})").fetchall()
-        except duckdb.Error as error:
-            self._cannot_read(file, error)
-            return None
+    def _columns(self, path: str) -> dict[str, str]:
+        """The columns of a Parquet file with their types."""
+        described = self._connection.execute(f"DESCRIBE SELECT * FROM read_parquet({literal(path)})").fetchall()
         return {row[0]: row[1] for row in described}
 
     def _insert_rows(self, files: Sequence[tuple[int, LogFile, str]], columns: dict[str, str]) -> None:
@@ -187,7 +189,7 @@ def first_records(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile
     for file in files:
         try:
             records = list(islice(_records(connection, file), FIRST_RECORDS))
-        except (BrokenLog, duckdb.Error):
+        except (BrokenLog, OSError, duckdb.Error):
             continue
         if records:
             return records

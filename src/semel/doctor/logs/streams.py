@@ -86,18 +86,15 @@ def _zstd(raw: BinaryIO) -> Any:
         def readable(self) -> bool:
             return True
 
-        def read(self, size: int = -1) -> bytes:
+        def readinto(self, buffer: Any) -> int:
             try:
-                return bytes(self._file.read(size))
+                data = self._file.read1(len(buffer))
             except zstd.ZstdError as error:
                 raise OSError(str(error)) from None
-
-        def readinto(self, buffer: Any) -> int:
-            data = self.read(len(buffer))
             buffer[: len(data)] = data
             return len(data)
 
-    return Stream()
+    return io.BufferedReader(Stream())
 
 
 @contextmanager
@@ -112,17 +109,14 @@ def _raw(file: LogFile) -> Iterator[BinaryIO]:
 
 
 class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    def read1(self, size: int, /) -> bytes: ...
 
 
 def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
     """The lines of a stream; the last may have no end. An error is raised after what came before it."""
     rest, failure = b"", None
-    while True:
-        try:
-            block = stream.read(CHUNK)
-        except (OSError, EOFError, zlib.error) as error:
-            failure, block = error, b""
+    while failure is None:
+        block, failure = _block(stream)
         if not block:
             break
         rest += block
@@ -138,15 +132,29 @@ def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
         raise failure
 
 
+def _block(stream: Readable) -> tuple[bytes, Exception | None]:
+    """The next bytes, and the error that ended them. One read of that size would lose what came before an error."""
+    parts: list[bytes] = []
+    missing = CHUNK
+    try:
+        while missing > 0 and (part := stream.read1(missing)):
+            parts.append(part)
+            missing -= len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        return b"".join(parts), error
+    return b"".join(parts), None
+
+
 def _from_csv(stream: BinaryIO, size: int) -> Iterator[Text]:
     """CSV with a header, each row as a JSON object."""
-    reader = csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""))
-    while True:
-        first_line = reader.line_num + 1 if reader.fieldnames else 2
-        rows = [{str(name): value for name, value in row.items() if name} for row in islice(reader, _ROWS)]
-        if not rows:
-            return
-        yield Text("\n".join(orjson.dumps(row).decode() for row in rows), first_line, size // 100)
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text:
+        reader = csv.DictReader(text)
+        while True:
+            first_line = reader.line_num + 1 if reader.fieldnames else 2
+            rows = [{str(name): value for name, value in row.items() if name} for row in islice(reader, _ROWS)]
+            if not rows:
+                return
+            yield Text("\n".join(orjson.dumps(row).decode() for row in rows), first_line, size // 100)
 
 
 def _from_document(stream: BinaryIO, records: Path, size: int) -> Iterator[Text]:

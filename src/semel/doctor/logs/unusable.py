@@ -19,8 +19,8 @@ FIRST_LINE_BYTES: Final = 64 * 1024
 
 
 def refuse(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> None:
-    """Raises DoctorError if there are lines or files, and nothing in them can be used."""
-    if quality.events or quality.dropped or not (quality.lines or quality.unreadable):
+    """Raises DoctorError if there are lines or files, and nothing in them can be used, whatever the time."""
+    if quality.events or quality.out_of_range or quality.dropped or not (quality.lines or quality.unreadable):
         return
     raise DoctorError("\n".join(_sentences(paths, quality, mapping)))
 
@@ -34,7 +34,7 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> I
     wanted = "no event of Semel's attempt log" if mapping.is_own else "no event by this --map"
     yield f"{where}: {count(quality.lines, 'line')}, and {wanted}: {', '.join(_flaws(quality, mapping))}."
     if quality.malformed and quality.samples:
-        yield f"For example: {_short(quality.samples[0])}"
+        yield f"For example: {_short(quality.samples[0], 300)}"
     if quality.unknown_words:
         words = [_short(word) for word in quality.unknown_words]
         yield f"Say what its words mean ({listed(words)}), for example: --events started={words[0]}"
@@ -83,7 +83,7 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
         yield path
 
 
-def _short(text: str) -> str:
+def _short(text: str, longest: int = 80) -> str:
     """What stood in a log, on one harmless line."""
     shown = "".join(char if char.isprintable() else " " for char in text)
-    return shown if len(shown) <= 80 else f"{shown[:79]}…"
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"

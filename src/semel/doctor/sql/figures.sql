@@ -109,7 +109,13 @@ FROM duplicates GROUP BY queue_id, cause
 -- name: examples
 -- The first duplicates of each queue and cause.
 SELECT * FROM (
-  SELECT *, row_number() OVER (PARTITION BY queue_id, cause ORDER BY begin_time, slot) AS nth FROM duplicates
+  SELECT *,
+    row_number() OVER (
+      PARTITION BY queue_id, cause
+      ORDER BY begin_time, slot, receive_count NULLS FIRST, earlier_time NULLS FIRST, timeline_end, earlier_slot,
+        overrun NULLS FIRST
+    ) AS nth
+  FROM duplicates
 ) ranked WHERE nth <= $EXAMPLES
 
 -- name: timelines
@@ -120,7 +126,8 @@ SELECT * FROM (
     row_number() OVER (
       PARTITION BY example.example
       ORDER BY abs(event.event_time - example.begin_time), event.event_time, event.flag, event.message_id,
-        event.worker NULLS FIRST, event.duration NULLS FIRST
+        event.worker NULLS FIRST, event.duration NULLS FIRST, event.receive_count NULLS FIRST, event.key NULLS FIRST,
+        event.error NULLS FIRST
     ) AS distance
   FROM events event
   JOIN example_messages example ON example.slot = event.slot
