@@ -65,8 +65,10 @@ class DuckDBEngine:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def close(self) -> None:
-        self.connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            self.connection.close()
+        finally:  # Ctrl-C may come at any time
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _execute(self, query: str) -> duckdb.DuckDBPyConnection:
         with interruptible():

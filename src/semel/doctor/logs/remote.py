@@ -48,10 +48,13 @@ def stream(file: LogFile) -> BinaryIO:
 
 class _Stream(io.RawIOBase):
     def __init__(self, blocks: Iterator[Any]) -> None:
-        self._blocks, self._rest = blocks, memoryview(b"")
+        self._blocks, self._rest, self._place = blocks, memoryview(b""), 0
 
     def readable(self) -> bool:
         return True
+
+    def tell(self) -> int:
+        return self._place
 
     def readinto(self, buffer: Any) -> int:
         import obstore
@@ -65,6 +68,7 @@ class _Stream(io.RawIOBase):
                 raise OSError(why(error)) from None
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        self._place += size
         return size
 
 

@@ -35,23 +35,28 @@ class BrokenLog(SemelError):
 
 
 class Text(NamedTuple):
-    """Whole lines, the number of the first, and how many bytes of the file they took."""
+    """Whole lines, the number of the first, and how many bytes of the file were read for them, packed or not."""
 
     text: str
     first_line: int
-    bytes: int
+    bytes: int = 0
 
 
 def texts(file: LogFile, records: Path | None = None) -> Iterator[Text]:
     """All lines of a file. `records`: it is one JSON document, with the lines in this list."""
+    place = 0
     try:
-        with opened(file) as stream:
-            if records is not None:
-                yield from _from_document(stream, records, file.size)
-            elif file.kind is Kind.CSV:
-                yield from _from_csv(stream, file.size)
-            else:
-                yield from split(stream)
+        with _raw(file) as raw:
+            stream = unpacked(raw, file.compression)
+            for text in (
+                _from_document(stream, records)
+                if records is not None
+                else _from_csv(stream)
+                if file.kind is Kind.CSV
+                else split(stream)
+            ):
+                before, place = place, raw.tell()
+                yield text._replace(bytes=place - before)
     except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
         raise BrokenLog(f"{file.address}: {_reason(error)}") from None
 
@@ -124,10 +129,10 @@ def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
         if not end and len(rest) <= LONGEST_LINE:
             continue
         whole, rest = (rest[:end], rest[end:]) if end else (rest, b"")
-        yield Text(whole.decode("utf-8", "replace"), first_line, len(whole))
+        yield Text(whole.decode("utf-8", "replace"), first_line)
         first_line += whole.count(b"\n")
     if rest:
-        yield Text(rest.decode("utf-8", "replace"), first_line, len(rest))
+        yield Text(rest.decode("utf-8", "replace"), first_line)
     if failure is not None:
         raise failure
 
@@ -145,7 +150,7 @@ def _block(stream: Readable) -> tuple[bytes, Exception | None]:
     return b"".join(parts), None
 
 
-def _from_csv(stream: BinaryIO, size: int) -> Iterator[Text]:
+def _from_csv(stream: BinaryIO) -> Iterator[Text]:
     """CSV with a header, each row as a JSON object."""
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text:
         reader = csv.DictReader(text)
@@ -154,17 +159,17 @@ def _from_csv(stream: BinaryIO, size: int) -> Iterator[Text]:
             rows = [{str(name): value for name, value in row.items() if name} for row in islice(reader, _ROWS)]
             if not rows:
                 return
-            yield Text("\n".join(orjson.dumps(row).decode() for row in rows), first_line, size // 100)
+            yield Text("\n".join(orjson.dumps(row).decode() for row in rows), first_line)
 
 
-def _from_document(stream: BinaryIO, records: Path, size: int) -> Iterator[Text]:
+def _from_document(stream: BinaryIO, records: Path) -> Iterator[Text]:
     """One JSON document; each entry of the list at `records` is a line."""
     document: Any = orjson.loads(stream.read())
     for part in records:
         document = document[part]
     for start in range(0, len(document), _ROWS):
         lines = [orjson.dumps(record).decode() for record in document[start : start + _ROWS]]
-        yield Text("\n".join(lines), start + 1, size * len(lines) // max(1, len(document)))
+        yield Text("\n".join(lines), start + 1)
 
 
 def _reason(error: BaseException) -> str:
