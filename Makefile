@@ -88,7 +88,7 @@ bench-spark: $(DEV)  ## SQS through Spark: source, sinks, state, latency; start;
 	$(BIN)/python bench/spark_start.py
 	$(BIN)/python bench/spark_idle.py --seconds 120
 
-bench-doctor: $(DEV)  ## the doctor next to hand-written DuckDB queries, and next to the truth
+bench-doctor: $(DEV)  ## `semel doctor` next to hand-written DuckDB queries, and next to the truth
 	$(BIN)/python bench/doctors.py
 
 bench-dashboard: $(DEV) browser  ## pages over a million messages, redrive, and what the dashboard costs

@@ -178,7 +178,7 @@ def test_html_goes_to_standard_output_unless_a_file_is_named(
 
 def test_verbose_adds_the_evidence(answers: Answers, capsys: Captured) -> None:
     doctor("--log", "a", "--verbose")
-    assert "for example message 5fea7756" in capsys.readouterr().out
+    assert "For example message 5fea7756" in capsys.readouterr().out
 
 
 class Terminal(io.TextIOWrapper):
@@ -354,8 +354,8 @@ def test_watching_tells_what_became_true_and_what_is_gone_until_it_is_ended(answ
     assert answers.requests[0][1:] == (5.0, 7_200.0)
     changes = [line.split()[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("00:")]
     assert changes == [
-        ["new", "critical", "orders:"],
-        ["new", "critical", "payments:"],
+        ["new", "critical", "orders"],
+        ["new", "critical", "payments"],
         ["gone", "orders", f"[{first.rule}]"],
     ]
 

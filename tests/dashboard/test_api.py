@@ -333,7 +333,7 @@ def test_a_moment_is_marked_and_shows_on_the_charts(site: Site) -> None:
     assert "deploy 7" in [one["text"] for one in site.api("marks", since=before)["marks"]]
 
 
-def test_the_doctor_examines_without_spark_and_tells_the_cure(site: Site) -> None:
+def test_the_doctor_examines_and_tells_the_cure(site: Site) -> None:
     assert site.post("/api/v1/doctor/run").status == 202
     page = until(lambda: (now := site.api("doctor"))["made_at"] and not now["running"] and now, "the examination")
     assert page["with_logs"] is False

@@ -296,32 +296,6 @@ def test_deliveries_are_held_against_effects(house: House, place: Shop, worker: 
     assert {one.cause for one in page.caught} == {"duplicates_deleted", "claimed_elsewhere", "fenced", "conflicts"}
 
 
-def test_duplicates_are_told_by_their_cause_where_there_is_an_attempt_log(tmp_path: Path) -> None:
-    from semel.dashboard.data.causes import Causes
-    from semel.telemetry.attempt_log.events import Attempt, Step, encode
-
-    def event(step: Step, receives: int, origin: str = "$.id", at: float = 1_000.0) -> Attempt:
-        return Attempt(at, step, "orders", "m", key="k", receive_count=receives, key_origin=origin)
-
-    folder = tmp_path / "date=2026-11-16"
-    folder.mkdir()
-    log = folder / ".attempts-w1.jsonl.open"
-    log.write_bytes(
-        encode([event(Step.DUPLICATE, 2), event(Step.DUPLICATE, 1), event(Step.DUPLICATE, 1, "carried")], "w")[0]
-    )
-    causes = Causes([str(tmp_path)])
-    assert causes.counts(500.0) == {"lost-delete": 1, "producer": 1, "redrive": 1}
-    with log.open("ab") as file:  # it grows, the last line is not whole yet
-        file.write(encode([event(Step.BOUNCED, 2), event(Step.STARTED, 5), event(Step.BOUNCED, 3, at=10.0)], "w")[0])
-        file.write(b'{"at": 1001, "step": "duplicate", "receive')
-    assert causes.counts(None)["visibility"] == 1
-    with log.open("ab") as file:
-        file.write(b'_count": 4}\nno JSON "step":"duplicate"\n')
-    log.rename(folder / "attempts-w1.jsonl")  # complete
-    assert causes.counts(None) == {"lost-delete": 2, "producer": 1, "redrive": 1, "visibility": 1}
-    assert causes.counts(None) == causes.counts(None)
-
-
 def test_the_trail_of_a_message_is_every_attempt_with_its_error(place: Shop, tmp_path: Path) -> None:
     from semel.telemetry.attempt_log.events import Attempt, Step, encode
 
@@ -383,21 +357,16 @@ def test_a_worker_that_does_not_answer_is_shown_with_the_reason(place: Shop) -> 
 # The doctor.
 
 
-def test_the_doctor_starts_no_spark_without_logs_and_none_unasked_with_them(
-    place: Shop, credentials: None, tmp_path: Path
-) -> None:
+def test_the_doctor_examines_the_brokers_own_past(place: Shop, credentials: None) -> None:
     place.broker.clock.advance(60)
     place.orders.send("x")
     place.broker.clock.advance(60)
     house = House(place.settings(), client=place.client)
     house.doctor()
-    assert house.practice.wait(60)
-    assert house.practice.diagnosis is not None
-    assert all(case.series is not None for case in house.practice.diagnosis.cases)  # the broker's own past
+    assert house.doctor_job.wait(60)
+    assert house.doctor_job.diagnosis is not None
+    assert all(case.series is not None for case in house.doctor_job.diagnosis.cases)  # the broker's own past
     page = house.doctor()
     assert page.error is None
     assert page.findings
     house.close()
-    logged = House(place.settings(attempt_logs=(str(tmp_path),)), client=place.client)
-    assert not logged.doctor().running
-    logged.close()

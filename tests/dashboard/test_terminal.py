@@ -500,10 +500,7 @@ def test_who_may_only_look_is_offered_no_action(there: Shop) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [
-        *((None, "–"), (-3, "0 s"), (0.4, "0 s"), (119, "119 s"), (121, "2 min"), (7_500, "2 h 5 min")),
-        *((100_000, "27 h"), (190_000, "2 d 4 h"), (2_000_000, "23 d")),
-    ],
+    [(None, "–"), (-3, "0 s"), (0.4, "0 s"), (119, "119 s"), (121, "2 min 1 s"), (7_500, "2 h 5 min")],
 )
 def test_durations_are_short(seconds: float | None, shown: str) -> None:
     assert cells.span(seconds) == shown

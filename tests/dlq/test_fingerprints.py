@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlq.letters import letter
 from semel.dlq import fingerprints
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ERRORS = (
     "",
@@ -62,11 +57,11 @@ def test_a_letter_speaks_as_the_attempt_log_does() -> None:
     assert fingerprints.error_of(letter(reason="", error="")) == "moved by SQS: received too often"
 
 
-def test_spark_makes_the_same_shapes(spark: SparkSession) -> None:
-    from semel.doctor import figures
-    from semel.telemetry.attempt_log import Step
+def test_the_doctor_makes_the_same_shapes_in_sql() -> None:
+    import duckdb
 
-    schema = "queue string, message_id string, at double, step string, error string"
-    rows = [("orders", f"m{n}", float(n), Step.REJECTED.value, error) for n, error in enumerate(ERRORS)]
-    found = figures.errors(spark.createDataFrame(rows, schema)).collect()
-    assert {row["fingerprint"] for row in found} == {fingerprints.shape(error) for error in ERRORS}
+    from semel.doctor.logs.line_sql import error_kind
+
+    query = f"SELECT {error_kind('error')} FROM (SELECT unnest(?) AS error)"
+    shapes = [row[0] for row in duckdb.connect().execute(query, [list(ERRORS)]).fetchall()]
+    assert shapes == [fingerprints.shape(error) for error in ERRORS]

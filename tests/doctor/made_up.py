@@ -53,7 +53,7 @@ def caused(cause: Cause, duplicates: int = 32, ran: int = 30, **differs: Any) ->
     return CauseSummary(cause=cause, duplicates=duplicates, ran=ran, **{"wasted": 96.0, **differs})
 
 
-def letters(**differs: Any) -> DeadLetters:
+def dlq(**differs: Any) -> DeadLetters:
     usual: dict[str, Any] = {
         "arn": f"{ARN}-dlq",
         "exists": True,
@@ -75,14 +75,14 @@ def state(queue: str = "orders", **differs: Any) -> QueueState:
         "visibility": 90.0,
         "wait": 20.0,
         "max_receives": 5,
-        "dead_letters": letters(),
+        "dead_letters": dlq(),
     }
     return QueueState(queue=queue, **(usual | differs))
 
 
 def series(points: list[dict[str, float]], period: float = 60.0, start: float = NOON) -> Series:
-    found = tuple(Point(at=start + place * period, **point) for place, point in enumerate(points))
-    return Series(queue="orders", period=period, points=found, source="made up")
+    measured = tuple(Point(at=start + place * period, **point) for place, point in enumerate(points))
+    return Series(queue="orders", period=period, points=measured, source="made up")
 
 
 def flow(received: float, deleted: float, points: int = 30, **also: float) -> Series:

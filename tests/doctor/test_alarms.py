@@ -113,12 +113,12 @@ def test_cloudformation_has_an_alarm_each_with_its_reason_and_its_topic() -> Non
     assert [query["ReturnData"] for query in shares] == [True, False, False]
 
 
-def test_without_a_topic_it_is_said_that_nobody_is_told() -> None:
+def test_without_a_topic_the_output_says_that_nobody_is_notified() -> None:
     for form in ("cloudformation", "terraform", "cli"):
         assert alarm_formats.render(usual(), form).startswith(
-            "# No --sns: these alarms show in CloudWatch and tell nobody."
+            "# No --sns: these alarms show in CloudWatch and notify nobody."
         )
-        assert "tell nobody" not in alarm_formats.render(usual(), form, sns=TOPIC)
+        assert "notify nobody" not in alarm_formats.render(usual(), form, sns=TOPIC)
 
 
 def test_queues_whose_names_look_alike_to_a_tool_do_not_take_each_others_alarms() -> None:
@@ -234,7 +234,7 @@ def test_an_alarm_that_is_off_or_of_another_service_does_not_count(tmp_path: Pat
     assert read_existing(path) == {"orders": {"ApproximateAgeOfOldestMessage"}}
 
 
-@pytest.mark.parametrize(("text", "words"), [("{}", "it has no MetricAlarms"), ("x", "it is no JSON")])
+@pytest.mark.parametrize(("text", "words"), [("{}", "no MetricAlarms in it"), ("x", "not JSON")])
 def test_a_file_that_holds_no_alarms_is_refused_with_the_command_that_writes_one(
     tmp_path: Path, text: str, words: str
 ) -> None:
@@ -242,7 +242,7 @@ def test_a_file_that_holds_no_alarms_is_refused_with_the_command_that_writes_one
     path.write_text(text)
     with pytest.raises(DoctorError, match=f"{words}.*aws cloudwatch describe-alarms"):
         read_existing(path)
-    with pytest.raises(DoctorError, match="it cannot be read"):
+    with pytest.raises(DoctorError, match="cannot be read"):
         read_existing(tmp_path / "nowhere")
 
 
@@ -296,9 +296,9 @@ def test_a_dead_letter_queue_is_given_only_where_nobody_is_asked(capsys: pytest.
 @pytest.mark.parametrize("topic", ["notarn", "arn:aws:sqs:eu-west-1:123456789012:ops", "arn:aws:sns:eu-west-1:12:ops"])
 def test_what_is_no_topic_is_wrong_usage(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["alarms", "orders", "--offline", "--sns", topic]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"--sns {topic}: not the ARN of a topic" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"--sns {topic}: not the ARN of a topic" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,9 @@ def test_offline_alarms_go_to_the_region_that_was_given(
     assert main(["alarms", *arguments, "--offline", "--format", "cli", "--sns", TOPIC]) == 0
     for line in capsys.readouterr().out.splitlines():
         assert shlex.split(line)[-2:] == ["--region", "eu-central-1"]
-    for form, told in (
+    for form, words in (
         ("cloudformation", "aws cloudformation deploy --region eu-central-1"),
         ("terraform", "a provider of region eu-central-1"),
     ):
         assert main(["alarms", *arguments, "--offline", "--format", form, "--sns", TOPIC]) == 0
-        assert capsys.readouterr().out.partition("\n")[0].endswith(told)
+        assert capsys.readouterr().out.partition("\n")[0].endswith(words)

@@ -18,7 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.cli.doctor_options import SAMPLE_MAP
+from semel.doctor import SAMPLE
 from semel.doctor.errors import DoctorError
+from semel.doctor.logs.fields import moment
 from semel.doctor.logs.formats import MISSING, Detection, detect
 from semel.doctor.logs.mapping import CONSTANTS, DEFAULT_WORDS, LogMapping, own, parse, plain, value_at
 from semel.doctor.logs.phrases import event_words, phrase_step
@@ -237,6 +240,7 @@ CHOICES: Final = [
     (MESSAGE | {"in": {"messageId": "x{}"}}, "", [".message_id is taken for the message id, not .in.messageId"]),
     (MESSAGE | {"copy": {"messageId": UUID}}, "", []),
     (MESSAGE | {"parent_message_id": "x{}"}, "", []),
+    (MESSAGE | {"queue": "1{}"}, "", []),
     # Times: that of the line, not of the message or the order.
     (MESSAGE | {"sent_at": str(AT - 9)}, ",sent=.sent_at", []),
     (MESSAGE | {"created_at": "2026-01-01 00:00:00", "expires_ts": str(AT)}, "", []),
@@ -262,6 +266,7 @@ CHOICES: Final = [
     (MESSAGE | {"level": "error", "phase": "started"}, ",event=.phase", []),
     (MESSAGE | {"retryable": "false", "success": "true"}, ",event=.success", []),
     (MESSAGE | {"cold_start": "false"}, "", []),
+    (MESSAGE | {"event": "started", "state": "started"}, ",event=.event", []),
 ]
 
 
@@ -290,8 +295,53 @@ def test_a_field_in_most_lines_is_preferred_to_a_surer_name_in_few() -> None:
 
 
 def test_the_end_of_a_run_is_its_time_if_it_has_a_start_too() -> None:
-    lines = [{"message_id": UUID.format(n), "started_at": AT + n, "logged_at": AT + n + 1} for n in range(5)]
-    assert paths(detect(lines)) == "id=.message_id,time=.logged_at"
+    lines = [{"message_id": UUID.format(n), "start_time": AT + n, "end_time": AT + n + 9} for n in range(5)]
+    assert paths(detect(lines)) == "id=.message_id,time=.end_time"
+
+
+def test_a_field_that_is_text_here_and_an_object_there_is_only_one_of_the_two() -> None:
+    lines = [message(number, status="done") for number in range(5)] + [message(6, status={"queue": "orders"})]
+    assert paths(detect(lines)) == "id=.message_id,time=.ts,event=.status"
+
+
+def test_a_line_with_a_list_in_it_is_not_a_document() -> None:
+    record = {"messageId": UUID}
+    assert detect([{"ts": AT, "Records": [record, record]}]).mapping.records is None
+    with pytest.raises(DoctorError, match="no time"):
+        detect([{"Records": [record, record]}])
+
+
+def test_celery_is_recognised_among_lines_of_the_application() -> None:
+    application: list[dict[str, Any]] = [{"timestamp": AT, "message": "GET /", "host": "web"} for _ in range(50)]
+    celery = [{"asctime": "2026-11-16 12:00:00,250", "message": f"Task a.b[{n}] received"} for n in range(5)]
+    mapping = detect(application + celery).mapping
+    assert mapping.paths == {"text": ("message",), "time": ("asctime",)}
+
+
+def test_the_sample_log_needs_no_option() -> None:
+    records = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
+    assert detect(records).mapping.paths == parse(SAMPLE_MAP).paths
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (AT, AT),
+        (str(AT * 1_000 + 250), AT + 0.25),
+        (AT * 1_000_000, AT),
+        (AT * 1_000_000_000, AT),
+        ("2026-11-16T12:00:00Z", AT),
+        ("2026-11-16 13:00:00,250+0100", AT + 0.25),
+        ("2026-11-16 12:00:00 UTC", AT),
+        (dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC), AT),
+        (12, None),
+        (True, None),
+        ("12:00", None),
+        ("2026-11-16 12:00:00 | INFO | started", None),
+    ],
+)
+def test_times_are_told_by_their_values(value: Any, seconds: float | None) -> None:
+    assert moment(value) == seconds
 
 
 def test_rows_of_parquet_have_times_and_numbers_of_their_own() -> None:
@@ -320,6 +370,8 @@ def test_rows_of_parquet_have_times_and_numbers_of_their_own() -> None:
         ("Failed to delete message", Step.DELETE_FAILED),
         ("message could not be deleted", Step.DELETE_FAILED),
         ("Message deleted", Step.DELETED),
+        ("Order 17 was not processed", Step.RETRIED),
+        ("unable to complete the order", Step.RETRIED),
         ("moved to dead-letter queue after 5 failed attempts", Step.REJECTED),
         ("already processed, skipped", Step.DUPLICATE),
         ("visibility extended by 30 s", Step.HEARTBEAT),
@@ -338,6 +390,17 @@ def test_sentences_that_vary_are_read_by_a_pattern_and_its_mistakes_are_said() -
     words, pattern, doubts = event_words(texts, ".message")
     assert (words, pattern) == ({}, r"(?i)\b(?P<event>processing|failed|done)\b")
     assert doubts == ['"Processing of order 18 failed" in .message is read as started, not as retried']
+
+
+def test_what_a_log_says_cannot_harm_a_terminal() -> None:
+    words, pattern, doubts = event_words({"\x1b[2J" + "a" * 200: 1}, ".message")
+    assert (words, pattern) == ({}, "")
+    assert doubts == [f'.message has words that are not known, " [2J{"a" * 75}…": say what they mean with --events']
+
+
+def test_sentences_of_too_many_kinds_are_read_by_a_pattern_too() -> None:
+    texts = {f"charged {'a' * number}, done": 1 for number in range(1, 32)}
+    assert event_words(texts, ".message") == ({}, r"(?i)\b(?P<event>done)\b", [])
 
 
 @pytest.mark.parametrize("name", ["celery.jsonl", "json-logger.jsonl"])
@@ -404,7 +467,7 @@ def test_depth_and_width_have_a_limit() -> None:
     for _ in range(2_000):
         deep = {"down": deep}
     wide = {f"f{number}": number for number in range(5_000)}
-    lines = [{**message(n), "deep": deep, "lists": [[[{"queue": "q"}]]], **wide} for n in range(3)]
+    lines = [{**message(n), "deep": deep, "lists": [[[{"queue": "q"}]]], **wide, "host": "h"} for n in range(3)]
     assert paths(detect(lines)) == "id=.message_id,time=.ts"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from doctor.made_up import case, state
 from semel.doctor import remedies
-from semel.doctor.wording import count, listed, seconds, share
+from semel.doctor.wording import count, listed, share
 
 ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
 
@@ -37,11 +37,13 @@ ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
     ],
 )
 def test_a_command_goes_to_where_the_queue_is(url: str | None, arn: str, options: str) -> None:
-    assert remedies.place(url, arn) == options
+    assert remedies.cli_options(url, arn) == options
 
 
 def test_a_policy_survives_the_shell() -> None:
-    (line,) = remedies.set_attributes(case(state=state()), {"RedrivePolicy": remedies.redrive_policy(ARN, 5)})
+    (line,) = remedies.set_attributes(
+        remedies.queue_of(case(state=state())), {"RedrivePolicy": remedies.redrive_policy(ARN, 5)}
+    )
     words = shlex.split(line)
     attributes = json.loads(words[words.index("--attributes") + 1])
     assert json.loads(attributes["RedrivePolicy"]) == {"deadLetterTargetArn": ARN, "maxReceiveCount": 5}
@@ -63,26 +65,6 @@ def test_the_name_of_a_dead_letter_queue_is_one_that_sqs_takes(queue: str) -> No
     name = remedies.dead_letter_name(queue)
     assert len(name) <= 80
     assert name.endswith("-dlq.fifo" if queue.endswith(".fifo") else "-dlq")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0 s"),
-        (0.04, "0.04 s"),
-        (1.25, "1.2 s"),
-        (62.0, "62 s"),
-        (90.5, "90.5 s"),
-        (130.4, "130 s"),
-        (1_200.0, "20 min"),
-        (5_400.0, "90 min"),
-        (43_200.0, "12 h"),
-        (86_400.0, "1 day"),
-        (345_600.0, "4 days"),
-    ],
-)
-def test_durations_read_as_people_say_them(value: float, text: str) -> None:
-    assert seconds(value) == text
 
 
 def test_shares_and_counts_read_as_people_say_them() -> None:

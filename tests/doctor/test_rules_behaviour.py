@@ -38,15 +38,18 @@ def late(**differs: Any) -> Behaviour:
     return behaviour(**(usual | differs))
 
 
-def test_a_timeout_that_is_too_short_is_told_with_its_cost_and_the_timeout_that_cures_it() -> None:
+def test_a_timeout_that_is_too_short_is_reported_with_its_cost_and_the_timeout_that_cures_it() -> None:
     finding = found("duplicates-visibility", case(behaviour=late(), state=state(visibility=30.0)))
     assert finding.severity is Severity.WARNING
     assert finding.observed == (
         "The visibility timeout is 30 s but P99 is 41 s: 3.2 % of 1,000 messages (32 duplicates); the handler "
-        "ran again for 30, 96 s of work wasted; the work went on for 4 s more (at most 12 s)."
+        "ran again for 30, 96 s of work wasted; they ended 4 s after the timeout (P50), at most 12 s."
     )
-    assert finding.remedy.text.startswith("Set the visibility timeout to 62 s, or enable a heartbeat")
-    assert "With 62 s instead of 30 s: 3.2 % -> 0.1 % duplicates." in finding.remedy.text
+    assert finding.remedy.text.startswith(
+        "Set the visibility timeout of orders to 62 s. With 62 s instead of 30 s: 3.2 % -> 0.1 % duplicates. Or enable "
+        "a heartbeat: with a heartbeat every 20 s a timeout of 60 s is enough, whatever the longest work takes (up to "
+        "12 h). Until then, "
+    )
     assert finding.remedy.cli == (
         "aws sqs set-queue-attributes --queue-url https://sqs.eu-west-1.amazonaws.com/123456789012/orders "
         "--attributes VisibilityTimeout=62 --region eu-west-1",
@@ -74,25 +77,41 @@ def test_a_queue_whose_url_is_not_known_is_looked_up_by_the_cure_itself() -> Non
     )
 
 
+def test_a_timeout_that_would_have_changed_nothing_is_no_promise() -> None:
+    remedy = found("duplicates-visibility", case(behaviour=late(replays=(TimeoutReplay(62.0, 32),)))).remedy
+    assert "A longer timeout alone would not have prevented duplicates here." in remedy.text
+    assert "->" not in remedy.text
+    assert "->" not in found("duplicates-visibility", case(behaviour=late(replays=()))).remedy.text
+    risky = behaviour(visibility=30.0, hold=SLOW, replays=(TimeoutReplay(62.0, 0),))
+    assert "duplicates" not in found("visibility-short", case(behaviour=risky)).remedy.text  # there are none yet
+
+
+def test_a_change_that_is_too_small_for_a_share_is_reported_in_numbers() -> None:
+    few = late(messages=100_000, replays=(TimeoutReplay(62.0, 31),))
+    remedy = found("duplicates-visibility", case(behaviour=few)).remedy
+    assert "With 62 s instead of 30 s: 32 -> 31 duplicates." in remedy.text
+
+
 def test_a_consumer_that_asks_for_another_timeout_than_the_queue_has_is_pointed_at() -> None:
     remedy = found("duplicates-visibility", case(behaviour=late(), state=state(visibility=90.0))).remedy
-    assert "The queue itself has 90 s: set it where the consumers ask for 30 s" in remedy.text
+    assert remedy.text.startswith("Set the visibility timeout to 62 s where the consumers ask for 30 s")
+    assert remedy.cli == ()  # it would change nothing for them
 
 
 def test_a_timeout_that_will_do_is_not_blamed_for_old_duplicates_or_late_heartbeats() -> None:
     old = found("duplicates-visibility", case(behaviour=late(visibility=90.0))).remedy
-    assert old.text.startswith("The timeout that was in force last, 90 s, will do")
+    assert old.text.startswith("The timeout of 90 s, the last in force, is long enough: look only")
     assert old.cli == ()
     beating = found("duplicates-visibility", case(behaviour=late(visibility=60.0, heartbeats=5, heartbeat_every=20.0)))
-    assert beating.remedy.text.startswith("The timeout of 60 s will do; the heartbeat came too late.")
+    assert beating.remedy.text.startswith("The timeout of 60 s, the last in force, is long enough; the heartbeat")
 
 
 @pytest.mark.parametrize(
     ("cause", "rule", "words"),
     [
-        (Cause.CRASH, "duplicates-crash", "Workers ended without a word"),
-        (Cause.LOST_DELETE, "duplicates-lost-delete", "after their outcome was recorded"),
-        (Cause.PRODUCER, "duplicates-producer", "The same key came in messages of different ids"),
+        (Cause.CRASH, "duplicates-crash", "Workers stopped without recording an outcome"),
+        (Cause.LOST_DELETE, "duplicates-lost-delete", "although their outcome was recorded in time"),
+        (Cause.PRODUCER, "duplicates-producer", "The same key came in messages with different ids"),
         (Cause.REDRIVE, "duplicates-redrive", "Keys that had failed came again"),
         (Cause.CONCURRENT, "duplicates-concurrent", "while they were hidden"),
         (Cause.UNKNOWN, "duplicates-unknown", "not in these logs"),
@@ -153,7 +172,13 @@ def test_a_redrive_policy_that_lets_messages_loop_for_long_is_pointed_at() -> No
     )
 
 
-def test_errors_are_told_by_group_with_their_share() -> None:
+def test_accidents_leave_messages_that_loop_more_receives() -> None:
+    loops = behaviour(loops=1, looping=(looping(),), causes=(caused(Cause.CRASH, 50),))
+    remedy = found("poison-loops", case(behaviour=loops, state=state(max_receives=100))).remedy
+    assert remedy.text.startswith("maxReceiveCount is 100: set it to 7.")
+
+
+def test_errors_are_reported_by_group_with_their_share() -> None:
     finding = found("failing", case(behaviour=behaviour(failures=50, errors=errors("Timeout: card service\n", 50))))
     assert finding.observed == (
         "50 of 1,000 attempts (5.0 %) ended in an error: 50 × Timeout: card service (50 messages)."
@@ -168,7 +193,7 @@ def test_poison_that_the_age_hides_is_found_from_logs_and_metrics_together() -> 
     young = series([{"oldest": 20.0}] * 60)
     finding = found("age-hides-poison", case(behaviour=loops, series=young))
     assert finding.observed == (
-        "Message m-1 has come back for 60 min (40 receives), while the age of the oldest message never showed "
+        "Message m-1 has come back for 1 h (40 receives), while the age of the oldest message never showed "
         "more than 20 s."
     )
     honest = series([{"oldest": 60.0 * place} for place in range(60)])
@@ -185,7 +210,7 @@ def test_poison_that_the_age_hides_is_found_from_metrics_alone() -> None:
 # Time.
 
 
-def test_a_timeout_below_p99_is_told_before_the_first_duplicate() -> None:
+def test_a_timeout_below_p99_is_reported_before_the_first_duplicate() -> None:
     risky = behaviour(visibility=None, hold=SLOW, wait=times(1.0, 12.0, 15.0))
     finding = found("visibility-short", case(behaviour=risky, state=state(visibility=30.0)))
     assert finding.observed == (
@@ -196,7 +221,25 @@ def test_a_timeout_below_p99_is_told_before_the_first_duplicate() -> None:
     assert look("visibility-short", case(behaviour=risky, state=state(visibility=62.0))) is None
 
 
-def test_a_timeout_that_has_shown_its_duplicates_is_told_once() -> None:
+def test_a_timeout_below_six_times_that_of_the_lambda_function_is_reported() -> None:
+    finding = found("visibility-short", case(state=state(visibility=90.0), lambda_timeout=30.0))
+    assert finding.observed == (
+        "The visibility timeout is 90 s, and the Lambda function may run for 30 s: AWS asks for 6 × that."
+    )
+    assert finding.remedy.text == "Set the visibility timeout of orders to 3 min."
+    assert finding.severity is Severity.INFO
+    shorter = case(state=state(visibility=20.0), lambda_timeout=30.0)
+    assert found("visibility-short", shorter).severity is Severity.WARNING
+    assert look("visibility-under-read-timeout", shorter) is None  # no client of ours receives
+    assert look("visibility-short", case(state=state(visibility=180.0), lambda_timeout=30.0)) is None
+
+
+def test_no_heartbeat_is_proposed_where_lambda_receives() -> None:
+    finding = found("visibility-short", case(behaviour=behaviour(visibility=30.0, hold=SLOW), lambda_timeout=5.0))
+    assert finding.remedy.text == "Set the visibility timeout of orders to 62 s."
+
+
+def test_a_timeout_that_has_shown_its_duplicates_is_reported_once() -> None:
     assert look("visibility-short", case(behaviour=late())) is None
 
 
@@ -210,27 +253,29 @@ def test_work_and_wait_count_together_where_the_hold_was_not_measured() -> None:
     assert found("visibility-short", case(behaviour=apart)).figures["p99"] == 35.0
 
 
-def test_a_timeout_below_the_clients_read_timeout_is_told() -> None:
+def test_a_timeout_below_the_clients_read_timeout_is_reported() -> None:
     finding = found("visibility-under-read-timeout", case(state=state(visibility=30.0)))
     assert finding.observed == "The visibility timeout is 30 s, the read timeout of the client 60 s."
-    assert "VisibilityTimeout=61" in finding.remedy.cli[0]
-    assert look("visibility-under-read-timeout", case(state=state(visibility=61.0))) is None
+    assert "VisibilityTimeout=60" in finding.remedy.cli[0]
+    assert look("visibility-under-read-timeout", case(state=state(visibility=60.0))) is None
     assert look("visibility-under-read-timeout", case(state=state(visibility=30.0), read_timeout=25.0)) is None
 
 
-def test_a_heartbeat_that_comes_too_seldom_is_told() -> None:
+def test_a_heartbeat_that_comes_too_seldom_is_reported() -> None:
     slow = behaviour(visibility=30.0, heartbeats=10, heartbeat_every=15.0)
     finding = found("heartbeat-slow", case(behaviour=slow))
     assert finding.observed == "The heartbeat comes every 15 s, with a visibility timeout of 30 s."
-    assert "every 10 s, a third of the timeout" in finding.remedy.text
+    assert finding.remedy.text == "Set the visibility timeout of orders to 60 s."  # for which 15 s will do
+    seldom = behaviour(visibility=60.0, heartbeats=10, heartbeat_every=50.0)
+    assert found("heartbeat-slow", case(behaviour=seldom)).remedy.text == "Set the heartbeat interval to 20 s."
     assert (
         look("heartbeat-slow", case(behaviour=behaviour(visibility=30.0, heartbeats=1, heartbeat_every=10.0))) is None
     )
 
 
-def test_clocks_that_are_off_are_told_worst_first() -> None:
+def test_clocks_that_are_off_are_reported_worst_first() -> None:
     finding = found("clock-skew", case(behaviour=behaviour(skew={"web1": 0.2, "web2": 2.0, "web3": -40.0})))
-    assert finding.observed == "Clocks differ from SQS' by 40 s at most: web3 (40 s), web2 (2 s)."
+    assert finding.observed == "Clocks differ from that of SQS by up to 40 s: web3 (40 s), web2 (2 s)."
     assert finding.severity is Severity.WARNING
     assert found("clock-skew", case(behaviour=behaviour(skew={"web2": 2.0}))).severity is Severity.INFO
     assert look("clock-skew", case(behaviour=behaviour(skew={"web1": 0.2}))) is None
@@ -240,14 +285,14 @@ def test_messages_that_are_about_to_expire_are_critical() -> None:
     old = series([{"oldest": 80_000.0}])
     finding = found("age-near-retention", case(state=state(retention=86_400.0), series=old))
     assert finding.severity is Severity.CRITICAL
-    assert finding.observed == "The oldest message is 22.2 h old, and the queue keeps messages for 1 day."
+    assert finding.observed == "The oldest message is 22 h 13 min old, and the queue keeps messages for 1 d."
     assert look("age-near-retention", case(state=state(retention=1_209_600.0), series=old)) is None
 
 
 # The flow.
 
 
-def test_in_flight_near_the_cap_is_told_from_the_attributes_and_from_the_metrics() -> None:
+def test_in_flight_near_the_cap_is_reported_from_the_attributes_and_from_the_metrics() -> None:
     assert (
         "100,000 messages are in flight, 83 % of the 120,000"
         in found("in-flight-near-cap", case(state=state(in_flight=100_000))).observed
@@ -258,7 +303,7 @@ def test_in_flight_near_the_cap_is_told_from_the_attributes_and_from_the_metrics
     assert look("in-flight-near-cap", case(state=state(in_flight=90_000))) is None
 
 
-def test_more_received_than_deleted_is_told_from_metrics() -> None:
+def test_more_received_than_deleted_is_reported_from_metrics() -> None:
     finding = found("received-not-deleted", case(series=flow(100, 80)))
     assert (
         finding.observed == "In 30 min 3,000 messages were received and 2,400 deleted, by the metrics: 20 % came back."
@@ -276,18 +321,18 @@ def test_a_drift_that_is_over_is_no_drift() -> None:
     assert look("received-not-deleted", case(series=over)) is None
 
 
-def test_more_received_than_deleted_is_told_from_logs() -> None:
+def test_more_received_than_deleted_is_reported_from_logs() -> None:
     def windows(deleted: int) -> tuple[Window, ...]:
         return tuple(Window(NOON + 60 * place, 0, 100, deleted, 0) for place in range(10))
 
     finding = found("received-not-deleted", case(behaviour=behaviour(windows=windows(60), retries=7)))
     assert "by the logs" in finding.observed
-    assert "The logs know of 7 of them" in finding.observed
+    assert "The logs explain 7 of them" in finding.observed
     assert look("received-not-deleted", case(behaviour=behaviour(windows=windows(100)))) is None
     assert look("received-not-deleted", case(behaviour=behaviour(windows=windows(0)))) is None  # does not log deletes
 
 
-def test_messages_that_sit_out_their_timeout_are_told() -> None:
+def test_messages_that_sit_out_their_timeout_are_reported() -> None:
     finding = found("in-flight-plateau", case(state=state(visibility=90.0), series=flow(120, 10, in_flight=180.0)))
     assert finding.observed == (
         "In flight stays near 180: 2.0 messages a second times the visibility timeout of 90 s (180)."
@@ -301,7 +346,7 @@ def test_messages_that_sit_out_their_timeout_are_told() -> None:
 # Permissions and the ledger, from the logs.
 
 
-def test_a_refused_delete_is_told_from_the_errors_of_the_consumers() -> None:
+def test_a_refused_delete_is_reported_from_the_errors_of_the_consumers() -> None:
     text = "An error occurred (AccessDenied) when calling the DeleteMessageBatch operation: not authorized"
     finding = found("delete-refused", case(behaviour=behaviour(errors=errors(text))))
     assert finding.severity is Severity.CRITICAL
@@ -310,7 +355,7 @@ def test_a_refused_delete_is_told_from_the_errors_of_the_consumers() -> None:
     assert look("delete-refused", case(behaviour=behaviour(errors=other))) is None
 
 
-def test_a_key_that_may_not_be_used_is_told_from_the_errors_of_the_consumers() -> None:
+def test_a_key_that_may_not_be_used_is_reported_from_the_errors_of_the_consumers() -> None:
     text = "An error occurred (KMS.AccessDeniedException) when calling the ReceiveMessage operation"
     finding = found("kms-refused", case(behaviour=behaviour(errors=errors(text)), state=state(kms_key="alias/orders")))
     assert "the queue's key is alias/orders" in finding.observed
@@ -321,10 +366,10 @@ def test_a_key_that_may_not_be_used_is_told_from_the_errors_of_the_consumers() -
 # Batches, groups.
 
 
-def test_messages_that_are_fetched_one_by_one_are_told_where_there_are_many() -> None:
+def test_messages_that_are_fetched_one_by_one_are_reported_where_there_are_many() -> None:
     busy = behaviour(batch_fill=1.0, deliveries=36_000)
     assert (
-        "A receive brings 1.0 messages, at 10.0 messages a second"
+        "A receive returns 1.0 messages, at 10.0 messages a second"
         in found("single-receives", case(behaviour=busy)).observed
     )
     assert look("single-receives", case(behaviour=behaviour(batch_fill=8.0, deliveries=36_000))) is None
@@ -333,9 +378,9 @@ def test_messages_that_are_fetched_one_by_one_are_told_where_there_are_many() ->
     assert "and 5,000 messages wait" in found("single-receives", backlog).observed
 
 
-def test_a_fifo_queue_with_one_group_is_told() -> None:
+def test_a_fifo_queue_with_one_group_is_reported() -> None:
     finding = found("fifo-one-group", case("orders.fifo", behaviour=behaviour("orders.fifo", groups=1, workers=4)))
-    assert finding.observed == "All 1,000 messages are of one message group, and 4 workers share it."
+    assert finding.observed == "All 1,000 messages are in one message group, and 4 workers share it."
     assert look("fifo-one-group", case("orders.fifo", behaviour=behaviour("orders.fifo", groups=7))) is None
     assert look("fifo-one-group", case(behaviour=behaviour(groups=0))) is None
 

@@ -11,5 +11,5 @@ PAGE = Path(__file__).parents[2] / "docs" / "doctor-rules.md"
 
 def test_each_rule_is_on_the_page_as_it_is_and_no_other() -> None:
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    told = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
-    assert told == [(f"`{rule.name}`", rule.severity.word, rule.title, rule.needs, rule.remedy) for rule in ALL]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
+    assert rows == [(f"`{rule.name}`", rule.severity.word, rule.title, rule.needs, rule.remedy) for rule in ALL]

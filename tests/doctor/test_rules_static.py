@@ -14,11 +14,11 @@ from doctor.made_up import (
     behaviour,
     case,
     caused,
+    dlq,
     errors,
     flow,
     found,
     ledger,
-    letters,
     look,
     series,
     state,
@@ -42,7 +42,7 @@ def attributes(command: str) -> dict[str, str]:
 def test_a_queue_without_a_dead_letter_queue_gets_one() -> None:
     bare = state(max_receives=None, dead_letters=None)
     finding = found("no-dead-letter-queue", case(state=bare))
-    assert finding.observed == "orders has no dead-letter queue; it keeps messages for 4 days."
+    assert finding.observed == "orders has no dead-letter queue; it keeps messages for 4 d."
     made, tied = finding.remedy.cli
     assert made == (
         "aws sqs create-queue --queue-name orders-dlq --attributes MessageRetentionPeriod=1209600 --region eu-west-1"
@@ -63,9 +63,9 @@ def test_the_dead_letter_queue_of_a_fifo_queue_is_one_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("receives", "words"), [(1, "nothing is ever tried again"), (2, "good messages are put aside")]
+    ("receives", "words"), [(1, "nothing is ever retried"), (2, "good messages are dead-lettered")]
 )
-def test_few_receives_are_told(receives: int, words: str) -> None:
+def test_few_receives_are_reported(receives: int, words: str) -> None:
     finding = found("max-receives-low", case(state=state(max_receives=receives)))
     assert f"maxReceiveCount is {receives}" in finding.observed
     assert words in finding.why
@@ -83,10 +83,10 @@ def test_few_receives_are_told(receives: int, words: str) -> None:
         (14 * DAY, 14 * DAY, Severity.INFO, [("orders", "604800")]),
     ],
 )
-def test_dead_letters_that_expire_with_or_before_their_source_are_told(
+def test_dead_letters_that_expire_with_or_before_their_source_are_reported(
     source: float, dead: float, severity: Severity, cures: list[tuple[str, str]]
 ) -> None:
-    finding = found("dead-letter-retention", case(state=state(retention=source, dead_letters=letters(retention=dead))))
+    finding = found("dead-letter-retention", case(state=state(retention=source, dead_letters=dlq(retention=dead))))
     assert finding.severity is severity
     given = [
         (shlex.split(line)[4].rpartition("/")[2], attributes(line)["MessageRetentionPeriod"])
@@ -95,33 +95,34 @@ def test_dead_letters_that_expire_with_or_before_their_source_are_told(
     assert given == cures
 
 
-def test_no_command_lets_a_queue_forget_messages_that_it_still_has() -> None:
-    full = state(retention=14 * DAY, visible=3, dead_letters=letters(retention=14 * DAY))
+def test_no_command_lets_a_queue_drop_messages_that_it_still_has() -> None:
+    full = state(retention=14 * DAY, visible=3, dead_letters=dlq(retention=14 * DAY))
     remedy = found("dead-letter-retention", case(state=full)).remedy
     assert remedy.cli == ()
-    assert "SQS deletes what is older at once" in remedy.text
+    assert remedy.terraform is None
+    assert "once no message is older: SQS deletes those at once" in remedy.text
     young = found("dead-letter-retention", case(state=full, series=series([{"oldest": 60.0}]))).remedy
     assert len(young.cli) == 1
 
 
 def test_dead_letters_that_are_kept_for_longer_are_no_finding_and_on_fifo_their_age_starts_anew() -> None:
     assert look("dead-letter-retention", case(state=state())) is None
-    fifo = state("a.fifo", dead_letters=letters(retention=4 * DAY))
+    fifo = state("a.fifo", dead_letters=dlq(retention=4 * DAY))
     assert look("dead-letter-retention", case("a.fifo", state=fifo)) is None
-    assert look("dead-letter-retention", case(state=state(dead_letters=letters(retention=None)))) is None
+    assert look("dead-letter-retention", case(state=state(dead_letters=dlq(retention=None)))) is None
 
 
 def test_a_redrive_policy_that_names_no_queue_is_critical() -> None:
-    finding = found("dead-letter-queue-missing", case(state=state(dead_letters=letters(exists=False))))
+    finding = found("dead-letter-queue-missing", case(state=state(dead_letters=dlq(exists=False))))
     assert finding.severity is Severity.CRITICAL
-    assert f"names {ARN}-dlq, and there is no such queue" in finding.observed
+    assert f"names {ARN}-dlq, and that queue does not exist" in finding.observed
     assert "create-queue --queue-name orders-dlq" in finding.remedy.cli[0]
     assert look("dead-letter-queue-missing", case(state=state())) is None
-    assert look("dead-letter-queue-missing", case(state=state(dead_letters=letters(exists=None)))) is None
+    assert look("dead-letter-queue-missing", case(state=state(dead_letters=dlq(exists=None)))) is None
 
 
 def test_a_dead_letter_queue_of_another_kind_region_or_account_is_critical() -> None:
-    other = letters(arn="arn:aws:sqs:us-east-1:999999999999:dead.fifo", fifo=True)
+    other = dlq(arn="arn:aws:sqs:us-east-1:999999999999:dead.fifo", fifo=True)
     finding = found("dead-letter-queue-mismatch", case(state=state(dead_letters=other)))
     assert finding.observed == (
         "dead.fifo is a FIFO queue and orders a Standard queue; dead.fifo is in region us-east-1 and orders in "
@@ -139,39 +140,39 @@ def test_a_dead_letter_queue_without_an_alarm_gets_one() -> None:
     assert finding.remedy.terraform is not None
     assert 'resource "aws_cloudwatch_metric_alarm"' in finding.remedy.terraform
     assert look("dead-letters-unwatched", case(state=state(), dlq_alarmed=True)) is None
-    assert look("dead-letters-unwatched", case(state=state())) is None  # nobody told us
+    assert look("dead-letters-unwatched", case(state=state())) is None  # not known
 
 
-def test_dead_letters_are_told_with_the_way_back() -> None:
-    finding = found("dead-letters-waiting", case(state=state(dead_letters=letters(visible=17))))
-    assert finding.observed == "17 dead letters in orders-dlq."
+def test_dead_letters_are_reported_with_the_way_back() -> None:
+    finding = found("dead-letters-waiting", case(state=state(dead_letters=dlq(visible=17))))
+    assert finding.observed == "17 dead-letter messages in orders-dlq."
     assert f"start-message-move-task --source-arn {ARN}-dlq" in finding.remedy.cli[0]
     assert look("dead-letters-waiting", case(state=state())) is None
 
 
-def test_a_dead_letter_queue_of_many_is_told() -> None:
-    shared = letters(sources=(URL, f"{URL}-b"))
+def test_a_dead_letter_queue_of_many_is_reported() -> None:
+    shared = dlq(sources=(URL, f"{URL}-b"))
     finding = found("dead-letter-queue-shared", case(state=state(dead_letters=shared)))
-    assert finding.observed == "orders-dlq takes the dead letters of 2 queues: orders, orders-b."
+    assert finding.observed == "orders-dlq is the dead-letter queue of 2 queues: orders, orders-b."
     assert "--queue-name orders-dead --attributes" in finding.remedy.cli[0]  # the usual name is taken
     assert finding.severity is Severity.INFO
-    crowd = letters(sources=tuple(f"q{place}" for place in range(12)))
+    crowd = dlq(sources=tuple(f"q{place}" for place in range(12)))
     assert found("dead-letter-queue-shared", case(state=state(dead_letters=crowd))).severity is Severity.WARNING
     assert look("dead-letter-queue-shared", case(state=state())) is None
 
 
 @pytest.mark.parametrize("allow", [None, "allowAll"])
 def test_a_dead_letter_queue_that_is_open_to_all_is_closed_to_others(allow: str | None) -> None:
-    finding = found("dead-letter-queue-open", case(state=state(dead_letters=letters(allow=allow, sources=("orders",)))))
+    finding = found("dead-letter-queue-open", case(state=state(dead_letters=dlq(allow=allow, sources=("orders",)))))
     policy = json.loads(attributes(finding.remedy.cli[0])["RedriveAllowPolicy"])
     assert policy == {"redrivePermission": "byQueue", "sourceQueueArns": [ARN]}
-    assert look("dead-letter-queue-open", case(state=state(dead_letters=letters(allow="byQueue")))) is None
+    assert look("dead-letter-queue-open", case(state=state(dead_letters=dlq(allow="byQueue")))) is None
 
 
 # Receiving and sending.
 
 
-def test_short_polls_are_told_and_cost_more_where_there_are_many() -> None:
+def test_short_polls_are_reported_and_cost_more_where_there_are_many() -> None:
     finding = found("short-polling", case(state=state(wait=0.0)))
     assert finding.severity is Severity.INFO
     assert attributes(finding.remedy.cli[0]) == {"ReceiveMessageWaitTimeSeconds": "20"}
@@ -187,26 +188,26 @@ def test_a_delay_that_outlasts_the_retention_is_critical() -> None:
     assert attributes(finding.remedy.cli[0]) == {"DelaySeconds": "0", "MessageRetentionPeriod": "345600"}
 
 
-def test_a_delay_that_is_as_long_as_the_visibility_timeout_is_told() -> None:
+def test_a_delay_that_is_as_long_as_the_visibility_timeout_is_reported() -> None:
     finding = found("delay-misused", case(state=state(delay=120.0, visibility=90.0)))
     assert finding.severity is Severity.WARNING
     assert found("delay-misused", case(state=state(delay=5.0))).severity is Severity.INFO
     assert look("delay-misused", case(state=state())) is None
 
 
-def test_a_delay_for_one_message_of_a_fifo_queue_is_told_from_the_senders_errors() -> None:
+def test_a_delay_for_one_message_of_a_fifo_queue_is_reported_from_the_senders_errors() -> None:
     text = (
         "InvalidParameterValue: Value 2 for parameter DelaySeconds is invalid. Reason: The request include "
         "parameter that is not valid for this queue type."
     )
     finding = found("delay-misused", case("a.fifo", behaviour=behaviour("a.fifo", errors=errors(text, 4))))
-    assert finding.observed == "SQS refused 4 sends: a FIFO queue takes no delay for one message."
+    assert finding.observed == "SQS refused 4 sends: a FIFO queue does not allow a delay for a single message."
 
 
 # FIFO.
 
 
-def test_a_fifo_queue_near_its_throughput_is_told() -> None:
+def test_a_fifo_queue_near_its_throughput_is_reported() -> None:
     busy = series([{"sent": 60 * 100.0}, {"sent": 60 * 290.0}, {"sent": 60 * 50.0}])
     finding = found("fifo-throughput", case("a.fifo", state=state("a.fifo"), series=busy))
     assert (
@@ -222,13 +223,13 @@ def test_a_fifo_queue_near_its_throughput_is_told() -> None:
     assert look("fifo-throughput", case("a.fifo", state=state("a.fifo", high_throughput=True), series=busy)) is None
 
 
-def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_again() -> None:
+def test_deduplication_by_content_is_reported_and_matters_where_messages_are_tried_again() -> None:
     plain = case("a.fifo", state=state("a.fifo", content_dedup=True))
     assert found("fifo-content-dedup", plain).severity is Severity.INFO
     busy = behaviour("a.fifo", retries=12, causes=(caused(Cause.PRODUCER, 3),))
     finding = found("fifo-content-dedup", case("a.fifo", state=state("a.fifo", content_dedup=True), behaviour=busy))
     assert finding.severity is Severity.WARNING
-    assert "3 keys came twice all the same and 12 attempts were put back" in finding.observed
+    assert "3 keys came twice nevertheless and 12 attempts were returned to the queue" in finding.observed
     assert attributes(finding.remedy.cli[0]) == {"ContentBasedDeduplication": "false"}
     assert look("fifo-content-dedup", case("a.fifo", state=state("a.fifo"))) is None
 
@@ -239,13 +240,11 @@ def test_deduplication_by_content_is_told_and_matters_where_messages_are_tried_a
 def test_a_ledger_that_forgets_before_the_queue_does_is_critical() -> None:
     finding = found("ledger-forgets", case(state=state(), ledger=ledger(retention=1 * DAY)))
     assert finding.severity is Severity.CRITICAL
-    assert (
-        "remembers for 1 day; orders keeps messages for 4 days, with its dead-letter queue 18 days" in finding.observed
-    )
+    assert "keeps keys for 1 d; orders keeps messages for 4 d, and its dead-letter queue for 14 d." in finding.observed
     assert found("ledger-forgets", case(state=state(), ledger=ledger(retention=5 * DAY))).severity is Severity.WARNING
     assert look("ledger-forgets", case(state=state(), ledger=ledger(retention=18 * DAY))) is None
     assert look("ledger-forgets", case(state=state(), ledger=ledger())) is None
-    assert "28 days" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).observed
+    assert "28 d" in found("ledger-forgets", case(ledger=ledger(retention=20 * DAY))).observed
 
 
 def test_a_redis_that_evicts_is_critical() -> None:
@@ -267,7 +266,7 @@ def test_a_redis_that_evicts_is_critical() -> None:
         ("kms:Decrypt", "kms-refused", Severity.CRITICAL),
     ],
 )
-def test_a_permission_that_a_probe_misses_is_told(action: str, rule: str, severity: Severity) -> None:
+def test_a_permission_that_a_probe_misses_is_reported(action: str, rule: str, severity: Severity) -> None:
     finding = found(rule, case(state=state(refused={action: "no identity-based policy allows it"})))
     assert finding.severity is severity
     assert "no identity-based policy allows it." in finding.observed

@@ -21,11 +21,11 @@ examples:
   semel alarms orders refunds --format terraform > alarms.tf
   semel alarms orders --format cli | sh
   semel alarms orders --format prometheus --endpoint-url http://127.0.0.1:9324
-  semel alarms orders --offline --dlq orders-dead        without asking SQS
+  semel alarms orders --offline --dlq orders-dead        without calling SQS
 
 exit codes:
   0  written to standard output
-  1  a queue is not there, or SQS could not be asked
+  1  a queue does not exist, or SQS could not be called
   2  wrong usage
 """
 
@@ -35,21 +35,21 @@ def add_to(commands: Any) -> None:
         "alarms",
         help="write the alarms that queues need",
         description=(
-            "Write alarms for queues: dead letters, age of the oldest message, in flight\n"
-            "near the cap, received and not deleted. Thresholds come from the queue's own\n"
-            "attributes."
+            "Write alarms for queues: dead-letter messages, age of the oldest message, in\n"
+            "flight near the limit, received and not deleted. Thresholds come from the\n"
+            "queue's own attributes."
         ),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("queues", nargs="+", metavar="QUEUE", help="name, URL or ARN of a queue")
     parser.add_argument("--format", choices=_FORMATS, default="cloudformation", help="default: cloudformation")
-    parser.add_argument("--sns", metavar="ARN", help="topic that is told, of alarms in CloudWatch")
+    parser.add_argument("--sns", metavar="ARN", help="topic to notify, for alarms in CloudWatch")
     options.add_aws(parser)
     parser.add_argument(
-        "--offline", action="store_true", help="ask nobody: SQS' defaults, and QUEUE-dlq for dead letters"
+        "--offline", action="store_true", help="do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue"
     )
-    parser.add_argument("--dlq", metavar="NAME", help="the dead-letter queue, with --offline and one QUEUE")
+    parser.add_argument("--dlq", metavar="NAME", help="the dead-letter queue; with --offline and one QUEUE")
     parser.set_defaults(run=run)
 
 
@@ -92,7 +92,7 @@ def _live(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
     with options.client(given) as client:
         states, notes = look(client, given.queues)
     if len(states) < len(set(given.queues)):
-        raise DoctorError(f"{'; '.join(notes)} (--offline asks nobody)")
+        raise DoctorError(f"{'; '.join(notes)} (--offline does not call SQS)")
     for note in notes:
         print(f"semel: {note}", file=sys.stderr)
     return [(Case(queue=state.queue, state=state), given.region) for state in states]

@@ -36,9 +36,10 @@ examples:
   semel doctor --sample                            try it, on a log of ours
   semel doctor --log /var/log/semel/attempts       from Semel's attempt log
   semel doctor --log s3://logs/attempts --from 1d --queue orders payments
+  semel doctor --log app.jsonl --visibility 30s    from your own log
   semel doctor --log app.jsonl --map id=.msg.id,time=.ts,event=.event
-                                                   from your own JSON lines
-  semel doctor --queue orders --fail-on critical   settings only: no logs
+                                                   if the guess is wrong
+  semel doctor --queue orders --fail-on critical   settings only
   semel doctor --log attempts --format html --output report.html
   semel doctor --log attempts --watch              findings as they become true
   semel doctor --list-rules
@@ -49,8 +50,8 @@ exit codes:
      otherwise, as a warning is what costs time or money now, or will; notes
      (info) do not count unless asked for
   2  wrong usage
-  3  could not look: no access, no such file, no event in it, no Java (the
-     reason is on standard error)
+  3  could not look: no access, no such file, no event in it, a package that
+     is not installed (the reason is on standard error)
   130  stopped by Ctrl-C
 """
 
@@ -105,8 +106,8 @@ def _work(given: argparse.Namespace) -> int:
     wanted = options.request(given, time.time())
     _check_output(given)
     interval, window = (options.span(f"--{one}", getattr(given, one)) for one in ("interval", "window"))
-    if wanted.logs:
-        require("reading logs", "duckdb", extra="doctor")
+    renderer = {"text": ["rich"], "html": ["jinja2"], "json": []}[given.format]
+    require("semel doctor", *(["duckdb"] if wanted.logs else []), *renderer, extra="doctor")
     if command and not given.quiet:
         print(f"semel doctor: --sample stands for\n{command}", file=sys.stderr)
     return _watch(given, wanted, interval, window) if given.watch else _diagnose(given, wanted)
@@ -122,17 +123,20 @@ def _diagnose(given: argparse.Namespace, wanted: Request) -> int:
 
 
 def _rendered(diagnosis: Diagnosis, given: argparse.Namespace) -> str:
-    from semel.doctor.report import html, text
-    from semel.doctor.report import json as as_json
-    from semel.doctor.report.words import ascii_only
-
     if given.format == "json":
+        from semel.doctor.report import json as as_json
+
         return as_json.render(diagnosis)
     if given.format == "html":
+        from semel.doctor.report import html
+
         return html.render(diagnosis)
+    from semel.doctor.report import text
+    from semel.doctor.report.words import ascii_only
+
     on_screen = given.output is None and sys.stdout.isatty()
     size = shutil.get_terminal_size() if on_screen else os.terminal_size((_FILE_WIDTH, 0))
-    told = text.render(
+    report = text.render(
         diagnosis,
         width=size.columns,
         height=size.lines if on_screen else None,
@@ -140,7 +144,7 @@ def _rendered(diagnosis: Diagnosis, given: argparse.Namespace) -> str:
         verbose=given.verbose,
     )
     knows_unicode = given.output is not None or "utf" in (sys.stdout.encoding or "").lower()
-    return told if knows_unicode else "\n".join(map(ascii_only, told.split("\n")))
+    return report if knows_unicode else "\n".join(map(ascii_only, report.split("\n")))
 
 
 def _colour() -> bool:
@@ -181,13 +185,13 @@ def _watch(given: argparse.Namespace, wanted: Request, interval: float, window: 
         nonlocal open_now
         if given.format == "html":
             _deliver(_rendered(latest, given), given.output)
-        for one in changes.news(open_now, latest):
+        for change in changes.since(open_now, latest):
             if given.format == "json":
-                progress.above(changes.as_line(one), lines)
+                progress.above(changes.as_line(change), lines)
             else:
                 target = sys.stderr if given.format == "html" else lines
                 width = shutil.get_terminal_size().columns if target.isatty() else _FILE_WIDTH
-                progress.above(changes.as_text(one, width=width, colour=target.isatty() and _colour()), target)
+                progress.above(changes.as_text(change, width=width, colour=target.isatty() and _colour()), target)
         open_now = changes.opened(latest)
 
     with Progress("semel doctor", quiet=given.quiet) as progress, _set_by_sigterm() as stop:

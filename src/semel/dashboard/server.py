@@ -135,13 +135,12 @@ def _report(services: Services) -> APIRouter:
 
     @router.get("/doctor/report")
     def report() -> Response:
-        diagnosis = services.house.practice.diagnosis
+        diagnosis = services.house.doctor_job.diagnosis
         if diagnosis is None:
             raise NotThere("there is no examination to report on yet", "start one on the doctor's page")
         from semel.doctor.report import html
-        from semel.doctor.report.style import POLICY
 
-        return HTMLResponse(html.render(diagnosis), headers={"content-security-policy": POLICY})
+        return HTMLResponse(html.render(diagnosis), headers={"content-security-policy": html.POLICY})
 
     return router
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from semel.extras import require
 from semel.sqs import Client
 
 Say = Callable[[str], None]
+LOOK_EVERY: Final = 0.2  # seconds
 STEP: Final = 5  # percent of the logs, between two lines of progress
 DLQ_METRIC: Final = "ApproximateNumberOfMessagesVisible"
 
@@ -82,9 +84,9 @@ def diagnose(request: Request, *, say: Say = lambda _: None, now: float | None =
     context = _context(request, say)
     if not request.logs:
         return _diagnosis(request, chosen, context, None, now)
-    analysis, engine, notes = _analysed(request, context, say)
-    context = replace(context, notes=(*notes, *context.notes))
-    return _diagnosis(request, chosen, context, analysis, now, str(engine))
+    analysis, engine, log_fields = _analysed(request, context, say)
+    diagnosis = _diagnosis(request, chosen, context, analysis, now)
+    return replace(diagnosis, log_fields=log_fields, engine=str(engine))
 
 
 def watch(
@@ -97,7 +99,8 @@ def watch(
     say: Say = lambda _: None,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set.
+    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set. Files are looked at
+    often, as that costs little; a diagnosis is made at most each `interval`.
 
     What is known beside the logs is asked for each time. If that fails, the last answer counts, and a note says so."""
     if request.engine == EngineName.SPARK or request.master is not None:
@@ -114,6 +117,7 @@ def watch(
         engine.connection.execute(CREATE)
         say("watching")
         while True:
+            start, pause = time.monotonic(), min(interval, LOOK_EVERY)
             if follower is None and (mapping := _followed(request, engine.connection, context)) is not None:
                 follower = LogFollower(
                     engine.connection, request.logs, mapping, window=window, any_name=request.mapping is not None
@@ -127,7 +131,10 @@ def watch(
                 analysis = _analyse(engine, follower.mapping, follower.names, request, current, lambda _: None)
                 quality = replace(analysis.quality, files=len(follower.found.files), unreadable=follower.problems())
                 on_diagnosis(_diagnosis(request, chosen, current, replace(analysis, quality=quality), clock()))
-            if stop.wait(interval):
+                pause = interval
+            else:
+                pause = max(pause, 10 * (time.monotonic() - start))  # a folder of many files takes a while
+            if stop.wait(pause):
                 return
 
 
@@ -139,7 +146,7 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
         if is_local(path) and not Path(local_path(path)).exists():
             raise DoctorError(f"--log {path}: no such folder; --watch follows one that is there, empty or not")
     try:
-        found = find(request.logs, any_name=request.mapping is not None)
+        found = find(request.logs, any_name=request.mapping is not None, open_files=True)
     except DoctorError:
         found = Found()
     if request.mapping is None and not first_records(connection, found.files):
@@ -162,7 +169,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
         from semel.doctor.logs.database import connect
 
         with closing(connect()) as connection:
-            mapping, notes = _mapping(request, connection, found.files, context)
+            mapping, log_fields = _mapping(request, connection, found.files, context)
         problems = engine.read(found.files, mapping, request.since, request.until)
         names = [file.address for file in found.files]
         analysis = _analyse(engine, mapping, names, request, context, say)
@@ -170,7 +177,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
     quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
     if not quality.events:
         unusable.refuse(request.logs, quality, mapping)
-    return replace(analysis, quality=quality), chosen, notes
+    return replace(analysis, quality=quality), chosen, log_fields
 
 
 def _mapping(
@@ -179,22 +186,22 @@ def _mapping(
     """What `--map` says, or what the first lines show; and what to say about it."""
     from semel.doctor.logs.reader import first_records
 
-    notes: tuple[str, ...] = ()
+    log_fields: tuple[str, ...] = ()
     if request.mapping is not None:
         mapping = parse(request.mapping, request.words)
     elif records := first_records(connection, files):
         detection = formats.detect(records)
-        mapping, notes = detection.mapping, _notes_on(detection)
+        mapping, log_fields = detection.mapping, _described(detection)
     else:
         mapping = own()
     names_no_queue = "queue" not in mapping.names
     if names_no_queue and len(request.queues) == 1 and len(context.states) == 1:
         queue = next(iter(context.states))  # then it is this queue's log
         mapping = replace(mapping, constants={**mapping.constants, "queue": queue})
-    return mapping, notes
+    return mapping, log_fields
 
 
-def _notes_on(detection: Detection) -> tuple[str, ...]:
+def _described(detection: Detection) -> tuple[str, ...]:
     """The mapping as an option that repeats it, and what the log lacks."""
     mapping = detection.mapping
     if mapping.is_own:
@@ -203,9 +210,9 @@ def _notes_on(detection: Detection) -> tuple[str, ...]:
     if words := mapping.as_events_option():
         options.append(f"--events {shlex.quote(words)}")
     return (
-        f"The log was read as: {detection.format}. These options say the same: {' '.join(options)}",
-        *detection.doubts,
-        *(f"The log has no field {field.name}: {field.effect}." for field in detection.missing),
+        f"log format: {detection.format}. These options say the same: {' '.join(options)}",
+        *(f"uncertain: {doubt}" for doubt in detection.doubts),
+        *(f"missing field {field.name}: {field.effect}" for field in detection.missing),
     )
 
 
@@ -223,7 +230,9 @@ def _analyse(
         mapping,
         files=files,
         visibility=states | dict(request.visibility),
-        timeouts=recommendations.worth_trying,
+        timeouts=partial(
+            recommendations.worth_trying, read_timeout=request.read_timeout, lambda_timeout=request.lambda_timeout
+        ),
         say=say,
     )
 
@@ -295,7 +304,6 @@ def _diagnosis(
     context: _Context,
     analysis: Analysis | None,
     now: float | None,
-    engine: str = "",
 ) -> Diagnosis:
     made_at = time.time() if now is None else now
     by_queue = {behaviour.queue: behaviour for behaviour in (analysis.behaviours if analysis else ())}
@@ -313,7 +321,6 @@ def _diagnosis(
         since=request.since,
         until=request.until,
         notes=context.notes,
-        engine=engine,
     )
 
 
@@ -334,5 +341,6 @@ def _case(queue: str, behaviour: Behaviour | None, context: _Context, request: R
         alarmed=alarmed,
         dlq_alarmed=dlq_alarmed,
         read_timeout=request.read_timeout,
+        lambda_timeout=request.lambda_timeout,
         now=now,
     )

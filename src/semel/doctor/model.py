@@ -292,10 +292,15 @@ class Case:
     state: QueueState | None = None
     series: Series | None = None
     ledger: LedgerState | None = None
-    alarmed: frozenset[str] | None = None  # metrics of this queue that have an alarm; None: nobody told us
+    alarmed: frozenset[str] | None = None  # metrics of this queue that have an alarm; None: not known
     dlq_alarmed: bool | None = None
     read_timeout: float = 60.0  # of the consumers' SDK
+    lambda_timeout: float | None = None  # of the Lambda function that processes the queue
     now: float = 0.0
+
+    @property
+    def is_fifo(self) -> bool:
+        return self.queue.endswith(".fifo") or (self.state is not None and self.state.fifo)
 
     @property
     def visibility(self) -> float | None:
@@ -330,13 +335,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """One setting as it should be. `now` is None where it is not known; `reason` is one sentence."""
+    """One setting as it should be. `now` is None where it is not known; each reason is one sentence."""
 
     queue: str
     setting: str  # "visibility timeout", "heartbeat interval", …
     value: str  # for people: "62 s"
     now: str | None
-    reason: str
+    reasons: tuple[str, ...]  # the one that decides first
     changes: bool  # whether it differs from what is there
     remedy: Remedy | None = None
 
@@ -369,6 +374,7 @@ class Diagnosis:
     since: float | None = None  # the time window that was asked for
     until: float | None = None
     notes: tuple[str, ...] = ()  # what could not be looked at, and why
+    log_fields: tuple[str, ...] = ()  # what the fields of the log were taken for, and what is missing
     engine: str = ""  # which engine read the logs, and why
 
     @property

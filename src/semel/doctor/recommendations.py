@@ -1,45 +1,81 @@
-"""Settings as they should be, each with its reason: from what was measured, within what SQS allows.
+"""Each setting of a queue as it should be: one value, and the reasons for it.
 
-The rule: without a heartbeat the visibility timeout covers nearly all work that was seen (P99 × 1.5, the worst × 1.1);
-with one it is short, as it then is only the wait after a crash.
+The rule: a setting is decided here, once for each case, and every finding, command and recommendation shows that value.
+The visibility timeout is the largest that any reason asks for; the heartbeat interval follows from it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from semel.doctor import remedies
 from semel.doctor.model import Behaviour, Case, Cause, QueueState, Recommendation, Remedy, Times
-from semel.doctor.wording import DAY, MINUTE, seconds
+from semel.durations import text as duration
 from semel.messages.dead_letter_queue import MAX_REDELIVERY, RECOMMENDED_RECEIVES, redelivery_period
 from semel.sqs import limits
 
-SHORT: Final = 30.0  # SQS' own default; nothing is won below it
-SHORT_WITH_HEARTBEAT: Final = (30.0, 60.0)
-LONG_TO_RECOVER: Final = 15 * MINUTE
-_FAR_TOO_LONG: Final = 10
+DEFAULT_VISIBILITY: Final = 30.0
+MAX_VISIBILITY: Final = float(limits.MAX_VISIBILITY)
+_FAR_TOO_LONG: Final = 10  # times what is needed
+_SLOW_RECOVERY: Final = 900.0
 RECEIVES: Final = RECOMMENDED_RECEIVES
-_SANE_RECEIVES: Final = range(3, 101)
-SOURCE_RETENTION: Final = 4 * DAY
-LONGEST_SOURCE_RETENTION: Final = 7 * DAY
-DEAD_LETTER_RETENTION: Final = float(limits.MAX_RETENTION)
-HIGH_WATER: Final = 0.01
+_MAX_SANE_RECEIVES: Final = 100
+_MANY_ACCIDENTS: Final = 0.01  # of the messages
+_DAY: Final = 86_400.0
+SOURCE_RETENTION: Final = 4 * _DAY
+_LONGEST_SOURCE_RETENTION: Final = 7 * _DAY
+MAX_RETENTION: Final = float(limits.MAX_RETENTION)
+_NEAR_ITS_END: Final = 0.8
 
 
-def visibility_for(hold: Times, *, heartbeat: bool) -> float:
-    """The timeout for messages that are held for so long."""
-    if heartbeat:
-        short, longer = SHORT_WITH_HEARTBEAT
-        return short if hold.p99 * 3 <= short else longer
-    return min(float(limits.MAX_VISIBILITY), round_up(max(SHORT, hold.p99 * 1.5, hold.most * 1.1)))
+def recommend(case: Case) -> tuple[Recommendation, ...]:
+    """What each setting should be, as far as anything is known of it."""
+    recommended = [_visibility_timeout(case), _heartbeat_interval(case)]
+    if case.state is not None and not case.state.sources:  # a dead-letter queue is judged with its source
+        recommended += [_max_receive_count(case, case.state), _retention(case, case.state)]
+        recommended += [_dead_letter_retention(case, case.state)]
+    recommended += [_ledger_retention(case)]
+    return tuple(recommendation for recommendation in recommended if recommendation is not None)
 
 
-def worth_trying(behaviour: Behaviour) -> tuple[float, ...]:
-    """The timeouts to replay the observed work with, so that a cure can say what it would have done."""
-    hold = holding(behaviour)
-    return () if hold is None else (visibility_for(hold, heartbeat=False),)
+def _setting(
+    case: Case, setting: str, wanted: float, now: float | None, reasons: tuple[str, ...], remedy: Remedy | None = None
+) -> Recommendation:
+    """A setting that is a number of seconds. One that is not known is not changed, but may have a remedy."""
+    shown = duration(now) if now is not None else None
+    changes = now is not None and now != wanted
+    return Recommendation(case.queue, setting, duration(wanted), shown, reasons, changes, remedy)
+
+
+# The visibility timeout.
+
+
+def visibility(case: Case) -> float | None:
+    """The recommended timeout, which is the present one where that will do; None if nothing asks for another."""
+    now, wanted = case.visibility, _needed(case)
+    if not _is_measured(case) and (now is None or now >= wanted or _is_dead_letter_queue(case)):
+        return None
+    return now if now is not None and wanted <= now <= wanted * _FAR_TOO_LONG else wanted
+
+
+def worth_trying(
+    behaviour: Behaviour, read_timeout: float = 60.0, lambda_timeout: float | None = None
+) -> tuple[float, ...]:
+    """The timeouts to replay the observed work with, so that a remedy can say what it would have changed."""
+    if holding(behaviour) is None or behaviour.has_heartbeat:
+        return ()
+    return (_needed(Case(behaviour.queue, behaviour, read_timeout=read_timeout, lambda_timeout=lambda_timeout)),)
+
+
+def for_work(hold: Times) -> float:
+    """What the work asks for: half as much again as P99, and a tenth more than the longest."""
+    return max(hold.p99 * 1.5, hold.most * 1.1)
+
+
+def for_lambda(function_timeout: float) -> float:
+    """What AWS asks for where Lambda receives."""
+    return 6 * function_timeout
 
 
 def round_up(value: float) -> float:
@@ -47,11 +83,6 @@ def round_up(value: float) -> float:
     step = 1 if value <= 120 else 10 if value <= 3_600 else 60
     # A product such as 20 × 1.1 may come out a hair above what it means.
     return float(math.ceil(value / step - 1e-9) * step)
-
-
-def heartbeat_for(visibility: float) -> float:
-    """Two lost beats are survived."""
-    return max(1.0, math.floor(visibility / 3))
 
 
 def holding(behaviour: Behaviour | None) -> Times | None:
@@ -71,224 +102,262 @@ def holding(behaviour: Behaviour | None) -> Times | None:
     )
 
 
-def recommend(case: Case) -> tuple[Recommendation, ...]:
-    """What each setting should be, as far as anything is known of it."""
-    found = (_visibility(case), _heartbeat(case), *_of_the_queue(case), _ledger_memory(case))
-    return tuple(advice for advice in found if advice is not None)
+def visibility_remedy(case: Case, timeout: float) -> Remedy:
+    """No command where the consumers ask SQS for a timeout of their own: the queue's has no effect on them."""
+    own, now = case.state.visibility if case.state is not None else None, case.visibility
+    if own is not None and own != now and own >= timeout:
+        return Remedy(
+            f"Set the visibility timeout to {duration(timeout)} where the consumers ask for {duration(now or 0)}: the "
+            f"queue itself has {duration(own)}. Or the queue was changed after these logs were written."
+        )
+    text = f"Set the visibility timeout of {case.queue} to {duration(timeout)}."
+    return remedies.change(case, text, {"VisibilityTimeout": round(timeout)})
 
 
-def visibility(case: Case) -> float | None:
-    """The recommended timeout; the present one where it will do."""
+def heartbeat_alternative(case: Case) -> str | None:
+    """What a heartbeat would change; None where there is one, where it would change nothing, and with Lambda."""
+    beating = case.behaviour is not None and case.behaviour.has_heartbeat
+    if beating or case.lambda_timeout is not None or _needed(case) <= _needed_by_any_work(case):
+        return None
+    return (
+        f"with a heartbeat every {duration(heartbeat(case))} a timeout of {duration(_needed_by_any_work(case))} is "
+        "enough, whatever the longest work takes (up to 12 h)"
+    )
+
+
+def _needed(case: Case) -> float:
+    return _bounded(_work_reasons(case) + _other_reasons(case))
+
+
+def _needed_by_any_work(case: Case) -> float:
+    """The timeout that is needed even where a heartbeat covers the work."""
+    return _bounded(_other_reasons(case))
+
+
+def _bounded(reasons: list[tuple[float, str]]) -> float:
+    return min(MAX_VISIBILITY, round_up(max(seconds for seconds, _ in reasons)))
+
+
+def _other_reasons(case: Case) -> list[tuple[float, str]]:
+    """Reasons that have nothing to do with the work, each with the timeout that it asks for."""
+    reasons = [(DEFAULT_VISIBILITY, "nothing is gained below the default of SQS, 30 s")]
+    if case.lambda_timeout is not None:
+        asked = for_lambda(case.lambda_timeout)
+        text = f"the Lambda function may run for {duration(case.lambda_timeout)}: AWS asks for at least 6 × that, "
+        return [*reasons, (asked, text + duration(asked))]
+    text = f"the client waits for the answer to a receive for up to {duration(case.read_timeout)} (its read timeout)"
+    return [*reasons, (case.read_timeout, text)]
+
+
+def _work_reasons(case: Case) -> list[tuple[float, str]]:
+    behaviour, hold, now = case.behaviour, holding(case.behaviour), case.visibility
+    if behaviour is None or behaviour.has_heartbeat:
+        return []
+    if hold is None and now is not None and behaviour.caused_by(Cause.VISIBILITY):
+        return [(2 * now, f"work outlasted the timeout of {duration(now)}: twice that")]
+    if hold is None:
+        return []
+    p99, most = hold.p99 * 1.5, hold.most * 1.1
+    return [
+        (p99, f"99 % of the messages are held for at most {duration(hold.p99)}: × 1.5 is {duration(p99)}"),
+        (most, f"the longest was held for {duration(hold.most)}: × 1.1 is {duration(most)}"),
+    ]
+
+
+def _is_measured(case: Case) -> bool:
+    behaviour = case.behaviour
+    if behaviour is None:
+        return False
+    return behaviour.has_heartbeat or holding(behaviour) is not None or bool(behaviour.caused_by(Cause.VISIBILITY))
+
+
+def _is_dead_letter_queue(case: Case) -> bool:
+    return case.state is not None and bool(case.state.sources)
+
+
+def _visibility_timeout(case: Case) -> Recommendation | None:
+    wanted, now = visibility(case), case.visibility
+    if wanted is None:
+        return None
+    behaviour = case.behaviour
+    by_size = sorted(_work_reasons(case) + _other_reasons(case), key=lambda reason: -reason[0])
+    # The default is worth a word only where nothing else asks for more.
+    reasons = [text for place, (seconds, text) in enumerate(by_size) if seconds != DEFAULT_VISIBILITY or not place]
+    if behaviour is not None and behaviour.has_heartbeat:
+        reasons.insert(0, "the heartbeat covers the work, so the timeout is only the wait after a crash")
+    if by_size[0][0] > MAX_VISIBILITY:
+        reasons.insert(0, "SQS allows no more than 12 h: shorten the work, or split it")
+    if now is not None and now > wanted:
+        reasons.insert(0, f"after a crash a message stays hidden for the timeout, {duration(now)} now")
+    alternative = heartbeat_alternative(case)
+    reasons += [alternative] if alternative else []
+    remedy = visibility_remedy(case, wanted) if now != wanted else None
+    return _setting(case, "visibility timeout", wanted, now, tuple(reasons), remedy)
+
+
+# The heartbeat.
+
+
+def heartbeat(case: Case) -> float:
+    """The interval: a third of the timeout, so that two lost heartbeats do no harm; the present one if short enough."""
+    behaviour = case.behaviour
+    beating = behaviour is not None and behaviour.has_heartbeat
+    timeout = (visibility(case) if beating else None) or _needed_by_any_work(case)
+    every = behaviour.heartbeat_every if behaviour is not None else None
+    return every if every is not None and every < timeout / 2 else max(1.0, math.floor(timeout / 3))
+
+
+def _heartbeat_interval(case: Case) -> Recommendation | None:
+    behaviour, timeout = case.behaviour, visibility(case)
+    if behaviour is None or timeout is None or not _is_measured(case):
+        return None
+    wanted, alternative = heartbeat(case), heartbeat_alternative(case)
+    if behaviour.has_heartbeat:
+        reason = f"at most half, better a third of the timeout of {duration(timeout)}: two lost heartbeats do no harm"
+        return _setting(case, "heartbeat interval", wanted, behaviour.heartbeat_every, (reason,))
+    if alternative is None or timeout <= _SLOW_RECOVERY:
+        reason = "the visibility timeout alone covers the work"
+        return Recommendation(case.queue, "heartbeat interval", "none", "none", (reason,), changes=False)
+    slow = f"after a crash a timeout of {duration(timeout)} hides a message for as long"
+    return Recommendation(case.queue, "heartbeat interval", duration(wanted), "none", (slow, alternative), changes=True)
+
+
+def shutdown_grace(case: Case) -> float | None:
+    """How long a worker needs to finish what it has after SIGTERM."""
     hold = holding(case.behaviour)
-    if hold is None or case.behaviour is None:
-        return None
-    wanted = visibility_for(hold, heartbeat=case.behaviour.has_heartbeat)
-    now = case.visibility
-    return now if now is not None and wanted <= now <= wanted * _FAR_TOO_LONG else wanted
+    return None if hold is None else round_up(hold.p99 * 1.5)
 
 
-def _visibility(case: Case) -> Recommendation | None:
-    wanted, hold, now = visibility(case), holding(case.behaviour), case.visibility
-    if wanted is None or hold is None or case.behaviour is None:
-        return None
-    return _setting(
-        case, "visibility timeout", wanted, now, _why_visibility(case.behaviour, hold, wanted), "VisibilityTimeout"
-    )
-
-
-def _why_visibility(behaviour: Behaviour, hold: Times, wanted: float) -> str:
-    if behaviour.has_heartbeat:
-        return (
-            "the heartbeat keeps a message hidden while it is worked on, so the timeout is only the wait after a crash"
-        )
-    measured = (
-        f"99 % of the messages are held for at most {seconds(hold.p99)} (× 1.5), the longest for "
-        f"{seconds(hold.most)} (× 1.1)"
-    )
-    if max(hold.p99 * 1.5, hold.most * 1.1) > limits.MAX_VISIBILITY:
-        return f"{measured}, and SQS allows no more than 12 h: make the work shorter, or split it"
-    if wanted > LONG_TO_RECOVER:
-        return f"{measured}; with a heartbeat 60 s would do, and a crash would not hide a message for so long"
-    return measured
-
-
-def _heartbeat(case: Case) -> Recommendation | None:
-    behaviour, hold = case.behaviour, holding(case.behaviour)
-    if behaviour is None or hold is None:
-        return None
-    wanted, now = visibility(case) or SHORT, case.visibility
-    beats = behaviour.heartbeat_every
-    if behaviour.has_heartbeat:
-        in_force = now or wanted
-        every = beats if beats is not None and beats <= in_force / 2 else heartbeat_for(in_force)
-        return Recommendation(
-            queue=case.queue,
-            setting="heartbeat interval",
-            value=seconds(every),
-            now=seconds(beats) if beats is not None else None,
-            reason=f"a third of the timeout of {seconds(in_force)}, so that two lost beats are survived",
-            changes=beats is not None and every != beats,
-        )
-    needed = hold.p99 * 1.5 > (now or wanted) or wanted > LONG_TO_RECOVER
-    every = heartbeat_for(SHORT_WITH_HEARTBEAT[1])
-    return Recommendation(
-        queue=case.queue,
-        setting="heartbeat interval",
-        value=seconds(every) if needed else "none",
-        now="none",
-        reason=(
-            "a third of a timeout of 60 s: it covers work of any length, up to 12 h"
-            if needed
-            else "the timeout alone covers the work that was seen"
-        ),
-        changes=needed,
-    )
-
-
-def _of_the_queue(case: Case) -> tuple[Recommendation | None, ...]:
-    state = case.state
-    if state is None or state.sources:  # a dead-letter queue itself is judged with its source
-        return ()
-    return (_max_receives(case, state), _retention(case, state), _dead_letter_retention(case, state))
+# The redrive policy.
 
 
 def max_receives(case: Case) -> tuple[int, str]:
-    """How often a message should be tried, and why."""
+    """How often a message should be received before SQS dead-letters it, and why."""
     state, behaviour = case.state, case.behaviour
-    now = state.max_receives if state else None
-    wanted, why = RECEIVES, "enough that a crash, a deploy or a throttled minute puts no good message aside"
+    wanted, why = RECEIVES, "a crash, a deploy or a minute of throttling then dead-letters no good message"
+    if case.is_fifo:
+        why = "not fewer: a dead-lettered message leaves its group, and those behind it go on without it"
     if behaviour is not None and behaviour.messages:
-        by_accident = (Cause.CRASH, Cause.VISIBILITY, Cause.CONCURRENT, Cause.LOST_DELETE)
-        again = sum(caused.duplicates for caused in behaviour.causes if caused.cause in by_accident)
-        if again / behaviour.messages > HIGH_WATER:
+        accidents = (Cause.CRASH, Cause.VISIBILITY, Cause.CONCURRENT, Cause.LOST_DELETE)
+        again = sum(caused.duplicates for caused in behaviour.causes if caused.cause in accidents)
+        if again / behaviour.messages > _MANY_ACCIDENTS:
             wanted += 2
-            why = "deliveries that are no fault of the message use receives up as well, and here there are many"
-    if state and now and now in _SANE_RECEIVES and now >= wanted and now * state.visibility <= state.retention:
-        wanted = now
-    if (case.queue.endswith(".fifo") or (state and state.fifo)) and wanted == RECEIVES:
-        why = "a message that is put aside leaves its group, and those after it go on: not too early"
-    return wanted, why
+            why = "crashes, timeouts and lost deletes use up receives as well, and there are many here"
+    now = state.max_receives if state is not None else None
+    if state is None or now is None or now < wanted:
+        return wanted, why
+    if behaviour is not None and behaviour.loops and now > 2 * RECEIVES:
+        return wanted, f"messages that always fail are now tried {now} times"
+    fits = now <= _MAX_SANE_RECEIVES and now * state.visibility <= state.retention
+    return (now, why) if fits else (wanted, f"{now} receives may outlast the retention, and then the message is lost")
 
 
-def _max_receives(case: Case, state: QueueState) -> Recommendation:
+def _max_receive_count(case: Case, state: QueueState) -> Recommendation:
     wanted, why = max_receives(case)
     changes = state.max_receives != wanted
-    arn = state.dead_letters.arn if state.dead_letters else None
-    remedy = None
-    if changes and arn:
-        policy = {"RedrivePolicy": remedies.redrive_policy(arn, wanted)}
-        remedy = Remedy(
-            text=f"Set maxReceiveCount to {wanted}.",
-            cli=remedies.set_attributes(case, policy),
-            terraform=remedies.terraform(case.queue, policy),
-        )
-    now = str(state.max_receives) if state.max_receives else "none"
-    return Recommendation(case.queue, "maxReceiveCount", str(wanted), now, why, changes, remedy)
+    return Recommendation(
+        queue=case.queue,
+        setting="maxReceiveCount",
+        value=str(wanted),
+        now=str(state.max_receives) if state.max_receives else "none",
+        reasons=(why,),
+        changes=changes,
+        remedy=remedies.change_max_receives(case, wanted) if changes and state.dead_letters else None,
+    )
 
 
-def source_retention(state: QueueState) -> tuple[float, str]:
-    if state.retention < DAY:
-        return SOURCE_RETENTION, "an outage of a night or a weekend must not outlast the messages"
-    if state.retention > LONGEST_SOURCE_RETENTION and not state.fifo:
-        return (
-            LONGEST_SOURCE_RETENTION,
-            "a dead letter keeps the time at which it was sent, so the source must keep less than the 14 days of the "
-            "dead-letter queue",
-        )
+# Retention.
+
+
+def oldest_age(case: Case) -> float | None:
+    """The age of the oldest message by the newest of the last metrics."""
+    ages = [point.oldest for point in case.series.points[-10:] if point.oldest is not None] if case.series else []
+    return ages[-1] if ages else None
+
+
+def is_near_retention(case: Case) -> bool:
+    """Whether SQS is about to delete messages that nobody has processed."""
+    age = oldest_age(case)
+    return case.state is not None and age is not None and age >= _NEAR_ITS_END * case.state.retention
+
+
+def retention(case: Case, state: QueueState) -> tuple[float, str]:
+    """How long the queue should keep messages, and why."""
+    if state.sources:
+        return MAX_RETENTION, "dead-letter messages wait for a person"
+    if is_near_retention(case):
+        age = duration(oldest_age(case) or 0)
+        return MAX_RETENTION, f"the oldest message is {age} old: keep all until the backlog is processed"
+    if state.retention < _DAY:
+        return SOURCE_RETENTION, "messages must outlast an outage of a night or a weekend"
+    if state.retention > _LONGEST_SOURCE_RETENTION and not state.fifo:
+        return _LONGEST_SOURCE_RETENTION, "a dead-letter message keeps its age, and its queue keeps it for 14 d in all"
     if state.dead_letters is None:
         return state.retention, "long enough for an outage"
     return state.retention, "long enough for an outage, and shorter than that of the dead-letter queue"
 
 
-def may_forget(case: Case, retention: float) -> bool:
-    """Whether a shorter retention deletes nothing: SQS drops at once what is older."""
-    state, series = case.state, case.series
-    if state is not None and not (state.visible or state.in_flight or state.delayed):
-        return True
-    ages = [point.oldest for point in series.points if point.oldest is not None] if series is not None else []
-    return bool(ages) and 0 < ages[-1] < retention / 2
+def retention_remedy(case: Case, state: QueueState) -> Remedy | None:
+    """None if it is as it should be. Without a command while a shorter retention would delete messages."""
+    wanted, _ = retention(case, state)
+    if wanted == state.retention:
+        return None
+    text = f"Set the retention of {case.queue} to {duration(wanted)}"
+    age, is_empty = oldest_age(case), not (state.visible or state.in_flight or state.delayed)
+    if wanted < state.retention and not is_empty and not (age is not None and 0 < age < wanted / 2):
+        return Remedy(f"{text} once no message is older: SQS deletes those at once.")
+    return remedies.change(case, f"{text}.", {"MessageRetentionPeriod": round(wanted)})
+
+
+def dead_letter_retention_remedy(state: QueueState) -> Remedy | None:
+    """None if it is as it should be, or not known."""
+    letters = state.dead_letters
+    if letters is None or letters.retention in (None, MAX_RETENTION):
+        return None
+    text = f"Set the retention of {remedies.name_of(letters.arn)} to {duration(MAX_RETENTION)}."
+    address = remedies.dead_letter_queue_of(letters, state)
+    return remedies.change(address, text, {"MessageRetentionPeriod": limits.MAX_RETENTION})
 
 
 def _retention(case: Case, state: QueueState) -> Recommendation:
-    wanted, why = source_retention(state)
-    found = _setting(case, "retention", wanted, state.retention, why, "MessageRetentionPeriod")
-    if wanted >= state.retention or may_forget(case, wanted):
-        return found
-    warned = f"Set it to {seconds(wanted)} when no message is older: SQS deletes those at once."
-    return replace(found, remedy=Remedy(text=warned))
+    wanted, why = retention(case, state)
+    return _setting(case, "retention", wanted, state.retention, (why,), retention_remedy(case, state))
 
 
 def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | None:
     letters = state.dead_letters
     if letters is None:
         return None
-    now = letters.retention
-    why = (
-        "the most that SQS allows: dead letters wait for a person"
-        if state.fifo
-        else "the most that SQS allows: on a Standard queue a dead letter keeps the time at which it was sent"
-    )
-    changes = now is not None and now != DEAD_LETTER_RETENTION
-    remedy = None
-    if changes:
-        wanted = {"MessageRetentionPeriod": limits.MAX_RETENTION}
-        name = remedies.name_of(letters.arn)
-        remedy = Remedy(
-            text=f"Set the retention of {name} to 14 days.",
-            cli=remedies.set_attributes_of(name, remedies.dead_letters_url(letters, state), letters.arn, wanted),
-            terraform=remedies.terraform(name, wanted),
-        )
-    return Recommendation(
-        queue=case.queue,
-        setting="dead-letter retention",
-        value=seconds(DEAD_LETTER_RETENTION),
-        now=seconds(now) if now is not None else None,
-        reason=why,
-        changes=changes,
-        remedy=remedy,
-    )
+    why = "the most that SQS allows: dead-letter messages wait for a person"
+    if not state.fifo:
+        why += ", and on a Standard queue they keep their age"
+    remedy = dead_letter_retention_remedy(state)
+    return _setting(case, "dead-letter retention", MAX_RETENTION, letters.retention, (why,), remedy)
 
 
-def ledger_memory(case: Case) -> float:
-    """For how long a message can come back: as long as both queues may hold it. 28 days where nothing is known."""
-    state = case.state
-    if state is None:
-        return MAX_REDELIVERY
-    letters = state.dead_letters
-    if letters is None:
-        return redelivery_period(state.retention)
-    return redelivery_period(state.retention, letters.retention or DEAD_LETTER_RETENTION)
+# The ledger.
 
 
-def _ledger_memory(case: Case) -> Recommendation | None:
-    if case.ledger is None or (case.state is not None and case.state.sources):
+def ledger_retention(case: Case) -> float:
+    """For how long a message can come back once both queues keep messages as recommended; never less than now.
+
+    28 days where nothing is known of the queue."""
+    state, now = case.state, case.ledger.retention if case.ledger is not None else None
+    wanted = MAX_REDELIVERY
+    if state is not None:
+        source = max(state.retention, retention(case, state)[0])
+        wanted = redelivery_period(source, MAX_RETENTION if state.dead_letters is not None else 0.0)
+    return max(wanted, now or 0.0)
+
+
+def _ledger_retention(case: Case) -> Recommendation | None:
+    if case.ledger is None or _is_dead_letter_queue(case):
         return None
-    wanted, now = ledger_memory(case), case.ledger.retention
-    return Recommendation(
-        queue=case.queue,
-        setting="ledger memory",
-        value=seconds(wanted if now is None else max(wanted, now)),
-        now=seconds(now) if now is not None else None,
-        reason="the retention of the queue and of its dead-letter queue together: SQS cannot deliver again after that",
-        changes=now is not None and now < wanted,
-    )
+    wanted, now = ledger_retention(case), case.ledger.retention
+    why = "the retention of the queue and of its dead-letter queue together: SQS delivers nothing after that"
+    return _setting(case, "ledger retention", wanted, now, (why,), ledger_remedy(case) if now != wanted else None)
 
 
-def _setting(case: Case, setting: str, wanted: float, now: float | None, reason: str, attribute: str) -> Recommendation:
-    """Recommendation on an attribute of the queue that is a number of seconds."""
-    changes = now is not None and now != wanted
-    attributes = {attribute: round(wanted)}
-    remedy = Remedy(
-        text=f"Set the {setting} of {case.queue} to {seconds(wanted)}.",
-        cli=remedies.set_attributes(case, attributes),
-        terraform=remedies.terraform(case.queue, attributes),
-    )
-    return Recommendation(
-        queue=case.queue,
-        setting=setting,
-        value=seconds(wanted),
-        now=seconds(now) if now is not None else None,
-        reason=reason,
-        changes=changes,
-        remedy=remedy if changes or now is None else None,
-    )
+def ledger_remedy(case: Case) -> Remedy:
+    wanted = ledger_retention(case)
+    return Remedy(f"Set the ledger retention to {duration(wanted)} (`retention={wanted:.0f}`, in seconds).")

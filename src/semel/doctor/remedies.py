@@ -1,7 +1,7 @@
-"""Cures as somebody would type them: AWS CLI commands that run as they are, and Terraform for the same.
+"""Remedies: AWS CLI commands that run as they are, and Terraform for the same.
 
-A queue whose URL is not known is looked up by the command itself, so nothing is left to fill in but roles and topics,
-which are written in capitals.
+A command looks up a queue whose URL is not known, so nothing is left to fill in but roles and topics, which are written
+in capitals.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from semel.doctor.model import Case, DeadLetters, QueueState
+from semel.doctor.model import Case, DeadLetters, QueueState, Remedy
+from semel.sqs import limits
 from semel.sqs.hosts import is_loopback
 
 # SQS' names of attributes, and Terraform's.
@@ -33,40 +34,99 @@ _AWS_HOST: Final = re.compile(
     r"sqs\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)"
     r"|(?:(?P<older>[a-z0-9-]+)\.)?queue\.amazonaws\.com(?:\.cn)?"
 )
-# How an attribute of a queue is given: a number, a word, or a policy.
+# The attributes of a queue: numbers, words and policies.
 Attributes = Mapping[str, int | bool | str | Mapping[str, Any]]
 
 
-def set_attributes(case: Case, attributes: Attributes) -> tuple[str, ...]:
-    """Commands that give the queue these attributes."""
-    state = case.state
-    return set_attributes_of(case.queue, state.url if state else None, state.arn if state else "", attributes)
+class Address(NamedTuple):
+    """Which queue a command is for. Without a URL the command looks it up by name."""
+
+    name: str
+    url: str | None = None
+    arn: str = ""
 
 
-def set_attributes_of(name: str, url: str | None, arn: str, attributes: Attributes) -> tuple[str, ...]:
-    where = place(url, arn)
-    wanted = shlex.quote(json.dumps({key: _as_text(value) for key, value in attributes.items()}))
-    if all(isinstance(value, int) for value in attributes.values()):
-        wanted = ",".join(f"{key}={_as_text(value)}" for key, value in attributes.items())
-    if url:
-        return (f"aws sqs set-queue-attributes --queue-url {shlex.quote(url)} --attributes {wanted}{where}",)
-    return (
-        f"QUEUE_URL=$(aws sqs get-queue-url --queue-name {shlex.quote(name)} --query QueueUrl --output text{where})",
-        f'aws sqs set-queue-attributes --queue-url "$QUEUE_URL" --attributes {wanted}{where}',
+class Reference(str):
+    """Another resource of the same Terraform file."""
+
+    __slots__ = ()
+
+
+def queue_of(case: Case) -> Address:
+    return Address(case.queue, case.state.url, case.state.arn) if case.state is not None else Address(case.queue)
+
+
+def dead_letter_queue_of(letters: DeadLetters, state: QueueState) -> Address:
+    """Where SQS says that it is, else next to its source."""
+    name = name_of(letters.arn)
+    beside = f"{state.url.rpartition('/')[0]}/{name}" if state.url else None
+    return Address(name, letters.url or beside, letters.arn)
+
+
+def change(queue: Case | Address, text: str, attributes: Attributes) -> Remedy:
+    """Give a queue these attributes; the others stay as they are."""
+    queue = queue_of(queue) if isinstance(queue, Case) else queue
+    return Remedy(text, set_attributes(queue, attributes), terraform(queue.name, attributes))
+
+
+def change_max_receives(case: Case, max_receives: int, text: str | None = None) -> Remedy:
+    """Change the maxReceiveCount of a queue that has a redrive policy."""
+    letters = case.state.dead_letters if case.state is not None else None
+    policy = redrive_policy(letters.arn if letters is not None else "", max_receives)
+    return change(case, text or f"Set maxReceiveCount to {max_receives}.", {"RedrivePolicy": policy})
+
+
+def create_dead_letter_queue(case: Case, text: str, max_receives: int, name: str | None = None) -> Remedy:
+    """Create a dead-letter queue, and name it in the queue's redrive policy."""
+    name = name or dead_letter_name(case.queue)
+    queue, keeps = queue_of(case), {"MessageRetentionPeriod": limits.MAX_RETENTION}
+    policy = redrive_policy(neighbour_arn(queue.arn, name), max_receives)
+    reference = redrive_policy(Reference(f"aws_sqs_queue.{label(name)}.arn"), max_receives)
+    return Remedy(
+        text,
+        (create_queue(name, keeps, queue), *set_attributes(queue, {"RedrivePolicy": policy})),
+        f"{terraform(name, keeps)}\n\n{terraform(case.queue, {'RedrivePolicy': reference})}",
     )
 
 
-def create_queue(name: str, attributes: Attributes, *, like: QueueState | None = None) -> str:
-    """A command that makes a queue, next to another one."""
-    wanted = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
-    wanted |= {key: _as_text(value) for key, value in attributes.items()}
-    given = ",".join(f"{key}={value}" for key, value in wanted.items())
-    where = place(like.url, like.arn) if like else ""
-    return f"aws sqs create-queue --queue-name {shlex.quote(name)} --attributes {shlex.quote(given)}{where}"
+def joined(*remedies: Remedy | str | None) -> Remedy:
+    """One after the other; a text is a remedy without commands, and empty ones are left out."""
+    parts = [Remedy(remedy) if isinstance(remedy, str) else remedy for remedy in remedies if remedy]
+    resources = [remedy.terraform for remedy in parts if remedy.terraform]
+    return Remedy(
+        text=" ".join(remedy.text for remedy in parts),
+        cli=tuple(command for remedy in parts for command in remedy.cli),
+        terraform="\n\n".join(resources) or None,
+    )
 
 
-def place(url: str | None, arn: str = "") -> str:
-    """Options that send a command to where the queue is: another endpoint than AWS', another region than the usual."""
+# The AWS CLI.
+
+
+def set_attributes(queue: Address, attributes: Attributes) -> tuple[str, ...]:
+    options = cli_options(queue.url, queue.arn)
+    values = ",".join(f"{key}={_as_text(value)}" for key, value in attributes.items())
+    if not all(isinstance(value, int) for value in attributes.values()):
+        values = shlex.quote(json.dumps({key: _as_text(value) for key, value in attributes.items()}))
+    if queue.url:
+        return (f"aws sqs set-queue-attributes --queue-url {shlex.quote(queue.url)} --attributes {values}{options}",)
+    name = shlex.quote(queue.name)
+    return (
+        f"QUEUE_URL=$(aws sqs get-queue-url --queue-name {name} --query QueueUrl --output text{options})",
+        f'aws sqs set-queue-attributes --queue-url "$QUEUE_URL" --attributes {values}{options}',
+    )
+
+
+def create_queue(name: str, attributes: Attributes, beside: Address) -> str:
+    """A command that creates a queue where another one is."""
+    fifo: Attributes = {"FifoQueue": True} if name.endswith(".fifo") else {}
+    values = ",".join(f"{key}={_as_text(value)}" for key, value in {**fifo, **attributes}.items())
+    options = cli_options(beside.url, beside.arn)
+    return f"aws sqs create-queue --queue-name {shlex.quote(name)} --attributes {shlex.quote(values)}{options}"
+
+
+def cli_options(url: str | None, arn: str = "") -> str:
+    """What sends a command to where the queue is: its endpoint if that is not AWS, and its region."""
     options = ""
     if url and not on_aws(url):
         parts = urlsplit(url)
@@ -84,8 +144,8 @@ def on_aws(url: str) -> bool:
 def region_of(url: str | None, arn: str = "") -> str | None:
     if arn.count(":") >= 5 and arn.split(":")[3]:
         return arn.split(":")[3]
-    found = _AWS_HOST.fullmatch(urlsplit(url).hostname or "") if url else None
-    return found["region"] or found["older"] or "us-east-1" if found else None
+    host = _AWS_HOST.fullmatch(urlsplit(url).hostname or "") if url else None
+    return host["region"] or host["older"] or "us-east-1" if host else None
 
 
 def neighbour_arn(arn: str, name: str) -> str:
@@ -98,20 +158,13 @@ def name_of(arn_or_url: str) -> str:
 
 
 def dead_letter_name(queue: str) -> str:
-    """What its dead-letter queue is called, if it has none yet."""
+    """The usual name of its dead-letter queue."""
     base = queue.removesuffix(".fifo")
     return f"{base[:71]}-dlq.fifo" if queue.endswith(".fifo") else f"{base[:76]}-dlq"
 
 
 def redrive_policy(arn: str, max_receives: int) -> dict[str, Any]:
     return {"deadLetterTargetArn": arn, "maxReceiveCount": max_receives}
-
-
-def dead_letters_url(letters: DeadLetters, state: QueueState | None) -> str | None:
-    """Where the dead-letter queue is: as SQS said, else next to its source."""
-    if letters.url:
-        return letters.url
-    return f"{state.url.rpartition('/')[0]}/{name_of(letters.arn)}" if state and state.url else None
 
 
 # Terraform.
@@ -127,9 +180,13 @@ def terraform(name: str, attributes: Attributes) -> str:
 
 
 def resource(kind: str, name: str, lines: Mapping[str, str]) -> str:
+    return block(f'resource "{kind}" "{name}"', lines)
+
+
+def block(head: str, lines: Mapping[str, str], indent: str = "") -> str:
     width = max(map(len, lines))
-    body = "\n".join(f"  {key:<{width}} = {value}" for key, value in lines.items())
-    return f'resource "{kind}" "{name}" {{\n{body}\n}}'
+    body = "\n".join(f"{indent}  {key:<{width}} = {value}" for key, value in lines.items())
+    return f"{head} {{\n{body}\n{indent}}}"
 
 
 def label(name: str) -> str:
@@ -140,12 +197,14 @@ def label(name: str) -> str:
 
 def hcl(value: object) -> str:
     """A value as Terraform writes it."""
+    if isinstance(value, Reference):
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return f"jsonencode({{ {', '.join(f'{key} = {hcl(one)}' for key, one in value.items())} }})"
+        return f"jsonencode({{ {', '.join(f'{key} = {hcl(part)}' for key, part in value.items())} }})"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(hcl(one) for one in value)}]"
+        return f"[{', '.join(hcl(part) for part in value)}]"
     if isinstance(value, str):
         return json.dumps(value).replace("${", "$${").replace("%{", "%%{")
     return str(value)

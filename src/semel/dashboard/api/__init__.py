@@ -26,7 +26,7 @@ TAGS: Final[list[dict[str, Any]]] = [
     {"name": "Jobs", "description": "What runs, how far it is, and its brakes."},
     {"name": "Once", "description": "Deliveries against effects."},
     {"name": "Workers", "description": "Who works on what; pause, resume, concurrency."},
-    {"name": "Doctor", "description": "What is wrong, and its cure."},
+    {"name": "Doctor", "description": "What is wrong, and the remedy."},
     {"name": "Audit", "description": "Who did what; marks on the charts."},
 ]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from semel import durations
 from semel.dashboard.data.facts import QueueFacts
 from semel.dashboard.data.model import AlarmState, Level, Series
 from semel.doctor.alarms.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
 from semel.doctor.model import Case, DeadLetters, QueueState
-from semel.doctor.wording import count, seconds
+from semel.doctor.wording import count
 
 _ORDER: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
 _LATE: Final = 0.8  # of the retention: then the oldest message is soon lost
@@ -78,12 +79,13 @@ def _age(alarm: Alarm, facts: QueueFacts, series: Series, now: float) -> AlarmSt
     age, name = facts.oldest_age, alarm.kind.value
     if age is None:
         return AlarmState(name, Level.UNKNOWN, "The age of the oldest message is not known.", alarm.threshold)
-    limit = seconds(alarm.threshold)
+    limit = durations.text(alarm.threshold)
     if age <= alarm.threshold:
-        text = f"The oldest message is {seconds(round(age))} old; the limit is {limit}." if age else "Nothing waits."
+        shown = durations.text(round(age))
+        text = f"The oldest message is {shown} old; the limit is {limit}." if age else "Nothing waits."
         return AlarmState(name, Level.OK, text, alarm.threshold, age)
     held = all(past is None or past > alarm.threshold for past in _recent(series, series.oldest_age, alarm, now))
-    text = f"The oldest message is {seconds(round(age))} old, more than {limit}: the consumers do not keep up."
+    text = f"The oldest message is {durations.text(round(age))} old, more than {limit}: the consumers do not keep up."
     if not held:
         return AlarmState(name, Level.INFO, f"{text} Not for long yet.", alarm.threshold, age)
     late = age > _LATE * facts.number("MessageRetentionPeriod", 345_600.0)
@@ -99,7 +101,8 @@ def _not_deleted(alarm: Alarm, series: Series, now: float) -> AlarmState:
         return AlarmState(name, Level.OK, "Too little is received to tell.", alarm.threshold)
     missing = max(0.0, 100 * (received - deleted) / received)
     level = Level.WARNING if missing > alarm.threshold else Level.OK
-    text = f"{missing:.0f} % of {count(received, 'received message')} were not deleted in {seconds(alarm.period)}."
+    period = durations.text(alarm.period)
+    text = f"{missing:.0f} % of {count(received, 'received message')} were not deleted in {period}."
     return AlarmState(name, level, text, alarm.threshold, round(missing, 1))
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from semel import durations
 from semel.dashboard.data.model import QueueAttribute
-from semel.doctor.wording import seconds
 
 
 def _duration(value: str) -> str:
-    return seconds(float(value)) if value.isdigit() else value
+    return durations.text(float(value)) if value.isdigit() else value
 
 
 def _messages(value: str) -> str:

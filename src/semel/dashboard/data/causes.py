@@ -1,141 +1,160 @@
-"""Why duplicates came, read off the attempt log while it grows: each line once, and only what was added since.
+"""Why duplicates came in the last 24 hours: the doctor's analysis of the attempt log, in the background.
 
-What a worker notes of a duplicate is enough to tell: SQS counts the deliveries of one message, so a first delivery of a
-key that is done is a second message of a producer, or a redrive, and a later one is SQS' own. Only JSON lines are
-followed, the open file of a Parquet log among them. The doctor, which sees all of the log, tells more.
+The rules: whoever asks gets the last answer at once. Nothing runs unless somebody asks, at most every ten seconds and
+for at most a tenth of the time; and as long as no file has changed, that is a stat of the files.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-import orjson
+from semel.dashboard.data.model import CauseRow, DuplicateCauses
+from semel.doctor.logs.discovery import PARQUET, Days, hidden, is_local, local_path
+from semel.doctor.report.words import CAUSES
+from semel.errors import SemelError
+from semel.extras import require
 
-MOST_AT_FIRST: Final = 64 * 1024 * 1024  # bytes of what was there before, the newest first
-MOST_FILES: Final = 10_000
-_BLOCK: Final = 1 << 20
-_FILES: Final = re.compile(r"[^._].*\.(jsonl|ndjson)|\.attempts-.+\.(jsonl|parquet)\.open")
-# Only these lines are parsed; the others, most of them, are passed over as bytes.
-_TELLING: Final = re.compile(rb'^.*"step":\s?"(?:duplicate|bounced)".*$', re.MULTILINE)
-# cause: (title, what happened and why it did no harm)
-WORDS: Final[Mapping[str, tuple[str, str]]] = {
-    "lost-delete": (
-        "Delivered again when done",
-        "SQS delivered it again after its effect was recorded: a delete was lost or late. Deleted, not run.",
-    ),
-    "producer": ("Sent twice", "A producer sent the same key as another message. Its effect was there: not run again."),
-    "redrive": (
-        "Redriven when done",
-        "Somebody sent it back though its effect was there. Its key told: not run again.",
-    ),
-    "visibility": (
-        "Delivered while worked on",
-        "Its visibility ended, or SQS handed it out twice, while a worker had its key. Put back, not run.",
-    ),
-}
+if TYPE_CHECKING:
+    from semel.doctor.engine.duckdb import DuckDBEngine
+    from semel.doctor.logs.follower import LogFollower
+    from semel.doctor.model import Behaviour
+
+WINDOW: Final = 86_400.0
+INTERVAL: Final = 10.0
+SHARE: Final = 10  # at most a tenth of the time is spent on it
+MEMORY: Final = "300MB"  # DuckDB's buffers; beyond that it writes to disk
+MOST_BYTES: Final = 2 * 1024**3  # of JSON lines: about 8 million events
+PARQUET_WEIGHT: Final = 25  # a Parquet file holds as many events as JSON lines of this many times its size
+log = logging.getLogger("semel.dashboard")
 
 
-class Causes:
-    """`since`: what happened before is not counted. Thread-safe."""
+class CauseCounter:
+    """Only logs on this machine are read. Thread-safe."""
 
-    def __init__(self, logs: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
-        self._paths = [path for text in logs if (path := _local(text)) is not None]
-        self._clock = clock
+    def __init__(
+        self, logs: Sequence[str], *, clock: Callable[[], float] = time.time, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._paths = tuple(path for path in logs if is_local(path))
+        self._clock, self._most_bytes = clock, most_bytes
         self._lock = threading.Lock()
-        self._read: dict[tuple[int, int], int] = {}  # by device and inode: a file keeps them when it is renamed
-        self._counts: Counter[str] = Counter()
-        self._since: float | None = None
+        self._latest = DuplicateCauses(note="The attempt log is being read." if self._paths else "")
+        self._thread: threading.Thread | None = None
+        self._next_look = 0.0
+        self._closed = False
+        # Of the thread alone.
+        self._state: object = None
+        self._engine: DuckDBEngine | None = None
+        self._follower: LogFollower | None = None
+        self._opened_at = 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._paths)
-
-    def counts(self, since: float | None) -> Counter[str]:
-        """How many duplicates of each cause there were; `since` counts when it is asked for the first time."""
+    def latest(self) -> DuplicateCauses:
         with self._lock:
-            first = self._since is None
-            if self._since is None:
-                self._since = self._clock() - 86_400 if since is None else since
-            left = MOST_AT_FIRST
-            for path, info in self._files():
-                known = (info.st_dev, info.st_ino)
-                start = self._read.get(known, 0)
-                if info.st_mtime < self._since or info.st_size <= start:
-                    continue
-                if first and (left := left - info.st_size) < 0:
-                    self._read[known] = info.st_size
-                    continue
-                self._read[known] = self._follow(path, start)
-            return Counter(self._counts)
+            if self._paths and self._thread is None and not self._closed and time.monotonic() >= self._next_look:
+                self._thread = threading.Thread(target=self._look, name="semel-causes", daemon=True)
+                self._thread.start()
+            return self._latest
 
-    def _files(self) -> list[tuple[Path, os.stat_result]]:
-        """The newest first."""
-        found: list[tuple[Path, os.stat_result]] = []
-        for root in self._paths:
-            for folder, folders, names in os.walk(root):
-                folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+    def close(self) -> None:
+        with self._lock:
+            self._closed, thread = True, self._thread
+            if thread is None:
+                self._close_engine()
+        if thread is not None:
+            thread.join(5)
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        try:
+            latest = self._causes(self._clock())
+        except SemelError as error:
+            self._close_engine()
+            latest = DuplicateCauses(note=str(error))
+        except Exception as error:
+            self._close_engine()
+            log.exception("the attempt log could not be analysed")
+            latest = DuplicateCauses(note=f"The attempt log could not be analysed: {type(error).__name__}: {error}")
+        ended = time.monotonic()
+        with self._lock:
+            self._latest, self._thread = latest, None
+            self._next_look = ended + max(INTERVAL, (SHARE - 1) * (ended - began))
+            if self._closed:
+                self._close_engine()
+
+    def _causes(self, now: float) -> DuplicateCauses:
+        files = dict(self._files(now - WINDOW))
+        # Within an hour without a new line the window moves on by so little that nothing is counted again.
+        state = (now // 3600, frozenset(files.items()))
+        if state == self._state:
+            return self._latest
+        self._state = state
+        require("Counting duplicates by cause", "duckdb", extra="doctor")
+        if sum(files.values()) > self._most_bytes:
+            self._close_engine()
+            return DuplicateCauses(note="The attempt log is too large to be read here: run semel doctor on it.")
+        engine, follower = self._opened(now)
+        if not follower.look(now) and self._opened_at != now:
+            return self._latest
+        from semel.doctor.analysis import analyse
+
+        return _summary(analyse(engine, follower.mapping, files=follower.names).behaviours)
+
+    def _files(self, oldest: float) -> Iterator[tuple[str, int]]:
+        """Each file that changed in the window, with its size as JSON lines."""
+        days = Days.of(oldest, None)
+        for path in map(local_path, self._paths):
+            if os.path.isfile(path):
+                yield from _sized(path, oldest)
+            for folder, folders, names in os.walk(path):
+                folders[:] = [name for name in folders if not hidden(name) and days.may_hold(name)]
                 for name in names:
-                    if _FILES.fullmatch(name):
-                        path = Path(folder, name)
-                        try:
-                            found.append((path, path.stat()))
-                        except OSError:
-                            continue  # renamed just now; it is read next time, under its new name
-        found.sort(key=lambda one: one[1].st_mtime, reverse=True)
-        return found[:MOST_FILES]
+                    yield from _sized(os.path.join(folder, name), oldest)
 
-    def _follow(self, path: Path, place: int) -> int:
-        """Count what is there from `place` on, whole lines only; returns where it ended."""
-        try:
-            with path.open("rb") as file:
-                file.seek(place)
-                while block := file.read(_BLOCK):
-                    end = block.rfind(b"\n") + 1
-                    if not end:
-                        return place if len(block) < _BLOCK else place + len(block)
-                    for line in _TELLING.finditer(block, 0, end):
-                        self._count(line[0])
-                    place += end
-                    file.seek(place)
-        except OSError:
-            pass
-        return place
+    def _opened(self, now: float) -> tuple[DuckDBEngine, LogFollower]:
+        """Begun anew once a day, as the follower remembers all files that it has read."""
+        from semel.doctor.engine.duckdb import DuckDBEngine
+        from semel.doctor.logs.follower import LogFollower
+        from semel.doctor.logs.mapping import own
+        from semel.doctor.logs.reader import CREATE
 
-    def _count(self, line: bytes) -> None:
-        try:
-            event: dict[str, Any] = orjson.loads(line)
-            if event["at"] >= (self._since or 0.0):
-                self._counts[cause_of(event)] += 1
-        except (ValueError, KeyError, TypeError):
-            return
+        if self._engine is None or self._follower is None or not 0 <= now - self._opened_at < WINDOW:
+            self._close_engine()
+            self._engine, self._opened_at = DuckDBEngine(threads=1), now
+            self._engine.connection.execute(f"SET memory_limit = '{MEMORY}'")
+            self._engine.connection.execute(CREATE)
+            self._follower = LogFollower(self._engine.connection, self._paths, own(), window=WINDOW, threads=1)
+        return self._engine, self._follower
+
+    def _close_engine(self) -> None:
+        engine, self._engine, self._follower = self._engine, None, None
+        if engine is not None:
+            engine.close()
 
 
-def cause_of(event: Mapping[str, Any]) -> str:
-    again = (event.get("receive_count") or 0) > 1
-    if event["step"] == "bounced":
-        return "visibility" if again else "producer"
-    if again:
-        return "lost-delete"
-    return "redrive" if event.get("key_origin") == "carried" else "producer"
+def _sized(path: str, oldest: float) -> Iterator[tuple[str, int]]:
+    try:
+        about = os.stat(path)
+    except OSError:  # renamed or removed just now
+        return
+    if about.st_mtime >= oldest:
+        yield path, about.st_size * (PARQUET_WEIGHT if path.endswith(PARQUET) else 1)
 
 
-def _local(text: str) -> Path | None:
-    """A folder on this machine; buckets are the doctor's matter."""
-    parts = urlsplit(text)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return None if "://" in text else Path(text)
-
-
-def pairs(counts: Mapping[str, int]) -> Iterator[tuple[str, str, str, int]]:
-    """(cause, title, text, count) of those that happened."""
-    for cause, (title, text) in WORDS.items():
-        if counts.get(cause):
-            yield cause, title, text, counts[cause]
+def _summary(behaviours: Sequence[Behaviour]) -> DuplicateCauses:
+    """All queues together, the most frequent cause first."""
+    duplicates, ran = Counter[str](), Counter[str]()
+    for behaviour in behaviours:
+        for summary in behaviour.causes:
+            duplicates[summary.cause] += summary.duplicates
+            ran[summary.cause] += summary.ran
+    rows = tuple(
+        CauseRow(cause, *CAUSES[cause], duplicates=duplicates[cause], ran=ran[cause])
+        for cause in sorted(CAUSES, key=lambda cause: -duplicates[cause])
+        if duplicates[cause]
+    )
+    return DuplicateCauses(rows, "" if rows else "The attempt log of the last 24 hours shows no duplicate.")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from semel.dashboard.data import attributes, looking, queues, stuck
 from semel.dashboard.data import series as past
 from semel.dashboard.data.broker import BrokerSource
-from semel.dashboard.data.doctor import Practice
+from semel.dashboard.data.doctor import DoctorJob
 from semel.dashboard.data.errors import HouseError, NotThere
 from semel.dashboard.data.facts import QueueFacts, Source
 from semel.dashboard.data.keeping import Kept
@@ -78,7 +78,7 @@ class House:
         self.memory = Memory(settings.ledger, ledger, settings.attempt_logs)
         self.crew = Crew(settings.workers, token=settings.control_token, folder=self.state)
         self._once = Once(self.crew, logs=settings.attempt_logs, clock=clock)
-        self._practice = Practice(settings, self._names, self._history, clock=clock)
+        self.doctor_job = DoctorJob(settings, self._names, self._history, clock=clock)
         self._searches = Searches(self._read_letters, now=self.now)
         self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)
         self._listed_alone: Kept[list[QueueInfo]] = Kept(_LISTED_ALONE)
@@ -95,6 +95,7 @@ class House:
     def close(self) -> None:
         for part in (self._once, self._searches, self.crew, self.memory):
             part.close()
+        self.doctor_job.wait(3)  # its files are removed at its end
         if self._source is not None:
             self._source.close()
         if self._own_client:
@@ -301,15 +302,11 @@ class House:
         return self.crew.control(worker, action, queue, value)
 
     def doctor(self) -> DoctorPage:
-        return self._practice.page()
+        return self.doctor_job.page()
 
     def examine(self) -> bool:
         """Start an examination; False if one is running."""
-        return self._practice.start()
-
-    @property
-    def practice(self) -> Practice:
-        return self._practice
+        return self.doctor_job.start()
 
     # Faults.
 

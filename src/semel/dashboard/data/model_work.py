@@ -92,12 +92,31 @@ class LettersPage:
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """Duplicates of one cause that had no effect, or work that was saved."""
+    """What Semel kept from taking effect, by the workers' counters."""
 
-    cause: str  # duplicates_deleted, claimed_elsewhere, fenced, taken_over, …: or a cause of the doctor
+    cause: str  # the counter: duplicates_deleted, claimed_elsewhere, fenced or conflicts
     title: str
     text: str  # one sentence: what happened, and why it did no harm
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CauseRow:
+    """Duplicates of one cause, as the doctor tells them."""
+
+    cause: str  # visibility, crash, lost-delete, producer, redrive, concurrent or unknown
+    title: str
+    text: str
+    duplicates: int  # deliveries
+    ran: int  # of those, the ones for which the handler ran again
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateCauses:
+    """The duplicates in the attempt log of the last 24 hours, by cause."""
+
+    rows: tuple[CauseRow, ...] = ()  # the most frequent first
+    note: str = ""  # why there are none; empty without an attempt log
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +162,13 @@ class OncePage:
     queues: tuple[OnceQueue, ...]
     series: OnceSeries
     workers: int  # that these figures are from
+    causes: DuplicateCauses = DuplicateCauses()
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()  # what to do if there is nothing to see
 
     @property
     def duplicates(self) -> int:
-        """Deliveries that came for nothing: done before, or in other hands."""
+        """Deliveries that did not run: done before, or claimed by another worker."""
         return self.duplicates_deleted + self.claimed_elsewhere
 
 
@@ -212,7 +232,7 @@ class RecommendationRow:
     setting: str
     value: str
     now: str | None
-    reason: str
+    reasons: tuple[str, ...]
     changes: bool
 
 
@@ -227,8 +247,8 @@ class DoctorPage:
     recommendations: tuple[RecommendationRow, ...] = ()
     notes: tuple[str, ...] = ()
     step: str = ""  # what it is doing, while it runs
-    error: str | None = None
-    with_logs: bool = False
+    error: str | None = None  # why it failed, or why the attempt logs were not read
+    with_logs: bool = False  # whether the dashboard was given attempt logs
     report: str | None = None  # where the whole report can be had, once there is one
 
 

@@ -1,7 +1,7 @@
 """Deliveries against effects: what the workers counted, added up, and how it went over time.
 
 The rules: a worker that has ended keeps what it counted, so totals never fall; a worker that is new counts from when it
-was first seen, as far as rates go. Everything comes from the workers' own metrics.
+was first seen, as far as rates go. That comes from the workers' own metrics; why duplicates came, from their log.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from semel.dashboard.data import causes
-from semel.dashboard.data.causes import Causes
+from semel.dashboard.data.causes import CauseCounter
 from semel.dashboard.data.keeping import Kept
 from semel.dashboard.data.model import Caught, Mark, OncePage, OnceQueue, OnceSeries
 from semel.dashboard.data.workers import HOW, Crew
@@ -48,20 +47,18 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
         "Delivered after its effect was recorded: a lost delete, a second sending, a redrive. Deleted, not run.",
     ),
     "claimed_elsewhere": (
-        "In other hands",
-        "Delivered while another worker had its key. Put back; the other one finished it.",
+        "Claimed elsewhere",
+        "Delivered while another worker had its key. Returned to the queue, not run.",
     ),
     "fenced": (
-        "Zombies fenced",
-        "A worker that had lost its claim wanted to record an outcome. Refused: a newer one holds the key.",
+        "Fenced",
+        "A worker that had lost its claim tried to record an outcome. Refused: a newer claim has the key.",
     ),
     "conflicts": (
         "One key, two contents",
         "The key was known with another payload. Not run over what was recorded.",
     ),
 }
-
-_BY_CAUSE: Final = ("duplicates_deleted", "claimed_elsewhere")
 
 # queue -> name -> value
 Counts = dict[str, dict[str, float]]
@@ -72,7 +69,7 @@ class Once:
 
     def __init__(self, crew: Crew, *, logs: Sequence[str] = (), clock: Callable[[], float] = time.time) -> None:
         self._crew, self._clock = crew, clock
-        self._causes = Causes(logs, clock=clock)
+        self._causes = CauseCounter(logs, clock=clock)
         self._latest: dict[str, Counts] = {}
         self._samples: deque[tuple[float, float, float, float]] = deque(maxlen=KEPT)  # at, deliveries, effects, caught
         self._lock = threading.Lock()
@@ -89,6 +86,7 @@ class Once:
 
     def close(self) -> None:
         self._end.set()
+        self._causes.close()
 
     def page(self, marks: tuple[Mark, ...] = ()) -> OncePage:
         self.sample()
@@ -101,8 +99,6 @@ class Once:
             return int(sum(counts.get(name, 0) for counts in total.values()))
 
         caught = [Caught(cause, *words, count=of_all(cause)) for cause, words in _CAUGHT.items()]
-        if self._causes:
-            caught = self._with_causes(caught)
         return OncePage(
             deliveries=of_all("received"),
             effects=of_all("completed"),
@@ -115,21 +111,10 @@ class Once:
             queues=queues,
             series=_series(samples),
             workers=answering,
+            causes=self._causes.latest(),
             marks=marks,
             notes=() if latest else (f"No worker has told anything yet. {HOW}",),
         )
-
-    def _with_causes(self, caught: list[Caught]) -> list[Caught]:
-        """What was done before or in other hands, by its cause, as far as the attempt log tells."""
-        started = [address.started for address in self._crew.addresses() if address.started is not None]
-        found = [Caught(*words) for words in causes.pairs(self._causes.counts(min(started, default=None)))]
-        if not found:
-            return caught
-        rest = sum(one.count for one in caught if one.cause in _BY_CAUSE) - sum(one.count for one in found)
-        others = [one for one in caught if one.cause not in _BY_CAUSE]
-        if rest > 0:
-            others.append(Caught("unknown", "Not in the log", "The attempt log that was read does not tell why.", rest))
-        return found + others
 
     def sample(self) -> None:
         self._sampled.get("", self._sample)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from semel import durations
 from semel.dashboard.data.facts import QueueFacts
 from semel.dashboard.data.model import AttemptEvent, InProgress, LedgerEntry, Message
-from semel.doctor.wording import count, seconds
+from semel.doctor.wording import count
 
 
 def retries_left(message: Message, facts: QueueFacts) -> int | None:
@@ -148,4 +149,4 @@ def _pulse(in_progress: InProgress) -> str:
 
 
 def _for(duration: float) -> str:
-    return seconds(max(0.0, round(duration, 1) if duration < 10 else round(duration)))
+    return durations.text(round(duration))

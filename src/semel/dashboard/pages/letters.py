@@ -11,7 +11,8 @@ from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from semel.dashboard.data.model import DeadLetterQueueRow
 from semel.dashboard.pages.office import Office
 from semel.dashboard.pages.rendering import parts
-from semel.doctor.report.words import count, number
+from semel.doctor.report.words import number
+from semel.doctor.wording import count
 
 PAGE: Final = 50
 GROUPS: Final = 12

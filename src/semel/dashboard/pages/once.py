@@ -19,7 +19,7 @@ COLUMNS: Final = (
     ("effects", "Effects", "keys whose outcome was recorded"),
     ("delivered_again", "Came again", "deliveries that SQS had made before"),
     ("duplicates_deleted", "Done before", "duplicates of what was done: deleted, not run"),
-    ("claimed_elsewhere", "In other hands", "held by another worker: put back, not run"),
+    ("claimed_elsewhere", "Claimed elsewhere", "claimed by another worker: returned to the queue, not run"),
     ("taken_over", "Taken over", "a worker's lease ran out, and another went on"),
     ("fenced", "Fenced", "late records of workers that had lost their lease: refused"),
     ("retried", "Retried", "failed, to be tried again"),
@@ -50,32 +50,32 @@ def routes(office: Office) -> APIRouter:
 
 
 def streams(page: OncePage) -> list[Stream]:
-    """Where the deliveries went; what is none of the named ends is still being worked on."""
+    """What became of the deliveries; all that is left is still being worked on."""
     retried = sum(row.retried for row in page.queues)
     rejected = sum(row.rejected for row in page.queues)
     skipped = sum(row.skipped for row in page.queues)
-    found = [
+    outcomes = [
         Stream("effects", "ran, and their outcome was recorded", "green", page.effects, main=True),
         Stream("done before", "duplicates of finished work: deleted, not run", "purple", page.duplicates_deleted),
-        Stream("in other hands", "held by another worker: put back, not run", "blue", page.claimed_elsewhere),
+        Stream("claimed elsewhere", "returned to the queue, not run", "blue", page.claimed_elsewhere),
         Stream("failed, to be retried", "released with a pause; no effect counted", "amber", retried),
         Stream("rejected", "failed for good: kept as dead letters", "red", rejected),
     ]
-    rest = max(0, page.deliveries - sum(stream.count for stream in found) - skipped)
-    hands = min(rest, sum(row.in_flight for row in page.queues))
-    passed = "skipped on purpose, or come again while held"
-    found.append(Stream("passed by", passed, "soft", skipped + rest - hands))
-    found.append(Stream("in hand", "being worked on now", "soft", hands))
-    always = {"effects", "done before", "in other hands"}
-    return [stream for stream in found if stream.count or stream.name in always]
+    rest = max(0, page.deliveries - sum(stream.count for stream in outcomes) - skipped)
+    in_progress = min(rest, sum(row.in_flight for row in page.queues))
+    why = "on purpose, or delivered again to the worker that has it"
+    outcomes.append(Stream("skipped", why, "soft", skipped + rest - in_progress))
+    outcomes.append(Stream("in progress", "being worked on now", "soft", in_progress))
+    always = {"effects", "done before", "claimed elsewhere"}
+    return [stream for stream in outcomes if stream.count or stream.name in always]
 
 
 def verdict(page: OncePage) -> Markup:
-    """What was counted, and no more: that a key is recorded once is the ledger's rule, and the doctor's to check."""
+    """What was counted, and no more: that a key is recorded once is the ledger's rule, and the doctor checks it."""
     caught = page.duplicates_deleted + page.claimed_elsewhere + page.fenced
     if not caught:
         return Markup("<strong>✓ No duplicate so far.</strong> <span>Nothing had to be caught.</span>")
-    words = [f"{number(page.duplicates_deleted + page.claimed_elsewhere)} deliveries came for nothing and ran nothing"]
+    words = [f"{number(page.duplicates_deleted + page.claimed_elsewhere)} duplicate deliveries did not run"]
     if page.fenced:
         words.append(f"{number(page.fenced)} late {_records(page.fenced)} refused, as the lease was lost")
     if page.taken_over:

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from semel import durations
 from semel.dashboard.data.model import AuditPage, AuditRow, DoctorPage, Level, WorkersPage
 from semel.dashboard.pages.office import Office
 from semel.dashboard.pages.words import ago
-from semel.doctor.report.words import count, duration, number
+from semel.doctor.report.words import number
+from semel.doctor.wording import count
 from semel.errors import SemelError
 
 LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "drop", "restore", "export"})
@@ -114,13 +116,13 @@ def _crew(page: WorkersPage) -> str:
     longest = max((one.since for w in page.workers for queue in w.queues for one in queue.in_progress), default=None)
     told = [count(len(page.workers), "worker"), f"{number(hands)} in hand"]
     if longest is not None:
-        told.append(f"the longest for {duration(round(longest))}")
+        told.append(f"the longest for {durations.text(round(longest))}")
     return " · ".join(told)
 
 
 def _findings(page: DoctorPage, now: float) -> str:
     if page.made_at is None:
-        return "settings and behaviour, held against rules; each finding with its cure"
+        return "settings and logs, checked by rules; each finding with its remedy"
     told = []
     for level, word in ((Level.CRITICAL, "critical"), (Level.WARNING, "warning"), (Level.INFO, "note")):
         found = sum(one.level is level for one in page.findings)

@@ -15,8 +15,8 @@ from semel.dashboard.charts import Line
 from semel.dashboard.data.model import Fault, Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
 from semel.dashboard.pages.office import Office
 from semel.dashboard.pages.rendering import parts
-from semel.dashboard.pages.words import seconds
-from semel.doctor.report.words import count, number
+from semel.doctor.report.words import duration, number
+from semel.doctor.wording import count
 from semel.errors import SemelError
 
 COLUMNS: Final = (
@@ -218,5 +218,5 @@ def _charts(page: QueuePage, since: float, until: float) -> list[Markup]:
         flow.append(Line("dead-lettered", "purple", series.dead_lettered, "dotted"))
     age = [Line("oldest", "purple", series.oldest_age, area=True)]
     found = [drawn("Messages", depth, charts.short), drawn("Per second", flow, charts.per_second)]
-    found.append(drawn("Age", age, seconds, times=True))
+    found.append(drawn("Age", age, duration, times=True))
     return [chart for chart in found if chart]

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from semel import durations
 from semel.dashboard import charts
 from semel.dashboard.data.model import Caught, InProgress, LetterGroup, LettersPage, OncePage, QueueRow, WorkerRow
 from semel.dashboard.pages import bodies
-from semel.doctor.report.words import clean, duration, number, percent, when
+from semel.doctor.report.html import prose
+from semel.doctor.report.words import clean, duration, number, when
 
 _STEPS: Final = {
     "taken_over": "taken over from an earlier worker",
@@ -47,14 +49,6 @@ _CHIPS: Final = {
 }
 
 
-def seconds(value: float | None) -> str:
-    """A duration at a glance: 0.4 s, 26 s, 57 min, 3 h 12 min, 2 d 4 h."""
-    if value is None or value < 600:
-        return duration(value if value is None else max(0.0, round(value, 1) if value < 10 else round(value)))
-    step = 60 if value < 86_400 else 3_600
-    return duration(round(value / step) * step)
-
-
 def iso(at: float | None) -> str:
     try:
         return datetime.fromtimestamp(at or 0.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -63,20 +57,13 @@ def iso(at: float | None) -> str:
 
 
 def ago(at: float | None, now: float) -> str:
-    """ "4 min ago"; one unit is enough."""
+    """ "4 min ago"."""
     if at is None:
         return "–"
     passed = now - at
     if passed < -1:
-        return f"in {_coarse(-passed)}"
-    return f"{_coarse(passed)} ago" if passed >= 1 else "now"
-
-
-def _coarse(value: float) -> str:
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if value >= size * (2 if unit == "min" else 1):
-            return f"{value / size:.0f} {unit}"
-    return f"{value:.0f} s"
+        return f"in {durations.text(round(-passed))}"
+    return f"{durations.text(round(passed))} ago" if passed >= 1 else "now"
 
 
 def clock(at: float) -> str:
@@ -88,11 +75,6 @@ def size(value: float) -> str:
     if value < 10_000:
         return f"{number(value)} B"
     return f"{number(value / 1024)} KiB" if value < 1024 * 1024 else f"{value / 1024 / 1024:.3g} MiB"
-
-
-def prose(text: str) -> Markup:
-    """Our own sentences, in which `words` are code; what stands in them from elsewhere is harmless."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, 4_000)))))
 
 
 def foreign_lines(text: str, most: int) -> Markup:
@@ -169,9 +151,8 @@ def held(worker: WorkerRow) -> list[InProgress]:
 
 FILTERS: Final = {
     "number": number,
-    "percent": percent,
     "rate": charts.per_second,
-    "seconds": seconds,
+    "seconds": duration,
     "when": when,
     "iso": iso,
     "ago": ago,

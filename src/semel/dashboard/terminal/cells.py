@@ -14,6 +14,7 @@ from typing import Final
 
 from rich.text import Text
 
+from semel import durations
 from semel.dashboard.data.model import (
     DeadLetterQueueRow,
     InProgress,
@@ -82,18 +83,7 @@ def rate(number: float | None) -> Text:
 
 
 def span(seconds: float | None) -> str:
-    """A duration in at most two units: 12 s, 3 min, 4 h 10 min, 2 d 3 h."""
-    if seconds is None:
-        return NOT_KNOWN
-    whole = max(0, round(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3_600, whole // 86_400
-    if hours < 2:
-        return f"{minutes} min"
-    if days < 2:
-        return f"{hours} h {minutes % 60} min" if hours < 10 else f"{hours} h"
-    return f"{days} d {hours % 24} h" if days < 10 else f"{days} d"
+    return NOT_KNOWN if seconds is None else durations.text(round(seconds))
 
 
 def bars(values: Sequence[float | None], most: int = 20) -> str:

@@ -1,4 +1,8 @@
-"""Alarms as CloudFormation, Terraform, Prometheus rules and AWS CLI commands, each ready to apply."""
+"""Alarms as CloudFormation, Terraform, Prometheus rules and AWS CLI commands, each ready to apply.
+
+The properties of an alarm are written once, with the names of CloudFormation; Terraform and the AWS CLI only spell them
+differently. CloudFormation and Prometheus read YAML, and JSON is YAML, also with comments above it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from itertools import count
 from typing import Any, Final
 
 from semel.doctor import remedies
@@ -14,115 +18,88 @@ from semel.doctor.alarms.alarms import DELETED, FEWEST_RECEIVED, RECEIVED, Alarm
 
 # A period without a receive has no data point, and then the alarm is off.
 _SHARE: Final = f"IF(received >= {FEWEST_RECEIVED}, 100 * (received - FILL(deleted, 0)) / received, 0)"
-_SILENT: Final = "No --sns: these alarms show in CloudWatch and tell nobody."
+_SILENT: Final = "No --sns: these alarms show in CloudWatch and notify nobody."
 
 
 def render(alarms: Sequence[Alarm], form: str, *, sns: str | None = None) -> str:
-    """The text in one of `FORMATS`, ending in a line break. `sns`: the topic that is told."""
+    """The text in one of `FORMATS`, ending in a line break. `sns`: the topic to notify."""
     return FORMATS[form](alarms, sns)
 
 
 def _comments(alarms: Sequence[Alarm], sns: str | None, where: str) -> str:
-    """The head of a file that cannot name the region itself; `where` leads up to its name."""
+    """The head of a file that cannot name the region itself; `where` comes before its name."""
     lines = [] if sns else [_SILENT]
     regions = sorted({alarm.region for alarm in alarms if alarm.region})
     lines += [f"These alarms are for {region}. {where} {region}" for region in regions]
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _comparison(alarm: Alarm) -> str:
-    return "GreaterThanThreshold" if alarm.strictly else "GreaterThanOrEqualToThreshold"
+def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
+    properties: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
+    if alarm.metric is None:
+        properties["Metrics"] = _queries(alarm)
+    else:
+        properties |= _metric(alarm, alarm.metric) | {"Statistic": "Maximum", "Period": alarm.period}
+    properties |= {
+        "EvaluationPeriods": alarm.periods,
+        "ComparisonOperator": "GreaterThanThreshold" if alarm.strictly else "GreaterThanOrEqualToThreshold",
+        "Threshold": alarm.threshold,
+        "TreatMissingData": "notBreaching",
+    }
+    return properties | ({"AlarmActions": [sns], "OKActions": [sns]} if sns else {})
 
 
-def _dimensions(alarm: Alarm) -> list[dict[str, str]]:
-    return [{"Name": "QueueName", "Value": alarm.queue}]
+def _metric(alarm: Alarm, name: str) -> dict[str, Any]:
+    dimensions = [{"Name": "QueueName", "Value": alarm.queue}]
+    return {"Namespace": "AWS/SQS", "MetricName": name, "Dimensions": dimensions}
 
 
 def _queries(alarm: Alarm) -> list[dict[str, Any]]:
     """The share that was not deleted, by metric math."""
 
     def total(name: str, metric: str) -> dict[str, Any]:
-        found = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": _dimensions(alarm)}
-        stat = {"Metric": found, "Period": alarm.period, "Stat": "Sum"}
+        stat = {"Metric": _metric(alarm, metric), "Period": alarm.period, "Stat": "Sum"}
         return {"Id": name, "MetricStat": stat, "ReturnData": False}
 
     share = {"Id": "share", "Expression": _SHARE, "Label": "percent received and not deleted", "ReturnData": True}
     return [share, total("received", RECEIVED), total("deleted", DELETED)]
 
 
+def _spelled(name: str, separator: str) -> str:
+    """`OKActions` as `ok_actions` or `ok-actions`."""
+    return separator.join(re.findall(r"OK|[A-Z][a-z]+", name)).lower()
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Queues whose names differ only in characters that a tool does not allow get a number."""
+    distinct: list[str] = []
+    for name in names:
+        numbered = (f"{name}{number}" for number in count(2))
+        distinct.append(name if name not in distinct else next(other for other in numbered if other not in distinct))
+    return distinct
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
 # CloudFormation.
 
 
 def render_cloudformation(alarms: Sequence[Alarm], sns: str | None = None) -> str:
-    resources = {
-        name: {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
-        for name, alarm in zip(_distinct(map(_logical_id, alarms)), alarms, strict=True)
-    }
     template = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": "Alarms for SQS queues, written by semel alarms",
-        "Resources": resources,
+        "Resources": {
+            name: {"Type": "AWS::CloudWatch::Alarm", "Properties": _properties(alarm, sns)}
+            for name, alarm in zip(_distinct(map(_logical_id, alarms)), alarms, strict=True)
+        },
     }
-    deploy = "Deploy the stack there: aws cloudformation deploy --region"
-    return _comments(alarms, sns, deploy) + "\n".join(_yaml(template)) + "\n"
-
-
-def _properties(alarm: Alarm, sns: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"AlarmName": alarm.name, "AlarmDescription": alarm.reason}
-    if alarm.metric is None:
-        found["Metrics"] = _queries(alarm)
-    else:
-        found |= {
-            "Namespace": "AWS/SQS",
-            "MetricName": alarm.metric,
-            "Dimensions": _dimensions(alarm),
-            "Statistic": "Maximum",
-            "Period": alarm.period,
-        }
-    found |= {
-        "EvaluationPeriods": alarm.periods,
-        "ComparisonOperator": _comparison(alarm),
-        "Threshold": alarm.threshold,
-        "TreatMissingData": "notBreaching",
-    }
-    if sns:
-        found |= {"AlarmActions": [sns], "OKActions": [sns]}
-    return found
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    """Two queues whose names differ only in what a tool does not allow get a number."""
-    found: list[str] = []
-    for name in names:
-        number = 2
-        distinct = name
-        while distinct in found:
-            distinct, number = f"{name}{number}", number + 1
-        found.append(distinct)
-    return found
+    return _comments(alarms, sns, "Deploy the stack there: aws cloudformation deploy --region") + _json(template)
 
 
 def _logical_id(alarm: Alarm) -> str:
     return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", alarm.name)) + "Alarm"
-
-
-def _yaml(value: Any, indent: str = "") -> list[str]:
-    """Maps, lists, texts, numbers: a text in JSON's quotes is one in YAML, too."""
-    lines: list[str] = []
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            lines += _yaml_entry(f"{indent}{key}:", one, indent)
-        return lines
-    for one in value:
-        first, *rest = _yaml(one, f"{indent}  ") if isinstance(one, Mapping) else [f"{indent}  {json.dumps(one)}"]
-        lines += [f"{indent}- {first.lstrip()}", *rest]
-    return lines
-
-
-def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
-    if isinstance(value, Mapping | list):
-        return [start, *_yaml(value, f"{indent}  ")]
-    return [f"{start} {json.dumps(value, ensure_ascii=False)}"]
 
 
 # Terraform.
@@ -130,51 +107,31 @@ def _yaml_entry(start: str, value: Any, indent: str) -> list[str]:
 
 def render_terraform(alarms: Sequence[Alarm], sns: str | None = None) -> str:
     labels = _distinct(remedies.label(re.sub(r"[^A-Za-z0-9_]", "_", alarm.name)) for alarm in alarms)
-    head = _comments(alarms, sns, "Apply it with a provider of region")
-    return head + "\n\n".join(map(_terraform, alarms, labels, repeat(sns))) + "\n"
+    resources = [_terraform(alarm, label, sns) for alarm, label in zip(alarms, labels, strict=True)]
+    return _comments(alarms, sns, "Apply it with a provider of region") + "\n\n".join(resources) + "\n"
 
 
 def _terraform(alarm: Alarm, label: str, sns: str | None) -> str:
-    lines = {
-        "alarm_name": remedies.hcl(alarm.name),
-        "alarm_description": remedies.hcl(alarm.reason),
-        "comparison_operator": remedies.hcl(_comparison(alarm)),
-        "threshold": str(alarm.threshold),
-        "evaluation_periods": str(alarm.periods),
-        "treat_missing_data": remedies.hcl("notBreaching"),
-    }
-    blocks = ""
-    if alarm.metric is None:
-        blocks = "\n" + "\n".join(_metric_query(alarm, query) for query in _queries(alarm))
-    else:
-        lines |= {
-            "namespace": remedies.hcl("AWS/SQS"),
-            "metric_name": remedies.hcl(alarm.metric),
-            "dimensions": f"{{ QueueName = {remedies.hcl(alarm.queue)} }}",
-            "statistic": remedies.hcl("Maximum"),
-            "period": str(alarm.period),
-        }
-    if sns:
-        lines |= {"alarm_actions": f"[{remedies.hcl(sns)}]", "ok_actions": f"[{remedies.hcl(sns)}]"}
-    text = remedies.resource("aws_cloudwatch_metric_alarm", label, lines)
-    return text.removesuffix("}") + blocks + "}" if blocks else text
+    properties = _properties(alarm, sns)
+    queries = properties.pop("Metrics", ())
+    text = remedies.resource("aws_cloudwatch_metric_alarm", label, _terraform_lines(properties))
+    return text.removesuffix("}") + "".join(map(_metric_query, queries)) + "}"
 
 
-def _metric_query(alarm: Alarm, query: Mapping[str, Any]) -> str:
-    if "Expression" in query:
-        body = (
-            f"    expression  = {remedies.hcl(query['Expression'])}\n"
-            f"    label       = {remedies.hcl(query['Label'])}\n"
-            "    return_data = true\n"
-        )
-        return f'  metric_query {{\n    id          = "{query["Id"]}"\n{body}  }}\n'
-    metric = query["MetricStat"]["Metric"]
-    return (
-        f'  metric_query {{\n    id = "{query["Id"]}"\n    metric {{\n'
-        f'      namespace   = "AWS/SQS"\n      metric_name = "{metric["MetricName"]}"\n'
-        f"      dimensions  = {{ QueueName = {remedies.hcl(alarm.queue)} }}\n"
-        f'      period      = {alarm.period}\n      stat        = "Sum"\n    }}\n  }}\n'
-    )
+def _metric_query(query: Mapping[str, Any]) -> str:
+    stat = query.get("MetricStat")
+    if stat is None:
+        return "\n" + remedies.block("  metric_query", _terraform_lines(query), indent="  ") + "\n"
+    metric = {**stat["Metric"], "Period": stat["Period"], "Stat": stat["Stat"]}
+    inner = remedies.block("    metric", _terraform_lines(metric), indent="    ")
+    return f'\n  metric_query {{\n    id = "{query["Id"]}"\n{inner}\n  }}\n'
+
+
+def _terraform_lines(properties: Mapping[str, Any]) -> dict[str, str]:
+    lines = {_spelled(key, "_"): remedies.hcl(value) for key, value in properties.items()}
+    if "Dimensions" in properties:
+        lines["dimensions"] = f"{{ QueueName = {remedies.hcl(properties['Dimensions'][0]['Value'])} }}"
+    return lines
 
 
 # Prometheus: the names that the broker serves at /metrics.
@@ -191,7 +148,7 @@ def render_prometheus(alarms: Sequence[Alarm], sns: str | None = None) -> str:  
         }
         for alarm in alarms
     ]
-    return "\n".join(_yaml({"groups": [{"name": "sqs", "rules": rules}]})) + "\n"
+    return _json({"groups": [{"name": "sqs", "rules": rules}]})
 
 
 def _alert(alarm: Alarm) -> str:
@@ -220,30 +177,18 @@ def commands_for(alarms: Sequence[Alarm], sns: str | None = None) -> list[str]:
 
 
 def _command(alarm: Alarm, sns: str | None) -> str:
-    options = {"alarm-name": alarm.name, "alarm-description": alarm.reason}
-    if alarm.metric is None:
-        options["metrics"] = json.dumps(_queries(alarm))
-    else:
-        options |= {
-            "namespace": "AWS/SQS",
-            "metric-name": alarm.metric,
-            "dimensions": f"Name=QueueName,Value={alarm.queue}",
-            "statistic": "Maximum",
-            "period": str(alarm.period),
-        }
-    options |= {
-        "evaluation-periods": str(alarm.periods),
-        "comparison-operator": _comparison(alarm),
-        "threshold": str(alarm.threshold),
-        "treat-missing-data": "notBreaching",
-    }
-    if sns:
-        options |= {"alarm-actions": sns, "ok-actions": sns}
-    if alarm.region:
-        options["region"] = alarm.region
+    options = _properties(alarm, sns) | ({"Region": alarm.region} if alarm.region else {})
     return "aws cloudwatch put-metric-alarm " + " ".join(
-        f"--{name} {shlex.quote(value)}" for name, value in options.items()
+        f"--{_spelled(name, '-')} {shlex.quote(_option(name, value))}" for name, value in options.items()
     )
+
+
+def _option(name: str, value: Any) -> str:
+    if name == "Dimensions":
+        return ",".join(f"{key}={part}" for key, part in value[0].items())
+    if name == "Metrics":
+        return json.dumps(value)
+    return value[0] if isinstance(value, list) else str(value)
 
 
 FORMATS: Final[Mapping[str, Callable[[Sequence[Alarm], str | None], str]]] = {

@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        name = "DuckDB in this process" if self.engine is EngineName.DUCKDB else "Spark"
+        name = "DuckDB" if self.engine is EngineName.DUCKDB else "Spark"
         return f"{name} ({self.reason})"
 
 

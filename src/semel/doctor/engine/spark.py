@@ -48,15 +48,18 @@ class SparkEngine:
         self._owns_spark = running_spark() is None
         with _own_interrupt_handler():
             self.spark: SparkSession = session("semel doctor", master=master, cores=cores, **SETTINGS)
-        self._kept: list[DataFrame] = []
+        self._lines: DataFrame | None = None
 
     def read(
         self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
     ) -> list[str]:
+        from pyspark.storagelevel import StorageLevel
+
         buckets = _buckets(list(enumerate(files)), self.spark.sparkContext.defaultParallelism)
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         tasks = self.spark.range(0, len(buckets), 1, max(1, len(buckets)))
-        lines = self._keep(tasks.mapInArrow(partial(_read, buckets, mapping, since, until), schema))
+        lines = tasks.mapInArrow(partial(_read, buckets, mapping, since, until), schema)
+        self._lines = lines = lines.persist(StorageLevel.DISK_ONLY)
         lines.where(f"problem <> {UNREADABLE}").createOrReplaceTempView("log_lines")
         unreadable = lines.where(f"problem = {UNREADABLE}").select("sample").collect()
         return [row["sample"] for row in unreadable]
@@ -65,7 +68,8 @@ class SparkEngine:
         self.spark.sql(query).createOrReplaceTempView(name)
 
     def table(self, name: str, query: str) -> None:
-        self._keep(self.spark.sql(query)).createOrReplaceTempView(name)
+        # What has a plan of its own is planned again with each query on it; what is checkpointed is a leaf.
+        self.spark.sql(query).localCheckpoint().createOrReplaceTempView(name)
 
     def values(self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())
@@ -75,16 +79,10 @@ class SparkEngine:
         return [row.asDict() for row in self.spark.sql(query).collect()]
 
     def close(self) -> None:
-        for frame in self._kept:
-            frame.unpersist()
+        if self._lines is not None:
+            self._lines.unpersist()
         if self._owns_spark:
             self.spark.stop()
-
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        from pyspark.storagelevel import StorageLevel
-
-        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
-        return self._kept[-1]
 
 
 def _buckets(files: Sequence[tuple[int, LogFile]], cores: int) -> list[list[tuple[int, LogFile]]]:

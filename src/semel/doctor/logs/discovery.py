@@ -78,13 +78,13 @@ class Days:
         return all(self.first <= found <= self.last for found in _DATE.findall(path))
 
 
-def find(paths: Sequence[str], *, any_name: bool = False, days: Days | None = None) -> Found:
-    """All log files at these paths. `any_name`: also files whose names do not say that they are logs. DoctorError if a
-    path is not there or holds none."""
+def find(paths: Sequence[str], *, any_name: bool = False, days: Days | None = None, open_files: bool = False) -> Found:
+    """All log files at these paths. `any_name`: also files whose names do not say that they are logs. `open_files`:
+    also those that the attempt log is writing. DoctorError if a path is not there or holds none."""
     found, seen = Found(), set[str]()
     for path in paths:
         unreadable: list[str] = []
-        files = list(_files(path, any_name, unreadable))
+        files = list(_files(path, any_name, open_files, unreadable))
         if not files and not unreadable:
             raise DoctorError(f"--log {safe_text(path, 300)}: no log file is there; looked for {LOOKED_FOR}")
         found.unreadable += unreadable
@@ -95,9 +95,9 @@ def find(paths: Sequence[str], *, any_name: bool = False, days: Days | None = No
     return found
 
 
-def _files(path: str, any_name: bool, unreadable: list[str]) -> Iterable[LogFile]:
+def _files(path: str, any_name: bool, open_files: bool, unreadable: list[str]) -> Iterable[LogFile]:
     if is_local(path):
-        return local_files(local_path(path), path, any_name, unreadable)
+        return local_files(local_path(path), path, any_name, unreadable, open_files=open_files)
     from semel.doctor.logs import remote
 
     return remote.files(path, any_name)
@@ -133,10 +133,17 @@ def hidden(name: str) -> bool:
     return name.startswith((".", "_"))
 
 
+def is_open(name: str) -> bool:
+    """Whether the attempt log is writing this file, and renames it at its end. A Parquet log writes another then."""
+    return name.startswith(".attempts-") and name.endswith(".jsonl.open")
+
+
 # This machine.
 
 
-def local_files(path: str, given: str, any_name: bool, unreadable: list[str]) -> Iterator[LogFile]:
+def local_files(
+    path: str, given: str, any_name: bool, unreadable: list[str], *, open_files: bool = False
+) -> Iterator[LogFile]:
     if os.path.exists(path):
         places = [path]
     elif not _MAGIC.search(path):
@@ -145,21 +152,24 @@ def local_files(path: str, given: str, any_name: bool, unreadable: list[str]) ->
         raise DoctorError(f"--log {given}: no file or folder matches")
     for place in places:
         if os.path.isdir(place):
-            yield from _walk(place, any_name, unreadable)
+            yield from _walk(place, any_name, open_files, unreadable)
         elif (
             file := _local(place, kind_of(os.path.basename(place), any_name=any_name, named=True), unreadable)
         ) is not None:
             yield file
 
 
-def _walk(folder: str, any_name: bool, unreadable: list[str]) -> Iterator[LogFile]:
+def _walk(folder: str, any_name: bool, open_files: bool, unreadable: list[str]) -> Iterator[LogFile]:
     def refused(error: OSError) -> None:
         unreadable.append(f"{error.filename}: {error.strerror}")
 
     for place, folders, names in os.walk(folder, onerror=refused):
         folders[:] = sorted(name for name in folders if not hidden(name))
         for name in sorted(names):
-            kind = None if hidden(name) else kind_of(name, any_name=any_name)
+            if hidden(name):
+                kind = Kind.LINES if open_files and is_open(name) else None
+            else:
+                kind = kind_of(name, any_name=any_name)
             if kind is not None and (file := _local(os.path.join(place, name), kind, unreadable)) is not None:
                 yield file
 

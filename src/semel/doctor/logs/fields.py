@@ -155,7 +155,11 @@ _OTHER_TIMES: Final = "sent|first|enqueued|queued|published|expir\\w*|deadline|s
 _OTHER_QUEUES: Final = "dlq|dead|target|reply|redrive|destination"
 
 RULES: Final = {
-    "id": Rule(("(message|msg|sqs)_?id", "task_(id|uuid)", "job_id"), _is_name, "parent|original|source|reply|sns"),
+    "id": Rule(
+        ("(message|msg|sqs)_?id", "task_(id|uuid)", "job_id"),
+        _is_name,
+        "parent|original|previous|last|source|reply|sns|email|chat",
+    ),
     "time": Rule(
         ("(timestamp|time)(_\\w+)?|time_stamp|ts|datetime|asctime|logged_at", "t|at|when|date|created|created_at"),
         _is_time,
@@ -169,7 +173,7 @@ RULES: Final = {
         ),
         _is_count,
     ),
-    "queue": Rule(("queue(_url|_name|_arn)?|event_source_arn",), _is_name, _OTHER_QUEUES),
+    "queue": Rule(("queue(_url|_name|_arn)?|event_source_arn",), _is_word, _OTHER_QUEUES),
     "worker": Rule(
         (
             "worker(_id|_name)?",

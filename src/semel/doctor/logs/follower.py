@@ -2,6 +2,7 @@
 
 A file is known by its inode, so that a rotated one (app.log, now app.log.1) is not read again, and one that was cut
 short is read from its start. A line counts when its end is there, or when the file has not grown between two looks.
+The attempt log's open file is followed, too, and is the same file when it is renamed.
 Compressed and Parquet files are read once, when they appear. At the start only what may belong to the window is read.
 """
 
@@ -16,7 +17,7 @@ import duckdb
 
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.database import interruptible
-from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local
+from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local, is_open
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import LogReader
@@ -77,7 +78,8 @@ class LogFollower:
 
     def _find(self) -> Found:
         try:
-            return find(self._paths, any_name=self._any_name, days=Days.of(self._oldest, None))
+            days = Days.of(self._oldest, None)
+            return find(self._paths, any_name=self._any_name, days=days, open_files=True)
         except DoctorError:  # gone, or empty; it may come back
             return Found()
 
@@ -122,19 +124,20 @@ class LogFollower:
             if _is_followed(file):
                 try:
                     with open(file.path, "rb") as stream:
-                        for text in self._new_lines(stream):
+                        for text in self._new_lines(stream, is_open=is_open(os.path.basename(file.path))):
                             yield self._number(file), text
                 except OSError:  # gone in this very moment
                     continue
 
-    def _new_lines(self, stream: BinaryIO) -> Iterator[Text]:
+    def _new_lines(self, stream: BinaryIO, *, is_open: bool) -> Iterator[Text]:
         about = os.fstat(stream.fileno())
         size, position = about.st_size, self._position(about)
         if size < position.read:  # it was cut short, and begun anew
             position.read, position.lines = 0, 0
         if position.is_first_look and size - position.read > SEARCHED:
             position.read = self._search(stream, size)
-        end = size if position.size == size else _end_of_lines(stream, position.read, size)
+        settled = position.size == size and not is_open
+        end = size if settled else _end_of_lines(stream, position.read, size)
         begin, position.read, position.size, position.is_first_look = position.read, end, size, False
         stream.seek(begin)
         for text in split(_Range(stream, end), position.lines + 1):

@@ -18,7 +18,7 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.logs import fields
 from semel.doctor.logs.fields import RULES, Field, Rule, moment, number
 from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, Path, as_text, conflict, own, value_at, written
-from semel.doctor.logs.phrases import event_words, phrase_step
+from semel.doctor.logs.phrases import MOST_PHRASES, event_words, phrase_step, shown
 from semel.doctor.wording import count, listed
 from semel.telemetry.attempt_log import Step
 
@@ -144,9 +144,13 @@ class _Log:
 
     def _best(self, rule: Rule, least: float = 0.0) -> tuple[int, Field] | None:
         """The field that the rule recognises best: by name, less what it lacks in lines."""
-        ranked = [(rank, field) for field in self._free() if (rank := rule.rank(field.name)) is not None]
-        ranked = [(rank, field) for rank, field in ranked if field.fits(rule)]
-        ranked = [(rank, field) for rank, field in ranked if len(field.values) >= least * self.about]
+        ranked = [
+            (rank, field)
+            for field in self._free()
+            if len(field.values) >= least * self.about
+            and (rank := rule.rank(field.name)) is not None
+            and field.fits(rule)
+        ]
 
         def cost(entry: tuple[int, Field]) -> tuple[float, int]:
             rank, field = entry
@@ -218,10 +222,10 @@ class _Log:
 
     def _choose_event(self) -> tuple[Mapping[str, Step], str]:
         """Words beyond the usual ones, and the pattern that finds them if the text varies."""
-        scores = {self._score(field): field for field in self._free() if fields.NO_EVENTS.rank(field.name) is None}
-        if not scores or max(scores) <= 0:
+        candidates = [field for field in self._free() if fields.NO_EVENTS.rank(field.name) is None]
+        field = max(candidates, key=self._score, default=None)
+        if field is None or self._score(field) <= 0:
             return {}, ""
-        field = scores[max(scores)]
         words, pattern, doubts = event_words(Counter(field.texts), written(field.path))
         self.paths["text" if pattern else "event"] = field.path
         self.doubts += doubts
@@ -230,9 +234,11 @@ class _Log:
     def _score(self, field: Field) -> float:
         """How well a field says what happened: the share of lines with a known word, and what its name promises."""
         rank = fields.EVENTS.rank(field.name)
+        words = field.texts
+        if rank is None:  # a name that promises nothing: its values must be usual words, few, not yes and no
+            words = [] if len(set(words)) > MOST_PHRASES else [word for word in words if word not in ("true", "false")]
         meaning, least = (LogMapping({}).step_of, 0.5) if rank is None else (phrase_step, 0.2)
-        words = field.texts if rank is not None else [text for text in field.texts if text not in ("true", "false")]
-        steps = [step for text in words if (step := meaning(text))]
+        steps = [step for word in words if (step := meaning(word))]
         share = len(steps) / self.about
         return share + 0.1 * (len(set(steps)) > 1) - 0.1 * (3 if rank is None else rank) if share >= least else 0.0
 
@@ -289,7 +295,7 @@ class _Log:
         return "JSON log" if level and names & {"message", "msg", "record_message"} else "guessed"
 
     def _unusable(self, lack: str) -> DoctorError:
-        names = [_short(written(field.path)) for field in self.fields]
+        names = [shown(written(field.path)) for field in self.fields]
         time = self._best(RULES["time"])
         start = f"id={written(self.paths['id']) if 'id' in self.paths else '.path.of.message_id'},"
         start += f"time={written(time[1].path) if time else '.path.of.time'}"
@@ -303,8 +309,3 @@ class _Log:
 
 def _is_celery(value: Any) -> bool:
     return isinstance(value, str) and re.search(_CELERY, value) is not None
-
-
-def _short(text: str) -> str:
-    shown = "".join(char if char.isprintable() else " " for char in text)
-    return shown if len(shown) <= 80 else f"{shown[:79]}…"

@@ -45,7 +45,7 @@ Value = Callable[[str], str]  # the name of a field -> SQL for it
 def lines_query(mapping: LogMapping, *, since: float | None = None, until: float | None = None) -> str:
     """Rows of `log_lines` from a text of many lines: parameters are $text, $file and $first_line."""
     paths = dict(mapping.paths) | ({"count": ("count",)} if mapping.is_own else {})
-    listed = ", ".join(literal(json_path(path)) for path in paths.values())
+    listed = ", ".join(literal(json_pointer(path)) for path in paths.values())
     at_path = {name: f"nullif(v[{place}], '')" for place, name in enumerate(paths, 1)}
     captures = ", ".join(literal(name) for name in mapping.captured)
     captured = f"regexp_extract({at_path['text']}, {literal(mapping.pattern)}, [{captures}])" if captures else "NULL"
@@ -164,7 +164,7 @@ def _normalised(
         "slot": "CAST(hash(queue, message_id) >> 1 AS BIGINT)",
         "key_id": _hash("key"),
         "group_id": _hash("msg_group"),
-        "error_kind": _error_kind("error"),
+        "error_kind": error_kind("error"),
         "worker_id": _hash("worker"),
         "handler_id": _hash("handler"),
     }
@@ -193,7 +193,7 @@ def _hash(column: str) -> str:
     return f"CASE WHEN {column} IS NOT NULL THEN CAST(hash({column}) >> 1 AS BIGINT) END"
 
 
-def _error_kind(column: str) -> str:
+def error_kind(column: str) -> str:
     kind = f"left({column}, {FINGERPRINT_FROM})"
     for pattern, replacement in VOLATILE:
         kind = f"regexp_replace({kind}, {literal(pattern)}, {literal(replacement)}, 'g')"
@@ -235,10 +235,9 @@ def _duration(name: str, unit: float) -> str:
     )
 
 
-def json_path(path: Path) -> str:
-    """A path in DuckDB's way: $."a.b"[0]."c"."""
-    parts = (f"[{part}]" if isinstance(part, int) else '."' + part.replace('"', '\\"') + '"' for part in path)
-    return "$" + "".join(parts)
+def json_pointer(path: Path) -> str:
+    """A path as a JSON pointer, which takes any name: /a.b/0/c."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 def literal(text: str) -> str:

@@ -14,6 +14,7 @@ from semel.doctor.wording import listed
 from semel.telemetry.attempt_log import Step
 
 MOST_PHRASES: Final = 30  # more than this, and the text has names in it that vary
+MOST_SHOWN: Final = 80  # characters
 _PRECEDENCE: Final[tuple[Step, ...]] = (
     Step.DELETE_FAILED,
     Step.REJECTED,
@@ -52,16 +53,22 @@ def event_words(texts: Mapping[str, int], field: str) -> tuple[dict[str, Step], 
         pattern = rf"(?i)\b(?P<event>{'|'.join(word.replace('_', '[^a-z0-9]+') for word in alternatives)})\b"
         mapping = LogMapping({}, words={**DEFAULT_WORDS, **words}, pattern=pattern)
         doubts = [
-            f'"{text}" in {field} is read as {read}, not as {step}'
+            f'"{shown(text)}" in {field} is read as {read}, not as {step}'
             for text, step in phrases.items()
             if (match := re.search(pattern, text)) and (read := mapping.step_of(match["event"])) is not step
         ][:1]
     else:
         words, pattern = {plain(text): step for text, step in phrases.items()}, ""
     if unknown:
-        shown = [f'"{text[:60]}"' for text in unknown]
-        doubts.append(f"{field} has words that are not known, {listed(shown)}: say what they mean with --events")
+        quoted = [f'"{shown(text)}"' for text in unknown]
+        doubts.append(f"{field} has words that are not known, {listed(quoted)}: say what they mean with --events")
     return words, pattern, doubts
+
+
+def shown(text: str) -> str:
+    """What stands in a log, on one harmless line."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 
 
 def _words(text: str) -> Iterator[tuple[str, Step]]:
@@ -80,8 +87,9 @@ def _decisive(text: str) -> list[tuple[Step, str]]:
         for word in (f"{token}_{tokens[place + 1]}" if place + 1 < len(tokens) else "", token):
             if word not in _ONLY_ALONE and word in DEFAULT_WORDS:
                 known.setdefault(DEFAULT_WORDS[word], word)
-    negated = [token for token in tokens if token in _NOT]
-    if Step.DELETED in known and negated:
-        first, last = sorted((tokens.index(known[Step.DELETED]), tokens.index(negated[0])))
-        known[Step.DELETE_FAILED] = "_".join(tokens[first : last + 1])
+    negation = next((place for place, token in enumerate(tokens) if token in _NOT), None)
+    for step, opposite in ((Step.DELETED, Step.DELETE_FAILED), (Step.RECORDED, Step.RETRIED)):
+        if negation is not None and step in known:
+            first, last = sorted((negation, tokens.index(known[step])))
+            known.setdefault(opposite, "_".join(tokens[first : last + 1]))
     return [(step, known[step]) for step in _PRECEDENCE if step in known][:1]

@@ -61,7 +61,7 @@ class LogReader:
         )
 
     def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        """Insert texts (number of the file, Text). At most two for each thread are in memory."""
+        """Insert texts (number of the file, Text). At most one more than there are threads is in memory."""
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool,
             self._abandoned_on_error(pool),
@@ -69,7 +69,7 @@ class LogReader:
             running: set[Future[None]] = set()
             for number, text in numbered:
                 running.add(pool.submit(self._insert, number, text.text, text.first_line, text.bytes))
-                if len(running) >= 2 * self._threads:
+                if len(running) > self._threads:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         future.result()

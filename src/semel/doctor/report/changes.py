@@ -1,4 +1,4 @@
-"""What is new since the last look, for `--watch`: findings that became true, changed, or are gone."""
+"""What changed since the last examination, for `--watch`: findings that are new, better or worse, or gone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.doctor.model import Diagnosis, Finding, Severity
-from semel.doctor.report.json import VERSION
-from semel.doctor.report.json import finding as as_json
-from semel.doctor.report.paint import Paint
-from semel.doctor.report.words import cells, clean, fit, when, wrap
+from semel.doctor.report.json import VERSION, value
+from semel.doctor.report.words import clean, when
 
 Open = Mapping[tuple[str, str], Finding]  # by queue and rule: what is true now
 
@@ -23,7 +21,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Change:
     at: float
     kind: Kind
     finding: Finding
@@ -33,40 +31,44 @@ def opened(diagnosis: Diagnosis) -> Open:
     return {(finding.queue, finding.rule): finding for finding in diagnosis.findings}
 
 
-def news(before: Open, diagnosis: Diagnosis) -> list[News]:
+def since(before: Open, diagnosis: Diagnosis) -> list[Change]:
     """In the order of the diagnosis, the worst first; then what is gone."""
-    now = opened(diagnosis)
-    found = []
-    for place, finding in now.items():
-        earlier = before.get(place)
+    now, at = opened(diagnosis), diagnosis.made_at
+    result = []
+    for key, finding in now.items():
+        earlier = before.get(key)
         if earlier is None:
-            found.append(News(diagnosis.made_at, Kind.NEW, finding))
+            result.append(Change(at, Kind.NEW, finding))
         elif earlier.severity is not finding.severity:
-            found.append(News(diagnosis.made_at, Kind.CHANGED, finding))
-    found += [News(diagnosis.made_at, Kind.GONE, finding) for place, finding in before.items() if place not in now]
-    return found
+            result.append(Change(at, Kind.CHANGED, finding))
+    return result + [Change(at, Kind.GONE, finding) for key, finding in before.items() if key not in now]
 
 
 def worst(findings: Open) -> Severity | None:
     return max((finding.severity for finding in findings.values()), default=None)
 
 
-def as_line(one: News) -> str:
+def as_line(change: Change) -> str:
     """One line of JSON."""
     return json.dumps(
-        {"version": VERSION, "at": one.at, "change": one.kind.value, "finding": as_json(one.finding)}, allow_nan=False
+        {"version": VERSION, "at": change.at, "change": change.kind.value, "finding": value(change.finding)},
+        allow_nan=False,
     )
 
 
-def as_text(one: News, *, width: int, colour: bool) -> str:
-    paint, finding = Paint(colour), one.finding
-    time, rule = when(one.at)[11:], f"[{fit(clean(finding.rule, 40), 30)}]"
-    label = f"{one.kind:<8}"
-    start = cells(time) + 2 + len(label)
-    if one.kind is Kind.GONE:
-        text = f"{fit(clean(finding.queue, 200), 40)} {rule}"
-        return f"{paint.dim(time)}  {paint.good(label)}{fit(text, width - start)}"
-    text = f"{finding.severity.word} {fit(clean(finding.queue, 200), 40)}: {clean(finding.observed)} {rule}"
-    first, *more = [*wrap(text, width - start), *wrap(f"→ {clean(finding.remedy.text)}", width - start)]
-    lines = [f"{paint.dim(time)}  {paint.severity(label, finding.severity)}{first}"]
-    return "\n".join([*lines, *(" " * start + line for line in more)])
+def as_text(change: Change, *, width: int, colour: bool) -> str:
+    from rich.text import Text  # here, because JSON needs no rich
+
+    from semel.doctor.report import text
+
+    finding, style = change.finding, text.STYLES[None if change.kind is Kind.GONE else change.finding.severity]
+    label = Text.assemble((when(change.at)[11:], "dim"), "  ", (change.kind.value, style))
+    rule, queue = f"[{clean(finding.rule, 30)}]", clean(finding.queue, 40)
+    if change.kind is Kind.GONE:
+        items = [text.sentence(f"{queue} {rule}")]
+    else:
+        items = [
+            text.sentence(f"{finding.severity.word} {queue} {rule}: {clean(finding.observed)}"),
+            text.sentence(f"→ {clean(finding.remedy.text)}"),
+        ]
+    return "\n".join(text.Printer(width, colour=colour).lines(text.labelled(label, *items, width=18)))

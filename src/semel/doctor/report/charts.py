@@ -6,104 +6,148 @@ The rule: a chart is there only if it has something to show, and all that it sho
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from semel.doctor.model import Behaviour, Duplicate, HistogramBar, Point, Series, TimeoutReplay
-from semel.doctor.report.svg import (
-    LABEL,
-    LEFT,
-    RIGHT,
-    Scale,
-    beside,
-    box,
-    clock,
-    drawing,
-    durations,
-    label,
-    legend,
-    line,
-    path,
-    round_steps,
-    round_times,
-    short,
-    upright,
-)
-from semel.doctor.report.words import CAUSES, clean, count, duration, number, percent, when
+from markupsafe import Markup
 
-_MOST_POINTS: Final = 180  # on a line; more cannot be told apart
-_MOST_CHANGES: Final = 9
+from semel.doctor.model import Behaviour, Duplicate, HistogramBar, Series, TimeoutReplay
+from semel.doctor.report import svg
+from semel.doctor.report.svg import Scale, Value, box, label, line, round_steps, short
+from semel.doctor.report.words import CAUSES, clean, duration, number, when
+from semel.doctor.wording import count, share
+
+WIDTH: Final = 460
+LEFT: Final = 50.0
+RIGHT: Final = 446.0
+LETTER: Final = 6.6  # about the width of one
+_MOST_REPLAYS: Final = 9
+_ROUND_TIMES: Final = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 43_200.0, 864_000.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
     title: str
-    says: str
-    svg: str
+    sentence: str
+    svg: Markup
 
 
 def charts(
-    seen: Behaviour | None, series: Series | None, timeout: float | None, advised: float | None, *, name: str
+    behaviour: Behaviour | None, series: Series | None, timeout: float | None, recommended: float | None
 ) -> list[Chart]:
-    """All that can be drawn of one queue. `name` is unique on the page."""
-    found: list[Chart | None] = []
-    if seen is not None:
-        found.append(histogram(seen.histogram, timeout, advised, name=f"{name}-durations"))
-        found.append(causes(seen, name=f"{name}-causes"))
-        found.append(what_if(seen, timeout, advised, name=f"{name}-changes"))
+    """All that can be drawn of one queue."""
+    drawn = [flow(behaviour, series)]
+    if behaviour is not None:
+        bars = histogram(behaviour.histogram, timeout, recommended)
+        drawn = [bars, causes(behaviour), replays(behaviour, timeout, recommended), *drawn]
     points = series.points if series is not None else ()
-    found.append(flow(seen, series, name=f"{name}-flow"))
-    found.append(level(points, "in_flight", name=f"{name}-in-flight"))
-    found.append(level(points, "oldest", name=f"{name}-oldest"))
-    return [chart for chart in found if chart is not None]
+    drawn.append(level("In flight", [(point.at, point.in_flight) for point in points], number))
+    drawn.append(level("Age of the oldest message", [(point.at, point.oldest) for point in points], duration))
+    return [chart for chart in drawn if chart is not None]
 
 
-def histogram(bars: Sequence[HistogramBar], timeout: float | None, advised: float | None, *, name: str) -> Chart | None:
+def _chart(height: float, title: str, sentence: str, parts: Iterable[Markup]) -> Chart:
+    """Title and sentence are what a screen reader says."""
+    frame = Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">{}</svg>')
+    return Chart(title, sentence, frame.format(WIDTH, height, clean(f"{title}. {sentence}"), Markup().join(parts)))
+
+
+# Axes.
+
+
+def _upright(scale: Scale, steps: Sequence[float], write: Callable[[float], str] = short) -> Markup:
+    """The axis at the left, with a fine line across for each step."""
+    parts = []
+    for value in steps:
+        y = scale(value)
+        parts += [line(LEFT, y, RIGHT, y, "grid"), label(LEFT - 6, y + 4, write(value), anchor="end")]
+    return Markup().join(parts)
+
+
+def _durations(scale: Scale, bottom: float) -> Markup:
+    """A level axis of durations, by tens."""
+    parts, last = [line(LEFT, bottom, RIGHT, bottom, "axis")], -math.inf
+    for value in _ROUND_TIMES:
+        if scale.low <= value <= scale.high:
+            x, words = scale(value), duration(value)
+            parts.append(line(x, bottom, x, bottom + 4, "axis"))
+            if x - last > (len(words) + 3) * LETTER:
+                parts.append(label(x, bottom + 17, words, anchor="middle"))
+                last = x
+    return Markup().join(parts)
+
+
+def _clock(scale: Scale, bottom: float) -> Markup:
+    """A level axis of time."""
+    parts = [line(LEFT, bottom, RIGHT, bottom, "axis")]
+    for at, words in svg.time_ticks(scale.low, scale.high):
+        x = scale(at)
+        anchor = "start" if x < LEFT + 8 else "end" if x > RIGHT - 14 else "middle"
+        parts += [line(x, bottom, x, bottom + 4, "axis"), label(x, bottom + 17, words, anchor=anchor)]
+    return Markup().join(parts)
+
+
+def _legend(items: Sequence[tuple[str, str]], y: float) -> Markup:
+    """(style of the line, word) in a row."""
+    parts, x = [], LEFT
+    for style, word in items:
+        parts += [line(x, y - 4, x + 20, y - 4, style), label(x + 25, y, word)]
+        x += 25 + len(word) * LETTER + 16
+    return Markup().join(parts)
+
+
+def _marker(x: float, top: float, bottom: float, y: float, words: str, styles: tuple[str, str]) -> Markup:
+    """An upright line with its words on the right, or on the left where there is no room."""
+    right = x + 5 + len(words) * LETTER <= RIGHT
+    text = label(x + 5 if right else x - 5, y, words, styles[1], "start" if right else "end")
+    return line(x, top, x, bottom, styles[0]) + text
+
+
+# Durations against the timeout.
+
+
+def histogram(bars: Sequence[HistogramBar], timeout: float | None, recommended: float | None) -> Chart | None:
     """How long messages are held, with the timeout drawn in. The scale is by tens: short and long work both show."""
     known = [bar for bar in bars if bar.count > 0 and math.isfinite(bar.high)]
     if not known:
         return None
-    marks = [mark for mark in (timeout, advised) if mark]
-    low = max(0.001, min(max(known[0].low, 0.001), *marks) if marks else known[0].low)
-    high = max(known[-1].high, *(mark * 2 for mark in marks)) if marks else known[-1].high
-    top, bottom, tallest = 42.0, 196.0, max(bar.count for bar in known)
-    across, steps = Scale(low, max(high, low * 10), LEFT, RIGHT, log=True), round_steps(tallest)
+    markers = [marker for marker in (timeout, recommended) if marker]
+    low = max(0.001, min([max(known[0].low, 0.001), *markers]))
+    high = max([known[-1].high, *(marker * 2 for marker in markers)])
+    across = Scale(low, max(high, low * 10), LEFT, RIGHT, log=True)
+    top, bottom, steps = 42.0, 196.0, round_steps(max(bar.count for bar in known))
     up = Scale(0, steps[-1], bottom, top)
-    parts = [upright(up, steps)]
+    parts = [_upright(up, steps)]
     for bar in known:
         y = min(up(bar.count), bottom - 1.5)
         tip = f"{duration(bar.low)} to {duration(bar.high)}: {number(bar.count)}"
-        for low, high, style in _halves(bar, timeout):
-            wide = max(across(high) - across(low) - (0.8 if high == bar.high else 0.0), 1.0)
-            parts.append(box(across(low), y, wide, bottom - y, style, tip))
-    parts.append(durations(across, bottom))
+        for start, end, style in _cut(bar, timeout):
+            width = max(across(end) - across(start) - (0.8 if end == bar.high else 0.0), 1.0)
+            parts.append(box(across(start), y, width, bottom - y, style, tip))
+    parts.append(_durations(across, bottom))
     if timeout:
-        x = across(timeout)
-        parts.append(line(x, 14, x, bottom, "mark") + beside(x, 22, f"timeout {duration(timeout)}", "marked"))
-    if advised and advised != timeout:
-        x = across(advised)
-        parts.append(line(x, 30, x, bottom, "hint") + beside(x, 37, f"better {duration(advised)}", "hinted"))
-    parts.append(label((LEFT + RIGHT) / 2, 230, "from the receive to the delete (scale by tens)", anchor="middle"))
-    says = _late(known, timeout)
-    return Chart("How long messages are held", says, drawing(236, "How long messages are held", says, parts, name=name))
+        parts.append(_marker(across(timeout), 14, bottom, 22, f"timeout {duration(timeout)}", ("mark", "marked")))
+    if recommended and recommended != timeout:
+        words = f"better {duration(recommended)}"
+        parts.append(_marker(across(recommended), 30, bottom, 37, words, ("hint", "hinted")))
+    parts.append(label((LEFT + RIGHT) / 2, 230, "from receive to delete (logarithmic scale)", anchor="middle"))
+    return _chart(236, "How long messages are held", _late(known, timeout), parts)
 
 
 def _late(bars: Sequence[HistogramBar], timeout: float | None) -> str:
     total = sum(bar.count for bar in bars)
+    deliveries = count(total, "delivery")
     if timeout is None:
-        return f"{count(total, 'delivery', 'deliveries')}; the visibility timeout is not known."
+        return f"{deliveries}; the visibility timeout is not known."
     late = sum(bar.count * _beyond(bar, timeout) for bar in bars)
     if not late:
-        return f"All of {count(total, 'delivery', 'deliveries')} ended within the timeout of {duration(timeout)}."
+        return f"All of {deliveries} ended within the timeout of {duration(timeout)}."
     about = "About " if any(0 < _beyond(bar, timeout) < 1 for bar in bars) else ""
-    return (
-        f"{about}{percent(late / total)} of {count(total, 'delivery', 'deliveries')} took longer than the timeout of "
-        f"{duration(timeout)}."
-    )
+    return f"{about}{share(late, total)} of {deliveries} took longer than the timeout of {duration(timeout)}."
 
 
-def _halves(bar: HistogramBar, timeout: float | None) -> list[tuple[float, float, str]]:
+def _cut(bar: HistogramBar, timeout: float | None) -> list[tuple[float, float, str]]:
     """A bar before the timeout, after it, or cut in two by it."""
     if timeout is None or bar.high <= timeout:
         return [(bar.low, bar.high, "good")]
@@ -119,190 +163,181 @@ def _beyond(bar: HistogramBar, timeout: float) -> float:
     return math.log(bar.high / timeout) / math.log(bar.high / max(bar.low, 1e-4))
 
 
-def causes(seen: Behaviour, *, name: str) -> Chart | None:
+def causes(behaviour: Behaviour) -> Chart | None:
     """Duplicates by cause, the most frequent first."""
-    known = sorted((caused for caused in seen.causes if caused.duplicates), key=lambda caused: -caused.duplicates)
+    known = sorted((cause for cause in behaviour.causes if cause.duplicates), key=lambda cause: -cause.duplicates)
     if not known:
         return None
-    most, y, parts = known[0].duplicates, 16.0, []
-    for caused in known:
-        share = percent(caused.duplicates / seen.duplicates)
-        wide = (RIGHT - 12) * caused.duplicates / most
-        again = (RIGHT - 12) * min(caused.ran, caused.duplicates) / most
-        parts.append(label(12, y, CAUSES[caused.cause][0], "name"))
-        parts.append(label(RIGHT, y, f"{number(caused.duplicates)} ({share})", "name", "end"))
-        parts.append(box(12, y + 6, max(wide, 2), 10, "soft", f"{number(caused.duplicates)} duplicates"))
-        if caused.ran:
-            parts.append(box(12, y + 6, max(again, 2), 10, "bad", f"the handler ran again for {number(caused.ran)}"))
+    y, parts = 16.0, []
+    scale = Scale(0, known[0].duplicates, 0, RIGHT - 12)
+    for cause in known:
+        part = f"{number(cause.duplicates)} ({share(cause.duplicates, behaviour.duplicates)})"
+        parts += [label(12, y, CAUSES[cause.cause][0], "name"), label(RIGHT, y, part, "name", "end")]
+        parts.append(box(12, y + 6, max(scale(cause.duplicates), 2), 10, "soft", count(cause.duplicates, "duplicate")))
+        if cause.ran:
+            tip = f"the handler ran again for {number(cause.ran)}"
+            parts.append(box(12, y + 6, max(scale(cause.ran), 2), 10, "bad", tip))
         y += 38
-    parts.append(box(12, y - 4, 10, 10, "bad") + label(27, y + 5, "the handler ran again"))
-    parts.append(box(190, y - 4, 10, 10, "soft") + label(205, y + 5, "it did not: recognised"))
-    says = (
-        f"{CAUSES[known[0].cause][0].capitalize()}: {percent(known[0].duplicates / seen.duplicates)} of "
-        f"{count(seen.duplicates, 'duplicate')}. The handler ran again for {number(sum(one.ran for one in known))}."
-    ).replace("Sqs ", "SQS ")
-    return Chart("Duplicates by cause", says, drawing(y + 14, "Duplicates by cause", says, parts, name=name))
-
-
-def what_if(seen: Behaviour, timeout: float | None, advised: float | None, *, name: str) -> Chart | None:
-    """What another timeout would have done to the very same work."""
-    if not seen.messages or len({change.duplicates for change in seen.replays}) < 2:
-        return None
-    shown = _chosen(seen.replays, timeout, advised)
-    steps = round_steps(max(change.share(seen.messages) for change in shown) * 100)
-    top, bottom = 26.0, 172.0
-    up, wide = Scale(0, steps[-1], bottom, top), (RIGHT - LEFT) / len(shown)
-    parts = [upright(up, steps, lambda value: f"{value:g} %")]
-    for index, change in enumerate(shown):
-        share = change.share(seen.messages)
-        x, y = LEFT + index * wide, min(up(share * 100), bottom - 1.5)
-        style = "bad" if change.visibility == timeout else "better" if change.visibility == advised else "soft"
-        tip = f"{duration(change.visibility)}: {number(change.duplicates)} duplicates"
-        parts.append(box(x + 4, y, wide - 8, bottom - y, style, tip))
-        parts.append(label(x + wide / 2, y - 5, percent(share).replace(" ", ""), "tick", "middle"))
-        parts.append(label(x + wide / 2, bottom + 17, duration(change.visibility), anchor="middle"))
-        word = "now" if change.visibility == timeout else "better" if change.visibility == advised else ""
-        parts.append(label(x + wide / 2, bottom + 32, word, "marked" if word == "now" else "hinted", "middle"))
-    parts.append(line(LEFT, bottom, RIGHT, bottom, "axis"))
-    says = _difference(seen, shown, timeout, advised)
-    title = "What another timeout would have done"
-    return Chart(title, says, drawing(210, title, says, parts, name=name))
-
-
-def _chosen(changes: Sequence[TimeoutReplay], timeout: float | None, advised: float | None) -> list[TimeoutReplay]:
-    """Not more than fit side by side; the one in force and the advised one always."""
-    if len(changes) <= _MOST_CHANGES:
-        return list(changes)
-    must = [change for change in changes if change.visibility in (timeout, advised)]
-    others = [change for change in changes if change not in must]
-    step = len(others) / (_MOST_CHANGES - len(must))
-    some = [others[int(index * step)] for index in range(_MOST_CHANGES - len(must))]
-    return sorted([*must, *some], key=lambda change: change.visibility)
-
-
-def _difference(seen: Behaviour, shown: Sequence[TimeoutReplay], timeout: float | None, advised: float | None) -> str:
-    now = next((change for change in shown if change.visibility == timeout), None)
-    then = next((change for change in shown if change.visibility == advised), None)
-    if now is not None and then is not None and now != then:
-        before, after = percent(now.share(seen.messages)), percent(then.share(seen.messages))
-        return f"With {duration(advised)} instead of {duration(timeout)}: {before} → {after} duplicates."
-    first, last = shown[0], shown[-1]
-    return (
-        f"From {percent(first.share(seen.messages))} at {duration(first.visibility)} "
-        f"to {percent(last.share(seen.messages))} at {duration(last.visibility)}."
+    parts += [box(12, y - 4, 10, 10, "bad"), label(27, y + 5, "the handler ran again")]
+    parts += [box(190, y - 4, 10, 10, "soft"), label(205, y + 5, "recognised: it did not run again")]
+    first, ran = CAUSES[known[0].cause][0], number(sum(cause.ran for cause in known))
+    sentence = (
+        f"{first[0].upper()}{first[1:]}: {share(known[0].duplicates, behaviour.duplicates)} of "
+        f"{count(behaviour.duplicates, 'duplicate')}. The handler ran again for {ran}."
     )
+    return _chart(y + 14, "Duplicates by cause", sentence, parts)
 
 
-def flow(seen: Behaviour | None, series: Series | None, *, name: str) -> Chart | None:
-    """Sent, received and deleted over time; by the logs, or where there are none, by the metrics."""
-    rows: list[tuple[float, float | None, float | None, float | None]]
-    if seen is not None and len(seen.windows) > 1:
-        rows = [(window.start, window.sent, window.received, window.deleted) for window in seen.windows]
-        source, size = "the logs", seen.window
+def replays(behaviour: Behaviour, timeout: float | None, recommended: float | None) -> Chart | None:
+    """What another timeout would have done to the very same work."""
+    if not behaviour.messages or len({replay.duplicates for replay in behaviour.replays}) < 2:
+        return None
+    shown = _chosen(behaviour.replays, timeout, recommended)
+    steps = round_steps(max(replay.share(behaviour.messages) for replay in shown) * 100)
+    top, bottom = 26.0, 172.0
+    up, width = Scale(0, steps[-1], bottom, top), (RIGHT - LEFT) / len(shown)
+    parts = [_upright(up, steps, lambda value: f"{value:g} %")]
+    for index, replay in enumerate(shown):
+        x, y = LEFT + index * width, min(up(replay.share(behaviour.messages) * 100), bottom - 1.5)
+        bar, words, text = ("soft", "", "hinted")
+        if replay.visibility == timeout:
+            bar, words, text = ("bad", "now", "marked")
+        elif replay.visibility == recommended:
+            bar, words = ("better", "better")
+        tip = f"{duration(replay.visibility)}: {count(replay.duplicates, 'duplicate')}"
+        percent = share(replay.duplicates, behaviour.messages).replace(" ", "").replace("under", "<")
+        parts += [
+            box(x + 4, y, width - 8, bottom - y, bar, tip),
+            label(x + width / 2, y - 5, percent, "tick", "middle"),
+            label(x + width / 2, bottom + 17, duration(replay.visibility), anchor="middle"),
+            label(x + width / 2, bottom + 32, words, text, "middle"),
+        ]
+    parts.append(line(LEFT, bottom, RIGHT, bottom, "axis"))
+    sentence = _difference(behaviour, shown, timeout, recommended)
+    return _chart(210, "The same work with another timeout", sentence, parts)
+
+
+def _chosen(replays: Sequence[TimeoutReplay], timeout: float | None, recommended: float | None) -> list[TimeoutReplay]:
+    """Not more than fit side by side; the timeout in force and the recommended one always."""
+    if len(replays) <= _MOST_REPLAYS:
+        return list(replays)
+    kept = [replay for replay in replays if replay.visibility in (timeout, recommended)]
+    others = [replay for replay in replays if replay not in kept]
+    step = len(others) / (_MOST_REPLAYS - len(kept))
+    kept += [others[int(index * step)] for index in range(_MOST_REPLAYS - len(kept))]
+    return sorted(kept, key=lambda replay: replay.visibility)
+
+
+def _difference(
+    behaviour: Behaviour, shown: Sequence[TimeoutReplay], timeout: float | None, recommended: float | None
+) -> str:
+    by_timeout = {replay.visibility: share(replay.duplicates, behaviour.messages) for replay in shown}
+    now, then = by_timeout.get(timeout or 0.0), by_timeout.get(recommended or 0.0)
+    if now is not None and then is not None and timeout != recommended:
+        return f"With {duration(recommended)} instead of {duration(timeout)}: {now} → {then} duplicates."
+    (first, before), *_, (last, after) = by_timeout.items()
+    return f"From {before} at {duration(first)} to {after} at {duration(last)}."
+
+
+# Over time.
+
+FlowRow = tuple[float, Value, Value, Value]  # time, sent, received, deleted
+
+
+def flow(behaviour: Behaviour | None, series: Series | None) -> Chart | None:
+    """Sent, received and deleted over time; from the logs, or where there are none, from the metrics."""
+    rows: list[FlowRow]
+    if behaviour is not None and len(behaviour.windows) > 1:
+        rows = [(window.start, window.sent, window.received, window.deleted) for window in behaviour.windows]
+        source, size = "the logs", behaviour.window
     elif series is not None and len(series.points) > 1:
         rows = [(point.at, point.sent, point.received, point.deleted) for point in series.points]
         source, size = "the metrics", series.period
     else:
         return None
-    group = math.ceil(len(rows) / _MOST_POINTS)
-    rows = [_summed(rows[index : index + group]) for index in range(0, len(rows), group)]
-    top, bottom = 30.0, 186.0
-    steps = round_steps(max((value for row in rows for value in row[1:] if value is not None), default=0.0))
-    across, up = Scale(rows[0][0], rows[-1][0], LEFT, RIGHT), Scale(0, steps[-1], bottom, top)
-    parts = [upright(up, steps), clock(across, bottom)]
-    styles = (("line received", 2), ("line sent", 1), ("line deleted", 3))
-    for style, column in styles:
-        parts.append(path([_place(across, up, row[0], row[column]) for row in rows], style))
-    parts.append(legend([(style, style.split()[1]) for style, _ in styles], 14))
-    parts.append(label(LEFT, 218, f"messages in {duration(size * group)}, by {source}; times are UTC"))
-    says = _drift(rows)
-    title = "Sent, received, deleted"
-    return Chart(title, says, drawing(224, title, says, parts, name=name))
+    size *= math.ceil(len(rows) / svg.MOST_POINTS)
+    rows = svg.thinned(rows, _summed)
+    at, sent, received, deleted = (list(column) for column in zip(*rows, strict=True))
+    lines = {"received": received, "sent": sent, "deleted": deleted}
+    steps = round_steps(svg.highest(value for values in lines.values() for value in values) or 0.0)
+    parts = _lines(at, lines, steps, 30, 186)
+    parts.append(_legend([(f"line {word}", word) for word in lines], 14))
+    parts.append(label(LEFT, 218, f"messages per {duration(size)}, from {source}; times are UTC"))
+    totals = {word: sum(svg.finite(values)) for word, values in lines.items()}
+    sentence = ", ".join(f"{number(totals[word])} {word}" for word in ("sent", "received", "deleted"))
+    left = totals["received"] - totals["deleted"]
+    if left > 0:
+        sentence += f": {number(left)} deliveries ({share(left, totals['received'])}) were not followed by a delete"
+    return _chart(224, "Sent, received, deleted", f"{sentence}.", parts)
 
 
-def _summed(
-    rows: Sequence[tuple[float, float | None, float | None, float | None]],
-) -> tuple[float, float | None, float | None, float | None]:
-    def total(column: int) -> float | None:
-        known = [value for row in rows if (value := row[column]) is not None and math.isfinite(value)]
-        return sum(known) if known else None
-
-    return rows[0][0], total(1), total(2), total(3)
+def _summed(rows: Sequence[FlowRow]) -> FlowRow:
+    sent, received, deleted = (
+        sum(known) if (known := svg.finite(values)) else None for values in list(zip(*rows, strict=True))[1:]
+    )
+    return rows[0][0], sent, received, deleted
 
 
-def _place(across: Scale, up: Scale, at: float, value: float | None) -> tuple[float, float] | None:
-    return None if value is None or not math.isfinite(value) else (across(at), up(value))
-
-
-def _drift(rows: Sequence[tuple[float, float | None, float | None, float | None]]) -> str:
-    sent, received, deleted = (sum(row[column] or 0 for row in rows) for column in (1, 2, 3))
-    text = f"{number(sent)} sent, {number(received)} received, {number(deleted)} deleted"
-    if received > deleted:
-        left = received - deleted
-        return f"{text}: {number(left)} deliveries ({percent(left / received)}) ended in no delete."
-    return f"{text}."
-
-
-def level(points: Sequence[Point], what: str, *, name: str) -> Chart | None:
-    """Messages in flight, or the age of the oldest, as the metrics have it."""
-    group = max(1, math.ceil(len(points) / _MOST_POINTS))
-    rows = [_highest(points[index : index + group], what) for index in range(0, len(points), group)]
-    known = [value for _, value in rows if value is not None]
-    if len(known) < 2 or not max(known):
+def level(title: str, points: Sequence[tuple[float, Value]], write: Callable[[float | None], str]) -> Chart | None:
+    """The highest values of a metric over time: a number, or a duration."""
+    rows = svg.thinned(points, lambda group: (group[0][0], svg.highest(value for _, value in group)))
+    known = [(value, at) for at, value in rows if value is not None]
+    if len(known) < 2 or not max(known)[0]:
         return None
-    title = "In flight" if what == "in_flight" else "Age of the oldest message"
-    write = number if what == "in_flight" else duration
-    steps = round_steps(max(known), 3) if what == "in_flight" else round_times(max(known), 3)
-    top, bottom = 14.0, 130.0
-    across, up = Scale(rows[0][0], rows[-1][0], LEFT, RIGHT), Scale(0, steps[-1], bottom, top)
-    style = "line received" if what == "in_flight" else "line oldest"
-    parts = [upright(up, steps, short if what == "in_flight" else duration), clock(across, bottom)]
-    parts.append(path([_place(across, up, at, value) for at, value in rows], style))
-    at, highest = max(((at, value) for at, value in rows if value is not None), key=lambda row: row[1])
-    says = f"At most {write(highest)}, at {when(at, seconds=False)} UTC."
-    if what == "oldest":
-        says += " A message that was received three times or more does not count in this metric."
-    return Chart(title, says, drawing(154, title, says, parts, name=name))
+    highest, at = max(known)
+    sentence = f"At most {write(highest)}, at {when(at, seconds=False)} UTC."
+    times, values = [at for at, _ in rows], [value for _, value in rows]
+    if write is duration:
+        sentence += " SQS leaves out messages that were received three times or more."
+        parts = _lines(times, {"oldest": values}, svg.round_times(highest, 3), 14, 130, duration)
+    else:
+        parts = _lines(times, {"received": values}, round_steps(highest, 3), 14, 130)
+    return _chart(154, title, sentence, parts)
 
 
-def _highest(points: Sequence[Point], what: str) -> tuple[float, float | None]:
-    values = (getattr(point, what) for point in points)
-    return points[0].at, max((value for value in values if value is not None and math.isfinite(value)), default=None)
+def _lines(
+    at: Sequence[float], lines: Mapping[str, Sequence[Value]], steps: Sequence[float], top: float, bottom: float,
+    write: Callable[[float], str] = short,
+) -> list[Markup]:  # fmt: skip
+    """Axes, and a line for each style."""
+    across, up = Scale(at[0], at[-1], LEFT, RIGHT), Scale(0, steps[-1], bottom, top)
+    parts = [_upright(up, steps, write), _clock(across, bottom)]
+    for style, values in lines.items():
+        places = [None if value is None else (across(x), up(value)) for x, value in zip(at, values, strict=True)]
+        parts.append(svg.path(svg.path_data(places), f"line {style}"))
+    return parts
 
 
-def life(duplicate: Duplicate, timeout: float | None, *, name: str) -> str:
-    """The life of one message: a lane for each delivery, and where its visibility ended."""
-    lanes: dict[tuple[int | None, str | None], list[tuple[float, str]]] = {}
+def timeline(duplicate: Duplicate, timeout: float | None) -> Markup:
+    """The deliveries of one message, each on a line of its own, and where the visibility of the first ended."""
+    deliveries: dict[tuple[int | None, str | None], list[tuple[float, str]]] = {}
     for event in duplicate.events:
         if math.isfinite(event.at):
-            lanes.setdefault((event.receive_count, event.worker), []).append((event.at, event.step))
-    times = [at for lane in lanes.values() for at, _ in lane]
-    if len(times) < 2 or max(times) <= min(times) or len(lanes) > 6:
-        return ""
-    start, ends = min(times), max(times)
-    across, y = Scale(start, ends, 12, RIGHT), 34.0
-    bottom = y + len(lanes) * 40 - 6
+            deliveries.setdefault((event.receive_count, event.worker), []).append((event.at, event.step))
+    times = [at for steps in deliveries.values() for at, _ in steps]
+    if len(times) < 2 or max(times) <= min(times) or len(deliveries) > 6:
+        return Markup()
+    start, end = min(times), max(times)
+    across, y = Scale(start, end, 12, RIGHT), 34.0
+    bottom = y + len(deliveries) * 40 - 6
     parts = []
-    if timeout and start + timeout < ends:
-        x = across(start + timeout)
-        parts.append(
-            line(x, 14, x, bottom, "mark") + beside(x, 12, f"visible again after {duration(timeout)}", "marked")
-        )
-    for (receive, worker), lane in lanes.items():
-        first, last = across(min(at for at, _ in lane)), across(max(at for at, _ in lane))
+    if timeout and start + timeout < end:
+        words = f"visible again after {duration(timeout)}"
+        parts.append(_marker(across(start + timeout), 14, bottom, 12, words, ("mark", "marked")))
+    for (receive, worker), steps in deliveries.items():
+        first, last = across(min(steps)[0]), across(max(steps)[0])
         words = f"receive {receive}" if receive is not None else "delivery"
         words += f", {clean(worker, 24)}" if worker else ""
-        end = clean(max(lane)[1], 20)
-        size = (len(end) + 1) * LABEL
-        parts.append(label(max(0, min(first, RIGHT - len(words) * LABEL)), y, words))
+        outcome = clean(max(steps)[1], 20)
+        size = (len(outcome) + 1) * LETTER
+        parts.append(label(max(0, min(first, RIGHT - len(words) * LETTER)), y, words))
         parts.append(box(first, y + 6, max(last - first, 3), 14, "good" if receive in (None, 1) else "bad"))
         if last + 6 + size < RIGHT:
-            parts.append(label(last + 5, y + 17, end))
+            parts.append(label(last + 5, y + 17, outcome))
         elif last - first > size + 6:
-            parts.append(label(last - 4, y + 17, end, "onbar", "end"))
+            parts.append(label(last - 4, y + 17, outcome, "onbar", "end"))
         else:
-            parts.append(label(first - 5, y + 17, end, "tick", "end"))
+            parts.append(label(first - 5, y + 17, outcome, "tick", "end"))
         y += 40
-    deliveries = count(len(lanes), "delivery", "deliveries")
-    says = f"{deliveries} of message {duplicate.message_id} within {duration(ends - start)}."
-    return drawing(bottom + 6, "The life of one message", says, parts, name=name)
+    sentence = f"{count(len(deliveries), 'delivery')} of message {duplicate.message_id} within {duration(end - start)}."
+    return _chart(bottom + 6, "The deliveries of one message", sentence, parts).svg

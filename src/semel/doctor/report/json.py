@@ -10,76 +10,46 @@ import dataclasses
 import enum
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from semel.doctor.model import Behaviour, Case, Diagnosis, Finding, Severity
-from semel.doctor.report.gaps import gaps
+from semel.doctor.model import Behaviour, Diagnosis, Severity
+from semel.doctor.report.summary import gaps
 from semel.version import __version__
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def render(diagnosis: Diagnosis) -> str:
-    return json.dumps(as_dict(diagnosis), indent=2, allow_nan=False) + "\n"
+    counts = Counter(finding.severity for finding in diagnosis.findings)
+    document = {"version": VERSION, "semel": __version__} | value(diagnosis)
+    document["queues"] = document.pop("cases")
+    document["worst"] = diagnosis.worst.word if diagnosis.worst is not None else None
+    document["counts"] = {level.word: counts[level] for level in reversed(Severity)}
+    document["not_looked_at"] = value(gaps(diagnosis))
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What `render` writes, before it is text."""
-    worst = diagnosis.worst
-    return {
-        "version": VERSION,
-        "semel": __version__,
-        "made_at": _value(diagnosis.made_at),
-        "since": _value(diagnosis.since),
-        "until": _value(diagnosis.until),
-        "worst": worst.word if worst is not None else None,
-        "counts": {
-            level.word: sum(finding.severity is level for finding in diagnosis.findings) for level in reversed(Severity)
-        },
-        "queues": [_case(case) for case in diagnosis.cases],
-        "findings": [finding(found) for found in diagnosis.findings],
-        "recommendations": _value(diagnosis.recommendations),
-        "quality": _value(diagnosis.quality),
-        "notes": _value(diagnosis.notes),
-        "not_looked_at": _value(gaps(diagnosis)),
-    }
-
-
-def finding(found: Finding) -> dict[str, Any]:
-    result: dict[str, Any] = _value(found)
-    return result
-
-
-def _case(case: Case) -> dict[str, Any]:
-    result: dict[str, Any] = _value(case)
-    return result | {"behaviour": None if case.behaviour is None else _behaviour(case.behaviour)}
-
-
-def _behaviour(seen: Behaviour) -> dict[str, Any]:
-    """With the figures that follow from the others, so that nobody has to know how."""
-    result: dict[str, Any] = _value(seen)
-    result |= {name: _value(getattr(seen, name)) for name in ("duplicates", "duplicate_share", "wasted")}
-    result["replays"] = [_value(change) | {"share": change.share(seen.messages)} for change in seen.replays]
-    return result
-
-
-def _value(value: Any) -> Any:
+def value(thing: Any) -> Any:
     """A value of the model as one of JSON's."""
-    match value:
+    match thing:
         case Severity():
-            return value.word
+            return thing.word
         case enum.Enum():
-            return value.value
+            return thing.value
         case None | bool() | int() | str():
-            return value
+            return thing
         case float():
-            return value if math.isfinite(value) else None
+            return thing if math.isfinite(thing) else None
         case Mapping():
-            return {str(name): _value(part) for name, part in value.items()}
+            return {str(name): value(part) for name, part in thing.items()}
         case frozenset():
-            return sorted(_value(part) for part in value)
+            return sorted(value(part) for part in thing)
         case Iterable():
-            return [_value(part) for part in value]
-        case _:
-            return {field.name: _value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            return [value(part) for part in thing]
+    fields = {field.name: value(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+    if isinstance(thing, Behaviour):  # with the figures that follow from the others, so that nobody has to know how
+        fields |= {name: value(getattr(thing, name)) for name in ("duplicates", "duplicate_share", "wasted")}
+        fields["replays"] = [value(replay) | {"share": replay.share(thing.messages)} for replay in thing.replays]
+    return fields

@@ -1,29 +1,28 @@
-"""The parts of a drawing: a frame, scales, axes and text, as SVG that needs nothing but the page's own style.
+"""The parts of a drawing, as SVG without style or script: scales, axes, lines, text. Reports and dashboard share them.
 
-The rule: every text is made harmless here, every coordinate is a finite number inside the frame.
+The rule: text from elsewhere is cleaned and escaped here, and a scale turns any figure into a place inside the drawing.
 """
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import groupby
+from typing import Final, TypeVar
 
-from semel.doctor.report.words import clean, duration, number, when
+from markupsafe import Markup
 
-WIDTH: Final = 460
-LEFT: Final = 50.0
-RIGHT: Final = 446.0
-LABEL: Final = 6.6  # about the width of a letter
-_ROUND_TIMES: Final = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 43_200.0, 864_000.0)
-_CLOCK: Final = (60, 300, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000)
+from semel.doctor.report.words import clean, number, when
 
+MOST_POINTS: Final = 180  # on a line; more cannot be told apart
+_STEPS: Final = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000)
 
-def text(value: str, most: int = 2_000) -> str:
-    """Foreign text for HTML and SVG: harmless, on one line."""
-    return html.escape(clean(value, most))
+Value = float | None
+Place = tuple[float, float]
+Coordinate = float | str  # a text is a share of the width: "50%"
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +46,7 @@ class Scale:
         return math.log10(max(value, 1e-9)) if self.log else value
 
 
-def drawing(height: float, title: str, description: str, parts: Iterable[str], *, name: str) -> str:
-    """One picture. `name` is unique on the page; title and description are what a screen reader says."""
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="{name}-t {name}-d">'
-        f'<title id="{name}-t">{text(title)}</title><desc id="{name}-d">{text(description)}</desc>'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{style}"/>'
-
-
-def box(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> str:
-    inside = f"<title>{text(tip)}</title>" if tip else ""
-    size = f'width="{max(width, 0.0):.1f}" height="{max(height, 0.0):.1f}"'
-    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} class="{style}">{inside}</rect>'
-
-
-def label(x: float, y: float, value: str, style: str = "tick", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}" text-anchor="{anchor}">{text(value)}</text>'
-
-
-def beside(x: float, y: float, value: str, style: str) -> str:
-    """A label next to an upright line at x: on the right of it, or on the left where there is no room."""
-    if x + 5 + len(value) * LABEL > RIGHT:
-        return label(x - 5, y, value, style, "end")
-    return label(x + 5, y, value, style)
-
-
-def path(points: Sequence[tuple[float, float] | None], style: str) -> str:
-    """A line through the points; None is a gap, and a point between two gaps a dot."""
-    parts, begun = [], False
-    for index, point in enumerate(points):
-        if point is None:
-            begun = False
-            continue
-        alone = not begun and (index + 1 == len(points) or points[index + 1] is None)
-        parts.append(f"{'L' if begun else 'M'}{point[0]:.1f} {point[1]:.1f}" + ("h0.1" if alone else ""))
-        begun = True
-    return f'<path d="{"".join(parts)}" class="{style}"/>'
+# Figures of an axis.
 
 
 def round_steps(high: float, most: int = 4) -> list[float]:
@@ -103,10 +62,18 @@ def round_times(high: float, most: int = 4) -> list[float]:
     """The same for durations: in steps that clocks have."""
     if not 60 < high < math.inf:
         return round_steps(high, most)
-    step = next((step for step in _CLOCK if high / step <= most), None)
+    step = next((step for step in _STEPS if high / step <= most), None)
     if step is None:
         return [value * 86_400 for value in round_steps(high / 86_400, most)]
     return [float(step * index) for index in range(math.ceil(high / step) + 1)]
+
+
+def time_ticks(low: float, high: float, most: int = 5) -> list[tuple[float, str]]:
+    """Times between two others, with their text (UTC): hours within a day or two, days beyond."""
+    span = high - low
+    step = next((step for step in _STEPS if span / step <= most), _STEPS[-1] * math.ceil(span / _STEPS[-1] / most))
+    times = (float(step * index) for index in range(math.ceil(low / step), math.floor(high / step) + 1))
+    return [(at, when(at)[5:10] if step >= 86_400 else when(at)[11:16]) for at in times]
 
 
 def short(value: float) -> str:
@@ -117,47 +84,68 @@ def short(value: float) -> str:
     return number(value)
 
 
-def upright(scale: Scale, steps: Sequence[float], write: Callable[[float], str] = short) -> str:
-    """The axis at the left, with a fine line across for each step."""
-    parts = []
-    for value in steps:
-        y = scale(value)
-        parts.append(line(LEFT, y, RIGHT, y, "grid") + label(LEFT - 6, y + 4, write(value), anchor="end"))
-    return "".join(parts)
+# Points of a line.
 
 
-def durations(scale: Scale, bottom: float) -> str:
-    """A level axis of durations, by tens."""
-    shown = [value for value in _ROUND_TIMES if scale.low <= value <= scale.high]
-    parts, last = [line(LEFT, bottom, RIGHT, bottom, "axis")], -math.inf
-    for value in shown:
-        x, words = scale(value), duration(value)
-        parts.append(line(x, bottom, x, bottom + 4, "axis"))
-        if x - last > (len(words) + 3) * LABEL:
-            parts.append(label(x, bottom + 17, words, anchor="middle"))
-            last = x
-    return "".join(parts)
+def thinned(values: Sequence[T], combine: Callable[[Sequence[T]], U]) -> list[U]:
+    """Not more values than can be told apart; those that fall together are combined."""
+    size = max(1, math.ceil(len(values) / MOST_POINTS))
+    return [combine(values[index : index + size]) for index in range(0, len(values), size)]
 
 
-def clock(scale: Scale, bottom: float, most: int = 5) -> str:
-    """A level axis of time (UTC): hours within a day or two, days beyond."""
-    span = scale.high - scale.low
-    step = next((step for step in _CLOCK if span / step <= most), _CLOCK[-1] * math.ceil(span / _CLOCK[-1] / most))
-    parts = [line(LEFT, bottom, RIGHT, bottom, "axis")]
-    at = math.ceil(scale.low / step) * step
-    while at <= scale.high:
-        x = scale(at)
-        words = when(at)[5:10] if step >= 86_400 else when(at)[11:16]
-        anchor = "start" if x < LEFT + 8 else "end" if x > RIGHT - 14 else "middle"
-        parts.append(line(x, bottom, x, bottom + 4, "axis") + label(x, bottom + 17, words, anchor=anchor))
-        at += step
-    return "".join(parts)
+def finite(values: Iterable[Value]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def legend(items: Sequence[tuple[str, str]], y: float) -> str:
-    """(style of the line, word) in a row."""
-    parts, x = [], LEFT
-    for style, word in items:
-        parts.append(line(x, y - 4, x + 20, y - 4, style) + label(x + 25, y, word))
-        x += 25 + len(word) * LABEL + 16
-    return "".join(parts)
+def highest(values: Iterable[Value]) -> Value:
+    return max(finite(values), default=None)
+
+
+def path_data(points: Sequence[Place | None]) -> str:
+    """A line through the points; None is a gap, and a point between two gaps a dot."""
+    return "".join(f"{_through(piece)}{'h0.1' if len(piece) == 1 else ''}" for piece in _pieces(points))
+
+
+def area_data(points: Sequence[Place | None], bottom: float) -> str:
+    """The area below such a line."""
+    return "".join(f"{_through([*piece, (piece[-1][0], bottom), (piece[0][0], bottom)])}Z" for piece in _pieces(points))
+
+
+def _pieces(points: Sequence[Place | None]) -> list[list[Place]]:
+    groups = groupby(points, key=lambda point: point is None)
+    return [[point for point in group if point is not None] for is_gap, group in groups if not is_gap]
+
+
+def _through(piece: Sequence[Place]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in piece)
+
+
+# Elements.
+
+
+def _coordinate(value: Coordinate) -> str:
+    return value if isinstance(value, str) else f"{value:.1f}"
+
+
+def line(x1: Coordinate, y1: float, x2: Coordinate, y2: float, style: str) -> Markup:
+    places = map(_coordinate, (x1, y1, x2, y2))
+    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(*places, style)
+
+
+def box(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> Markup:
+    places = map(_coordinate, (x, y, max(width, 0.0), max(height, 0.0)))
+    inside = Markup("<title>{}</title>").format(clean(tip)) if tip else ""
+    return Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}">{}</rect>').format(*places, style, inside)
+
+
+def label(
+    x: Coordinate, y: float, value: str, style: str = "tick", anchor: str = "start", *, dx: float = 0, tip: str = ""
+) -> Markup:
+    inside = Markup("<title>{}</title>").format(clean(tip)) if tip else ""
+    return Markup('<text x="{}" y="{}" dx="{:g}" class="{}" text-anchor="{}">{}{}</text>').format(
+        _coordinate(x), _coordinate(y), dx, style, anchor, clean(value), inside
+    )
+
+
+def path(data: str, style: str) -> Markup:
+    return Markup('<path d="{}" class="{}"/>').format(data, style)

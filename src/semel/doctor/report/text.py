@@ -1,252 +1,290 @@
 """A diagnosis for a terminal: the worst first, and on one screen.
 
-The rule: no line is wider than it is told, and nothing that stood in a log can move the cursor, change a colour or
-begin a line of its own. With a height, what does not fit is counted instead of shown.
+The rule: no line but a command is wider than the terminal, and nothing that stood in a log can move the cursor, change
+a colour or begin a line of its own. rich passes escape sequences on, so all foreign text is cleaned first.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Sequence
+import io
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
-from semel.doctor.model import Case, Diagnosis, Finding, Quality, Recommendation, Severity
-from semel.doctor.report import text_details
-from semel.doctor.report.gaps import gaps
-from semel.doctor.report.paint import MARKS, Paint
-from semel.doctor.report.words import NONE, cells, clean, count, duration, fit, number, percent, period, wrap
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from semel.doctor.model import Case, Diagnosis, Finding, Recommendation, Severity
+from semel.doctor.report import summary, tables
+from semel.doctor.report.words import clean, clean_lines
+from semel.doctor.wording import count, listed
 
 NARROWEST: Final = 40
-_LABEL: Final = 10  # "critical" and two spaces
 _WIDEST: Final = 120  # longer lines are hard to read
-_TITLES: Final = ("messages", "attempts", "duplicates", "", "wasted", "doubled")
-_FIRST_TO_GO: Final = ("wasted", "attempts", "", "messages", "duplicates")  # where the screen is narrow
+_LABEL: Final = 10  # "critical" and two spaces
+STYLES: Final = {None: "green", Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
+# The sign says it too, so nobody needs to see the colour.
+_SIGNS: Final = {None: "✓", Severity.INFO: "i", Severity.WARNING: "!", Severity.CRITICAL: "✗"}
+_KEPT_TOGETHER: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|d|million)(?:\W|$))| (?=(?:FILE|PATH|URL)\b)")
+_TRAILING: Final = re.compile(r" +(\x1b\[0m)?$")
+_GLUE: Final = "\ue000"  # stands for a space at which a line must not end
+
+Lines = list[str]
 
 
 def render(diagnosis: Diagnosis, *, width: int, colour: bool, verbose: bool = False, height: int | None = 24) -> str:
-    """`height`: lines of the screen, one of which is left to the prompt; None, or verbose: as many as it takes."""
-    width = min(max(width, NARROWEST), _WIDEST)
-    paint = Paint(colour)
-    if height is not None and not verbose:
-        return _on_one_screen(diagnosis, width, height, paint)
-    table = _table(diagnosis, width, paint, most=len(diagnosis.cases))
-    tail = [*_advice(diagnosis.recommendations, width, paint), *_trust(diagnosis, width, paint, short=False)]
+    """`height`: lines of the screen, of which one is left to the prompt; None, or verbose: as many as it takes."""
+    printer = Printer(width, colour=colour)
     if verbose:
-        body = text_details.findings(diagnosis.findings, width, paint)
-        tail = [*text_details.queues(diagnosis.cases, width, paint), *text_details.rest(diagnosis, width, paint), *tail]
+        parts = _verbose(diagnosis, printer)
+    elif height is None:
+        parts = _in_full(diagnosis, printer)
     else:
-        body = [line for finding in diagnosis.findings for line in _finding(finding, width, paint, _Size.FULL)]
-    return _joined([*_head(diagnosis, width, paint), *table], body or _nothing(diagnosis, width, paint), tail)
-
-
-def _on_one_screen(diagnosis: Diagnosis, width: int, height: int, paint: Paint) -> str:
-    head = [*_head(diagnosis, width, paint), *_table(diagnosis, width, paint, most=max(3, height // 4))]
-    tail = [*_advice(diagnosis.recommendations, width, paint, short=True), *_trust(diagnosis, width, paint, short=True)]
-    if diagnosis.cases:
-        tail.append(paint.dim(fit(f"{'more':<{_LABEL}}--verbose, or --format html --output report.html", width)))
-    room = max(4, height - 1 - len(head) - len(tail) - 2)  # two empty lines between
-    body = _fitting(diagnosis.findings, width, room, paint) or _nothing(diagnosis, width, paint)
-    return _joined(head, body, tail)
-
-
-def _joined(*parts: Sequence[str]) -> str:
+        parts = _on_one_screen(diagnosis, printer, height)
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+class Printer:
+    """Makes lines of text out of what rich can show."""
+
+    def __init__(self, width: int, *, colour: bool) -> None:
+        self.width = min(max(width, NARROWEST), _WIDEST)
+        self._console = Console(
+            file=io.StringIO(), width=self.width, height=100, force_terminal=colour, no_color=not colour,
+            color_system="standard" if colour else None, markup=False, emoji=False, highlight=False,
+        )  # fmt: skip
+
+    def lines(self, *items: RenderableType, wrap: bool = True) -> Lines:
+        with self._console.capture() as capture:
+            for item in items:
+                self._console.print(item, soft_wrap=not wrap)
+        return [_TRAILING.sub(r"\1", line) for line in capture.get().replace(_GLUE, " ").splitlines()]
+
+    def wrap(self, text: Text) -> list[Text]:
+        """The lines that a text takes beside a label."""
+        return list(text.wrap(self._console, self.width - _LABEL, overflow="fold"))
+
+
+def sentence(text: str, style: str = "") -> Text:
+    """Foreign text, harmless; a figure and its unit, an option and its value stay on one line."""
+    return Text(_KEPT_TOGETHER.sub(_GLUE, clean(text)), style)
+
+
+def labelled(label: Text, *items: Text, width: int = _LABEL) -> Table:
+    """The label at the left of the first item, the others below it."""
+    grid = Table.grid()
+    grid.add_column(width=width)
+    grid.add_column(overflow="fold")
+    for index, item in enumerate(items):
+        grid.add_row("" if index else label, item)
+    return grid
+
+
+def _in_full(diagnosis: Diagnosis, printer: Printer) -> list[Lines]:
+    findings = [line for finding in diagnosis.findings for line in _finding(finding, printer)]
+    recommended = _recommended(diagnosis.recommendations, printer) + _reasons(diagnosis.recommendations, printer)
+    tail = recommended + _limits(diagnosis, printer)
+    return [_head(diagnosis, printer), findings or _no_findings(diagnosis, printer), tail]
+
+
+def _on_one_screen(diagnosis: Diagnosis, printer: Printer, height: int) -> list[Lines]:
+    head = _head(diagnosis, printer, most=max(3, height // 5))
+    tail = _recommended(diagnosis.recommendations, printer, most=3)
+    tail.extend(_limits(diagnosis, printer, short=bool(diagnosis.findings)))
+    if diagnosis.cases:
+        tail += printer.lines(Text("details: --verbose, or --format html --output report.html", "dim"))
+    room = max(4, height - 1 - len(head) - len(tail) - 2)  # two empty lines between
+    return [head, _fitting(diagnosis.findings, printer, room) or _no_findings(diagnosis, printer), tail]
+
+
+def _verbose(diagnosis: Diagnosis, printer: Printer) -> list[Lines]:
+    """Every finding with its evidence and commands, and each queue's figures."""
+    parts = [_head(diagnosis, printer)]
+    parts += [_evidence(finding, printer) for finding in diagnosis.findings] or [_no_findings(diagnosis, printer)]
+    parts += [_queue(case, diagnosis.recommendations, printer) for case in diagnosis.cases]
+    parts.append(_recommended(diagnosis.recommendations, printer))
+    limits = [labelled(Text("-"), sentence(limit), width=2) for limit in summary.limits(diagnosis)]
+    return [*parts, printer.lines(*limits)]
 
 
 # The head: how bad it is, and a line for each queue.
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """2 critical, 3 warnings, 1 note."""
-    names = (
-        (Severity.CRITICAL, "critical", "critical"),
-        (Severity.WARNING, "warning", None),
-        (Severity.INFO, "note", None),
-    )
-    counts = ((sum(finding.severity is level for finding in findings), one, many) for level, one, many in names)
-    return ", ".join(count(found, one, many) for found, one, many in counts if found) or "nothing found"
-
-
-def _head(diagnosis: Diagnosis, width: int, paint: Paint) -> list[str]:
-    if not diagnosis.cases:
-        return [paint.bold("semel doctor: nothing to look at")]
-    first = f"semel doctor: {verdict(diagnosis.findings)} in {count(len(diagnosis.cases), 'queue')}"
-    seen = [case.behaviour for case in diagnosis.cases if case.behaviour is not None]
-    start = diagnosis.since or min((behaviour.first_at for behaviour in seen), default=None)
-    end = diagnosis.until or max((behaviour.last_at for behaviour in seen), default=None)
-    parts = [period(start, end)]
-    if seen:
-        parts.append(count(sum(behaviour.events for behaviour in seen), "event"))
-    if diagnosis.quality is not None and diagnosis.quality.files:
-        parts.append(count(diagnosis.quality.files, "file"))
-    second = " · ".join(part for part in parts if part)
-    worst = diagnosis.worst
-    lines = [paint.severity(fit(first, width), worst) if worst is not None else paint.good(fit(first, width))]
-    return [*lines, paint.dim(fit(second, width))] if second else lines
-
-
-def _table(diagnosis: Diagnosis, width: int, paint: Paint, *, most: int) -> list[str]:
-    cases = sorted(diagnosis.cases, key=lambda case: -_level(case, diagnosis.findings))
+def _head(diagnosis: Diagnosis, printer: Printer, most: int | None = None) -> Lines:
+    cases = summary.worst_first(diagnosis)
     if not cases:
-        return []
-    names = [clean(case.queue, 200) for case in cases[:most]]
-    rows = [_figures(case) for case in cases[:most]]
-    sizes = {title: max(len(title), *(cells(row[title]) for row in rows)) + 2 for title in _TITLES}
-    longest = max(map(cells, names))
-    for title in _FIRST_TO_GO:
-        if min(longest, 24) + 2 + sum(sizes.values()) > width:
-            del sizes[title]
-    name = max(1, min(longest, width - 2 - sum(sizes.values())))
-    lines = [paint.dim(" " * (name + 2) + "".join(f"{title:>{size}}" for title, size in sizes.items()))]
-    for case, full, row in zip(cases, names, rows, strict=False):
-        level, shown = _level(case, diagnosis.findings), fit(full, name)
-        mark = paint.severity(MARKS[level], Severity(level)) if level >= 0 else paint.good(MARKS[level])
-        figures = "".join(f"{row[title]:>{size}}" for title, size in sizes.items())
-        lines.append(f"{mark} {shown}{' ' * (name - cells(shown))}{figures}")
-    if len(cases) > most:
-        healthy = sum(_level(case, diagnosis.findings) < 0 for case in cases[most:])
-        lines.append(paint.dim(fit(f"  and {len(cases) - most} more, {healthy} of them without findings", width)))
+        return printer.lines(Text("semel doctor: nothing to examine", "bold"))
+    verdict = f"semel doctor: {summary.verdict(diagnosis.findings)} in {count(len(cases), 'queue')}"
+    lines = printer.lines(Text(verdict, STYLES[diagnosis.worst]))
+    if scope := summary.scope(diagnosis):
+        lines += printer.lines(sentence(" · ".join(scope), "dim"))
+    lines += _table(tables.overview(cases[:most]), printer, [summary.worst(case, diagnosis.findings) for case in cases])
+    if hidden := cases[most:] if most else []:
+        healthy = sum(summary.worst(case, diagnosis.findings) is None for case in hidden)
+        lines += printer.lines(Text(f"  and {len(hidden)} more, {healthy} of them without findings", "dim"))
     return lines
 
 
-def _figures(case: Case) -> dict[str, str]:
-    seen = case.behaviour
-    if seen is None:
-        return dict.fromkeys(_TITLES, NONE)
-    return {
-        "messages": number(seen.messages),
-        "attempts": number(seen.attempts),
-        "duplicates": number(seen.duplicates),
-        "": percent(seen.duplicate_share),
-        "wasted": duration(round(seen.wasted)) if seen.wasted else NONE,
-        "doubled": number(seen.doubled),
-    }
+def _table(
+    content: tables.Table, printer: Printer, levels: Sequence[Severity | None] = (), *, indent: int = 0
+) -> Lines:
+    """Where it is too wide, columns that can be spared are left out, the last first. `levels` put signs before rows."""
+    columns = list(enumerate(content.columns))
+    for column in reversed(columns):
+        if "spare" in column[1][1] and _natural_width(content, columns) + indent + 2 * bool(levels) > printer.width:
+            columns = [other for other in columns if other != column]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for index, (title, style) in columns:
+        wraps = "words" in style
+        table.add_column(
+            title,
+            justify="right" if style[:1] == "n" else "left",
+            no_wrap=not wraps and not (levels and not index),  # a name is cut before any figure is
+            overflow="fold" if wraps else "ellipsis",
+        )
+    for number, row in enumerate(content.rows):
+        cells = [sentence(row[index]) for index, _ in columns]
+        if levels:
+            level = levels[number]
+            cells[0] = Text.assemble((_SIGNS[level] + _GLUE, STYLES[level]), row[0].replace(" ", _GLUE))
+        table.add_row(*cells)
+    return printer.lines(Padding(table, (0, 0, 0, indent)))
 
 
-def _level(case: Case, findings: Iterable[Finding]) -> int:
-    return max((int(finding.severity) for finding in findings if finding.queue == case.queue), default=-1)
+def _natural_width(content: tables.Table, columns: Sequence[tuple[int, tuple[str, str]]]) -> int:
+    """Text that may wrap, and a name at the left, can do with 24 columns."""
+    width = 2 * (len(columns) - 1)
+    for index, (title, style) in columns:
+        widest = max(cell_len(text) for text in (title, *(row[index] for row in content.rows)))
+        width += min(widest, 24) if "words" in style or not (index or style) else widest
+    return width
 
 
 # Findings.
 
 
-class _Size(enum.IntEnum):
-    """How much of a finding is shown: a line each of what was seen and of the remedy, all that was seen, or all."""
-
-    SHORT = 0
-    SEEN = 1
-    FULL = 2
-
-
-def _fitting(findings: Sequence[Finding], width: int, room: int, paint: Paint) -> list[str]:
-    """What was seen of the worst in full, the others in two lines each, and in full where there is room; of the rest,
-    the count."""
+def _fitting(findings: Sequence[Finding], printer: Printer, room: int) -> Lines:
+    """The observation of the worst in full and a line of its remedy, the others in a line each; more of the worst where
+    there is room, observations before remedies; and of the rest the count."""
     if not findings:
         return []
-    blocks = [_finding(findings[0], width, paint, _Size.SEEN)]
-    blocks += [_finding(finding, width, paint, _Size.SHORT) for finding in findings[1:]]
-    while len(blocks) > 1 and sum(map(len, blocks)) + (len(blocks) < len(findings)) > room:
-        blocks.pop()
-    if len(blocks[0]) + (len(findings) > 1) > room:
-        blocks[0] = _finding(findings[0], width, paint, _Size.SHORT)
-    left = findings[len(blocks) :]
-    spare = room - sum(map(len, blocks)) - bool(left)
-    for size in (_Size.SEEN, _Size.FULL):
-        for index, finding in enumerate(findings[: len(blocks)]):
-            larger = _finding(finding, width, paint, size)
-            if 0 <= len(larger) - len(blocks[index]) <= spare:
-                spare -= len(larger) - len(blocks[index])
-                blocks[index] = larger
-    lines = [line for block in blocks for line in block]
-    if left:
-        rules = ", ".join(dict.fromkeys(clean(finding.rule, 40) for finding in left))
-        lines.append(paint.dim(fit(f"{'':<{_LABEL}}and {verdict(left)} more: {rules}", width)))
+    first = min(len(_observation(findings[0], printer)) + 1, room - (len(findings) > 1))
+    left = room - first
+    others = len(findings) - 1 if 2 * (len(findings) - 1) <= left else (left - 1) // 2
+    shown, hidden = findings[: others + 1], findings[others + 1 :]
+    spare = left - 2 * others - bool(hidden)
+    kept = {part: [1] * len(shown) for part in (_observation, _remedy)}
+    kept[_observation][0] = first - 1
+    for part, sizes in kept.items():
+        for index, finding in enumerate(shown):
+            growth = min(spare, len(part(finding, printer)) - sizes[index])
+            sizes[index] += growth
+            spare -= growth
+    lines = []
+    for finding, *sizes in zip(shown, *kept.values(), strict=True):
+        lines += _finding(finding, printer, *sizes)
+    if hidden:
+        rules = listed(list(dict.fromkeys(clean(finding.rule, 40) for finding in hidden)))
+        more = Text(f"and {summary.verdict(hidden)} more: {rules}", "dim", no_wrap=True, overflow="ellipsis")
+        lines += printer.lines(labelled(Text(""), more))
     return lines
 
 
-def _finding(finding: Finding, width: int, paint: Paint, size: _Size) -> list[str]:
-    space = width - _LABEL
-    seen = f"{fit(clean(finding.queue, 200), 30)}: {clean(finding.observed)}"
-    remedy = f"→ {clean(finding.remedy.text)}"
-    rule = f"[{fit(clean(finding.rule, 40), min(30, space // 2))}]"
-    if size is _Size.FULL:
-        ways = ((f"{seen} {rule}", remedy), (seen, f"{remedy} {rule}"))
-        first, *more = min(([*wrap(up, space), *wrap(down, space)] for up, down in ways), key=len)
-    else:
-        first, *more = [fit(seen, space)] if size is _Size.SHORT else wrap(seen, space)
-        more.append(f"{fit(remedy, space - cells(rule) - 1)} {rule}")
-    label = paint.severity(f"{finding.severity.word:<{_LABEL}}", finding.severity)
-    lines = [f"{label}{first}", *(f"{'':<{_LABEL}}{line}" for line in more)]
-    return [line.replace(rule, paint.dim(rule)) if line.endswith(rule) else line for line in lines]
+def _observation(finding: Finding, printer: Printer) -> list[Text]:
+    queue, rule = clean(finding.queue, 30), f"[{clean(finding.rule, 30)}]"
+    text = sentence(f"{queue} {rule}: {clean(finding.observed)}")
+    text.stylize("dim", len(queue) + 1, len(queue) + 1 + len(rule))
+    return printer.wrap(text)
 
 
-def _nothing(diagnosis: Diagnosis, width: int, paint: Paint) -> list[str]:
-    if not diagnosis.cases:
-        return wrap("What was given names no queue, or nothing happened in that time.", width)
-    return [paint.good(line) for line in wrap(all_is_well(diagnosis), width)]
+def _remedy(finding: Finding, printer: Printer) -> list[Text]:
+    return printer.wrap(sentence(f"→ {clean(finding.remedy.text)}"))
 
 
-def all_is_well(diagnosis: Diagnosis) -> str:
-    seen = [case.behaviour for case in diagnosis.cases if case.behaviour is not None]
-    messages = count(sum(behaviour.messages for behaviour in seen), "message")
-    if not seen:
-        return "All is well, as far as settings and metrics show."
-    if any(behaviour.duplicates or behaviour.doubled for behaviour in seen):
-        return f"All is well: {messages}, and no duplicates worth a finding."
-    return f"All is well: {messages}, each delivered once."
+def _finding(finding: Finding, printer: Printer, *sizes: int) -> Lines:
+    """`sizes`: the lines that its observation and its remedy may take."""
+    items: list[Text] = []
+    for lines, most in zip_longest((_observation(finding, printer), _remedy(finding, printer)), sizes):
+        if most is not None and len(lines) > most:
+            lines[most - 1].truncate(printer.width - _LABEL - 1)
+            lines[most - 1].append("…")
+        items += lines[:most]
+    return printer.lines(labelled(Text(finding.severity.word, STYLES[finding.severity]), *items))
 
 
-# What to change, and how far all this can be trusted.
+def _no_findings(diagnosis: Diagnosis, printer: Printer) -> Lines:
+    return printer.lines(Text(summary.without_findings(diagnosis), "green" if diagnosis.cases else ""))
 
 
-def _advice(advice: Sequence[Recommendation], width: int, paint: Paint, *, short: bool = False) -> list[str]:
-    """What should change, queue by queue; `short`: a line each, at most three."""
-    by_queue: dict[str, list[str]] = {}
-    for one in advice:
-        if one.changes:
-            before = f"{clean(one.now, 40)} → " if one.now else ""
-            by_queue.setdefault(one.queue, []).append(f"{clean(one.setting, 40)} {before}{clean(one.value, 40)}")
-    lines = []
-    for queue, settings in by_queue.items():
-        text = f"{fit(clean(queue, 200), 30)}: {', '.join(settings)}"
-        lines += [fit(text, width - _LABEL)] if short else wrap(text, width - _LABEL)
-    if short and len(lines) > 3:
-        lines = [*lines[:2], f"and of {len(lines) - 2} more queues"]
-    return [paint.bold(f"{'advice' if not index else '':<{_LABEL}}") + line for index, line in enumerate(lines)]
+def _evidence(finding: Finding, printer: Printer) -> Lines:
+    title = f"{finding.severity.word}  {clean(finding.queue, 40)}  {clean(finding.rule, 60)}"
+    lines = printer.lines(Text(title, STYLES[finding.severity]))
+    texts = (finding.observed, finding.why, f"→ {clean(finding.remedy.text)}")
+    lines += printer.lines(*(Padding(sentence(text), (0, 0, 0, 2)) for text in texts))
+    # A command is not wrapped: it is there to be copied.
+    copied = [f"    $ {clean(command, 8_000)}" for command in finding.remedy.cli]
+    copied += [f"    {line}" for line in clean_lines(finding.remedy.terraform or "").splitlines()]
+    lines += printer.lines(*map(Text, copied), wrap=False)
+    return lines + [line for duplicate in finding.examples for line in _captioned(tables.events(duplicate), printer)]
 
 
-def _trust(diagnosis: Diagnosis, width: int, paint: Paint, *, short: bool) -> list[str]:
-    """What quality says, what could not be looked at, and what was not given; `short`: a line each."""
-    told = [("input", trouble)] if (trouble := troubles(diagnosis.quality)) else []
-    if diagnosis.notes and short:
-        more = f"({len(diagnosis.notes)} of these) " if len(diagnosis.notes) > 1 else ""
-        told.append(("note", more + clean(diagnosis.notes[0], 300)))
-    missing = gaps(diagnosis)
-    if missing and diagnosis.findings:
-        told.append(("not seen", ", ".join(f"{gap.what} ({gap.option})" for gap in missing)))
-    elif missing:
-        told += [("not seen" if not nth else "", f"{gap.option}: {gap.shows}") for nth, gap in enumerate(missing)]
-    lines = []
-    for label, text in told:
-        parts = [fit(text, width - _LABEL)] if short else wrap(text, width - _LABEL)
-        lines += [paint.dim(f"{label if not index else '':<{_LABEL}}{line}") for index, line in enumerate(parts)]
+def _queue(case: Case, recommendations: Sequence[Recommendation], printer: Printer) -> Lines:
+    lines = printer.lines(Text(clean(case.queue, 200), "bold"))
+    return lines + [line for content in tables.of_queue(case, recommendations) for line in _captioned(content, printer)]
+
+
+def _captioned(content: tables.Table, printer: Printer) -> Lines:
+    caption = Padding(sentence(content.caption, "italic"), (0, 0, 0, 2))
+    return [*printer.lines(caption), *_table(content, printer, indent=4)]
+
+
+# What to change, and what this report does not cover.
+
+
+def _recommended(recommendations: Sequence[Recommendation], printer: Printer, most: int | None = None) -> Lines:
+    """The settings that should change, queue by queue; at most `most` lines."""
+    settings: dict[str, list[str]] = {}
+    for advice in recommendations:
+        if advice.changes:
+            change = f"{clean(advice.now, 40)} → {clean(advice.value, 40)}" if advice.now else clean(advice.value, 40)
+            settings.setdefault(advice.queue, []).append(f"{clean(advice.setting, 40)} {change}")
+    lines: Lines = []
+    for index, (queue, changes) in enumerate(settings.items()):
+        block = printer.lines(sentence(f"recommended settings for {clean(queue, 30)}: {', '.join(changes)}"))
+        if most is not None and len(lines) + len(block) + (index + 1 < len(settings)) > most:
+            start = "and for" if lines else "recommended settings for"
+            return [*lines, f"{start} {count(len(settings) - index, 'more queue' if lines else 'queue')}"]
+        lines += block
     return lines
 
 
-def troubles(quality: Quality | None) -> str:
-    """One sentence on what was wrong with the logs; empty if nothing was."""
-    if quality is None:
-        return ""
-    known = (
-        (quality.malformed, "line that is no JSON", "lines that are no JSON"),
-        (quality.incomplete, "line without id or time", "lines without id or time"),
-        (quality.unknown_events, "line whose event is not known", "lines whose event is not known"),
-        (quality.out_of_order, "delivery that ends before it begins", "deliveries that end before they begin"),
-        (len(quality.unreadable), "unreadable file", "unreadable files"),
-        (quality.dropped, "event that a worker could not write", "events that workers could not write"),
-    )
-    found = [count(amount, one, many) for amount, one, many in known if amount]
-    lines = f"of {count(quality.lines, 'line')}, " if quality.lines else ""
-    words = ", ".join(clean(word, 40) for word in quality.unknown_words)
-    more = f"; --events says what these mean: {words}" if words else ""
-    return f"{lines}left out: {', '.join(found)}{more}" if found else ""
+def _reasons(recommendations: Sequence[Recommendation], printer: Printer) -> Lines:
+    """Why each setting should change."""
+    items = [
+        labelled(Text("-"), sentence(f"{clean(change.queue, 30)}, {clean(change.setting, 40)}: {reason}"), width=2)
+        for change in recommendations
+        if change.changes
+        for reason in change.reasons
+    ]
+    return printer.lines(*items)
+
+
+def _limits(diagnosis: Diagnosis, printer: Printer, *, short: bool = False) -> Lines:
+    """How the log was read, what could not be used, in a line each if `short`, and what was not examined."""
+    problems = [sentence(text, "dim") for text in diagnosis.log_fields[: 1 if short else None]]
+    if skipped := summary.skipped(diagnosis.quality):
+        problems.append(sentence(f"skipped: {skipped}", "dim"))
+    if diagnosis.notes:
+        more = f"({len(diagnosis.notes)} notes) " if len(diagnosis.notes) > 1 else ""
+        problems.append(sentence(f"could not examine: {more}{clean(diagnosis.notes[0], 300)}", "dim"))
+    for problem in problems if short else ():
+        problem.truncate(printer.width, overflow="ellipsis")
+    gaps = summary.gaps(diagnosis)
+    missing = [f"not examined: {gap.what}. Add {gap.option} to see {gap.shows}." for gap in gaps]
+    if gaps and diagnosis.findings:
+        missing = ["not examined: " + ", ".join(f"{gap.what} (add {gap.option})" for gap in gaps)]
+    return printer.lines(*problems, *(sentence(line, "dim") for line in missing))

@@ -1,4 +1,6 @@
-"""The rules: each looks at one case and ends in a finding, or in nothing when all is well or nothing is known."""
+"""The rules: each looks at one case and ends in a finding, or in nothing when all is well or nothing is known.
+
+`ALL` is their order for users: by module as listed here, within a module as they stand there."""
 
 from __future__ import annotations
 
@@ -7,41 +9,22 @@ from difflib import get_close_matches
 from typing import Final
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.rules import (
-    dead_letters,
-    duplicates,
-    failures,
-    fifo,
-    flow,
-    ledger,
-    permissions,
-    receiving,
-    timeouts,
-)
+from semel.doctor.rules import dead_letters, duplicates, failures, fifo, flow, ledger, permissions, receiving, timeouts
 from semel.doctor.rules.rule import Rule
 
 __all__ = ["ALL", "Rule", "choose"]
 
-ALL: Final[tuple[Rule, ...]] = (
-    *duplicates.RULES,
-    *failures.RULES,
-    *timeouts.RULES,
-    *permissions.RULES,
-    *ledger.RULES,
-    *dead_letters.RULES,
-    *flow.RULES,
-    *receiving.RULES,
-    *fifo.RULES,
-)
-_NAMES: Final = {rule.name: rule for rule in ALL}
+_MODULES: Final = (duplicates, failures, timeouts, permissions, ledger, dead_letters, flow, receiving, fifo)
+ALL: Final = tuple(rule for module in _MODULES for rule in vars(module).values() if isinstance(rule, Rule))
+_NAMES: Final = [rule.name for rule in ALL]
 
 
 def choose(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
-    """All rules, or only some, without those to be ignored; in their usual order."""
+    """All rules, or only these, without those to be ignored; in their usual order."""
     for option, names in (("--rule", only), ("--ignore", ignore)):
         for name in names:
             if name not in _NAMES:
                 near = get_close_matches(name, _NAMES, n=3, cutoff=0.4)
-                meant = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(_NAMES)}"
-                raise DoctorError(f"{option} {name}: there is no such rule; {meant}")
+                hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(_NAMES)}"
+                raise DoctorError(f"{option} {name}: there is no such rule; {hint}")
     return tuple(rule for rule in ALL if (not only or rule.name in only) and rule.name not in ignore)

@@ -1,314 +1,256 @@
-"""Rules on dead-letter queues: that there is one, that it works, that it keeps what it gets, that somebody looks."""
+"""Rules on dead-letter queues: that there is one, that it works, that it keeps messages, that somebody is notified."""
 
 from __future__ import annotations
 
 from semel.doctor import recommendations, remedies
-from semel.doctor.alarms import alarms
-from semel.doctor.alarms import formats as alarm_formats
+from semel.doctor.alarms import alarms, formats
 from semel.doctor.model import Case, DeadLetters, QueueState, Remedy, Severity
-from semel.doctor.rules.failures import dead_letter_queue
-from semel.doctor.rules.rule import Observation, Rule
-from semel.doctor.wording import DAY, count, listed, seconds
+from semel.doctor.rules.rule import Observation, rule
+from semel.doctor.wording import count, listed
+from semel.durations import text as duration
 from semel.sqs import limits
 
 _FEWEST_RECEIVES = 3
+_BOTH = "queue attributes, of the dead-letter queue too"
 
 
-def _letters(case: Case) -> tuple[QueueState, DeadLetters, str] | None:
-    """The queue, its dead-letter queue and the name of that."""
-    state = case.state
-    if state is None or state.dead_letters is None:
-        return None
-    return state, state.dead_letters, remedies.name_of(state.dead_letters.arn)
-
-
-def _none(case: Case) -> Observation | None:
-    state = case.state
+@rule(
+    "no-dead-letter-queue",
+    Severity.WARNING,
+    title="the queue has no dead-letter queue",
+    needs="queue attributes",
+    remedy="create one, with a redrive policy",
+)
+def none(case: Case) -> Observation | None:
+    state, (receives, _) = case.state, recommendations.max_receives(case)
     if state is None or state.sources or state.max_receives is not None or state.dead_letters is not None:
         return None
-    cli, terraform = dead_letter_queue(case)
-    receives, _ = recommendations.max_receives(case)
+    text = f"Create one that keeps messages for 14 d, and let SQS move messages there after {receives} receives."
     return Observation(
-        observed=f"{case.queue} has no dead-letter queue; it keeps messages for {seconds(state.retention)}.",
-        why="A message that always fails comes back until its retention ends, and is then gone without a trace.",
-        remedy=Remedy(
-            text=f"Make one that keeps for 14 days, and let SQS move messages there after {receives} receives.",
-            cli=cli,
-            terraform=terraform,
-        ),
+        observed=f"{case.queue} has no dead-letter queue; it keeps messages for {duration(state.retention)}.",
+        why="A message that always fails comes back until its retention ends. Then SQS deletes it without a trace.",
+        remedy=remedies.create_dead_letter_queue(case, text, receives),
         figures={"retention": state.retention},
     )
 
 
-def _few_receives(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None or found[0].max_receives is None or found[0].max_receives >= _FEWEST_RECEIVES:
+@rule(
+    "max-receives-low",
+    Severity.WARNING,
+    title="maxReceiveCount is 1 or 2",
+    needs="queue attributes",
+    remedy="a maxReceiveCount of 5",
+)
+def few_receives(case: Case) -> Observation | None:
+    state, letters, name = _dead_letters(case)
+    if state is None or letters is None or state.max_receives is None or state.max_receives >= _FEWEST_RECEIVES:
         return None
-    state, letters, name = found
     receives, why = recommendations.max_receives(case)
-    policy = {"RedrivePolicy": remedies.redrive_policy(letters.arn, receives)}
-    once = state.max_receives == 1
     return Observation(
         observed=(
             f"maxReceiveCount is {state.max_receives}: a message goes to {name} after "
-            f"{count(state.max_receives or 0, 'receive')}."
+            f"{count(state.max_receives, 'receive')}."
         ),
         why=(
-            "One crash, one deploy or one lost answer puts a good message aside: nothing is ever tried again."
-            if once
-            else "Receives are also used up by crashes, deploys and lost answers, so good messages are put aside."
+            "One crash, one deploy or one lost answer dead-letters a good message: nothing is ever retried."
+            if state.max_receives == 1
+            else "Crashes, deploys and lost answers use up receives as well, so good messages are dead-lettered."
         ),
-        remedy=Remedy(
-            text=f"Set maxReceiveCount to {receives}: {why}.",
-            cli=remedies.set_attributes(case, policy),
-            terraform=remedies.terraform(case.queue, policy),
-        ),
+        remedy=remedies.change_max_receives(case, receives, f"Set maxReceiveCount to {receives}: {why}."),
         figures={"max_receives": state.max_receives, "recommended": receives},
     )
 
 
-def _retention(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None or found[1].retention is None or found[0].fifo or found[1].retention > found[0].retention:
+@rule(
+    "dead-letter-retention",
+    Severity.CRITICAL,
+    title="dead-letter messages are kept no longer than messages (Standard: they keep their age)",
+    needs=_BOTH,
+    remedy="14 days for the dead-letter queue, less for the source",
+)
+def dead_letter_retention(case: Case) -> Observation | None:
+    state, letters, name = _dead_letters(case)
+    if state is None or letters is None or letters.retention is None:
         return None
-    state, letters, name = found
-    assert letters.retention is not None
-    both_full = letters.retention >= limits.MAX_RETENTION
-    cli: tuple[str, ...] = ()
-    texts, resources = [], []
-    if not both_full:
-        keeps = {"MessageRetentionPeriod": limits.MAX_RETENTION}
-        cli += remedies.set_attributes_of(name, remedies.dead_letters_url(letters, state), letters.arn, keeps)
-        texts.append(f"Let {name} keep messages for 14 days.")
-        resources.append(remedies.terraform(name, keeps))
-    if state.retention > recommendations.LONGEST_SOURCE_RETENTION:
-        keeps = {"MessageRetentionPeriod": round(recommendations.LONGEST_SOURCE_RETENTION)}
-        texts.append(f"Let {case.queue} keep them for 7 days.")
-        if recommendations.may_forget(case, recommendations.LONGEST_SOURCE_RETENTION):
-            cli += remedies.set_attributes(case, keeps)
-        else:
-            texts.append("SQS deletes what is older at once: do that when none of its messages is.")
-        resources.append(remedies.terraform(case.queue, keeps))
-    less = letters.retention < state.retention
+    if state.fifo or letters.retention > state.retention:
+        return None
+    is_longest = letters.retention == recommendations.MAX_RETENTION
+    source = recommendations.retention_remedy(case, state)
+    if source is None and is_longest:
+        source = Remedy(f"Shorten the retention of {case.queue} when its backlog is processed.")
     return Observation(
         observed=(
-            f"{name} keeps dead letters for {seconds(letters.retention)}, {case.queue} keeps messages for "
-            f"{seconds(state.retention)}."
+            f"{name} keeps messages for {duration(letters.retention)}, {case.queue} for {duration(state.retention)}."
         ),
         why=(
-            "On a Standard queue a dead letter keeps the time at which it was first sent: an old one is deleted "
-            "as soon as it arrives."
+            "On a Standard queue a dead-letter message keeps the time at which it was first sent: SQS deletes an old "
+            "one as soon as it arrives."
         ),
-        remedy=Remedy(text=" ".join(texts), cli=cli, terraform="\n\n".join(resources)),
-        severity=Severity.CRITICAL if less else Severity.INFO if both_full else Severity.WARNING,
+        remedy=remedies.joined(recommendations.dead_letter_retention_remedy(state), source),
+        severity=None if letters.retention < state.retention else Severity.INFO if is_longest else Severity.WARNING,
         figures={"retention": state.retention, "dead_letter_retention": letters.retention},
     )
 
 
-def _missing(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None or found[1].exists is not False:
+@rule(
+    "dead-letter-queue-missing",
+    Severity.CRITICAL,
+    title="the redrive policy names a queue that does not exist",
+    needs=_BOTH,
+    remedy="create that queue",
+)
+def missing(case: Case) -> Observation | None:
+    state, letters, name = _dead_letters(case)
+    if state is None or letters is None or letters.exists is not False:
         return None
-    state, letters, name = found
     keeps = {"MessageRetentionPeriod": limits.MAX_RETENTION}
     return Observation(
-        observed=f"The redrive policy names {letters.arn}, and there is no such queue.",
-        why="Messages that have used up their receives cannot be put aside: they come back until their retention ends.",
+        observed=f"The redrive policy names {letters.arn}, and that queue does not exist.",
+        why="Messages that have used up their receives cannot be moved: they come back until their retention ends.",
         remedy=Remedy(
-            text=f"Make the queue {name}, or name another one in the redrive policy.",
-            cli=(remedies.create_queue(name, keeps, like=state),),
+            text=f"Create the queue {name}, or name another one in the redrive policy.",
+            cli=(remedies.create_queue(name, keeps, remedies.queue_of(case)),),
             terraform=remedies.terraform(name, keeps),
         ),
     )
 
 
-def _mismatch(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None:
+@rule(
+    "dead-letter-queue-mismatch",
+    Severity.CRITICAL,
+    title="type, region or account of the dead-letter queue differs",
+    needs=_BOTH,
+    remedy="a dead-letter queue that matches",
+)
+def mismatch(case: Case) -> Observation | None:
+    state, letters, name = _dead_letters(case)
+    if state is None or letters is None:
         return None
-    state, letters, name = found
-    wrong = []
+    differences = []
     if letters.fifo != state.fifo:
         kinds = ("FIFO" if letters.fifo else "Standard", "FIFO" if state.fifo else "Standard")
-        wrong.append(f"{name} is a {kinds[0]} queue and {case.queue} a {kinds[1]} queue")
+        differences.append(f"{name} is a {kinds[0]} queue and {case.queue} a {kinds[1]} queue")
     for place, part in (("region", 3), ("account", 4)):
         here, there = state.arn.split(":")[part : part + 1], letters.arn.split(":")[part : part + 1]
         if here and there and here != there:
-            wrong.append(f"{name} is in {place} {there[0]} and {case.queue} in {here[0]}")
-    if not wrong:
+            differences.append(f"{name} is in {place} {there[0]} and {case.queue} in {here[0]}")
+    if not differences:
         return None
-    cli, terraform = dead_letter_queue(case)
+    text = "Create a dead-letter queue that matches, and name it in the redrive policy."
     return Observation(
-        observed=f"{'; '.join(wrong)}.",
-        why="SQS moves dead letters only to a queue of the same type, region and account: here they are never moved.",
-        remedy=Remedy(
-            text="Make a dead-letter queue that matches, and name it in the redrive policy.",
-            cli=cli,
-            terraform=terraform,
-        ),
+        observed=f"{'; '.join(differences)}.",
+        why="SQS moves messages only to a queue of the same type, region and account: here they are never moved.",
+        remedy=remedies.create_dead_letter_queue(case, text, recommendations.max_receives(case)[0]),
     )
 
 
-def _unwatched(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None or case.dlq_alarmed is not False:
+@rule(
+    "dead-letters-unwatched",
+    Severity.WARNING,
+    title="no alarm on the dead-letter queue",
+    needs="queue attributes and `--alarms`",
+    remedy="an alarm on visible dead-letter messages",
+)
+def unwatched(case: Case) -> Observation | None:
+    _, letters, name = _dead_letters(case)
+    if letters is None or case.dlq_alarmed is not False:
         return None
-    _, letters, name = found
-    # Where the alarm goes only its reader knows.
+    # Only the reader knows where the alarm goes.
     topic = remedies.neighbour_arn(letters.arn, "TOPIC").replace(":sqs:", ":sns:", 1)
-    wanted = [alarm for alarm in alarms.alarms_for(case) if alarm.kind is alarms.Kind.DEAD_LETTERS]
+    alarm = [alarm for alarm in alarms.alarms_for(case) if alarm.kind is alarms.Kind.DEAD_LETTERS]
     return Observation(
-        observed=f"No alarm looks at ApproximateNumberOfMessagesVisible of {name}.",
-        why="Dead letters wait for a person, and are deleted when their retention ends: nobody will know of them.",
+        observed=f"No alarm uses ApproximateNumberOfMessagesVisible of {name}.",
+        why="Dead-letter messages wait for a person, and nobody is notified before SQS deletes them.",
         remedy=Remedy(
             text=(
-                f"Raise an alarm as soon as one is visible (the number sent is no measure: moves do not count in it); "
-                f"`semel alarms {case.queue}` writes this and the others."
+                "Raise an alarm as soon as one message is visible (NumberOfMessagesSent does not count messages that "
+                f"SQS moves); `semel alarms {case.queue}` writes this alarm and the others."
             ),
-            cli=tuple(alarm_formats.commands_for(wanted, topic)),
-            terraform=alarm_formats.render_terraform(wanted, topic).strip(),
+            cli=tuple(formats.commands_for(alarm, topic)),
+            terraform=formats.render_terraform(alarm, topic).strip(),
         ),
     )
 
 
-def _waiting(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None or not found[1].visible:
+@rule(
+    "dead-letters-waiting",
+    Severity.WARNING,
+    title="there are dead-letter messages",
+    needs=_BOTH,
+    remedy="find out why they failed, then redrive",
+)
+def waiting(case: Case) -> Observation | None:
+    state, letters, name = _dead_letters(case)
+    if state is None or letters is None or not letters.visible:
         return None
-    state, letters, name = found
-    where = remedies.place(remedies.dead_letters_url(letters, state), letters.arn)
+    address = remedies.dead_letter_queue_of(letters, state)
+    deleted = f" SQS deletes them after {duration(letters.retention)}." if letters.retention is not None else ""
     return Observation(
-        observed=f"{count(letters.visible or 0, 'dead letter')} in {name}.",
-        why=f"They are work that was not done, and are deleted after {seconds(letters.retention or 4 * DAY)}.",
+        observed=f"{count(letters.visible, 'dead-letter message')} in {name}.",
+        why=f"They are work that was not done.{deleted}",
         remedy=Remedy(
-            text="Look at why they failed; when that is mended, move them back. Their message ids will be new ones.",
+            text="Find out why they failed. When that is fixed, move them back; they get new message ids.",
             cli=(
                 f"aws sqs start-message-move-task --source-arn {letters.arn} --max-number-of-messages-per-second "
-                f"50{where}",
+                f"50{remedies.cli_options(address.url, address.arn)}",
             ),
         ),
         figures={"visible": letters.visible},
     )
 
 
-def _shared(case: Case) -> Observation | None:
-    found = _letters(case)
-    sources = found[1].sources if found is not None else None
-    if found is None or sources is None or len(sources) < 2:
+@rule(
+    "dead-letter-queue-shared",
+    Severity.INFO,
+    title="several queues share one dead-letter queue",
+    needs=_BOTH,
+    remedy="one dead-letter queue each",
+)
+def shared(case: Case) -> Observation | None:
+    _, letters, name = _dead_letters(case)
+    sources = letters.sources if letters is not None else None
+    if sources is None or len(sources) < 2:
         return None
-    _, _, name = found
     own = remedies.dead_letter_name(case.queue)
-    if own == name:
-        own = own.replace("-dlq", "-dead")
-    cli, terraform = dead_letter_queue(case, own)
+    own = own.replace("-dlq", "-dead") if own == name else own
+    text = f"Give {case.queue} a dead-letter queue of its own."
     return Observation(
         observed=(
-            f"{name} takes the dead letters of {count(len(sources), 'queue')}: "
+            f"{name} is the dead-letter queue of {count(len(sources), 'queue')}: "
             f"{listed(sorted(map(remedies.name_of, sources)))}."
         ),
-        why=(
-            "One alarm for all of them, one retention for all, and a redrive of one queue's letters must pick them out."
-        ),
-        remedy=Remedy(text=f"Give {case.queue} a dead-letter queue of its own.", cli=cli, terraform=terraform),
-        severity=Severity.WARNING if len(sources) > limits.MAX_REDRIVE_SOURCES else Severity.INFO,
+        why="They share one alarm and one retention, and a redrive for one queue must pick out its messages.",
+        remedy=remedies.create_dead_letter_queue(case, text, recommendations.max_receives(case)[0], own),
+        severity=Severity.WARNING if len(sources) > limits.MAX_REDRIVE_SOURCES else None,
         figures={"sources": len(sources)},
     )
 
 
-def _open(case: Case) -> Observation | None:
-    found = _letters(case)
-    if found is None or not found[1].exists or found[1].allow not in (None, "allowAll"):
+@rule(
+    "dead-letter-queue-open",
+    Severity.INFO,
+    title="any queue may use the dead-letter queue",
+    needs=_BOTH,
+    remedy="a RedriveAllowPolicy byQueue",
+)
+def open_to_all(case: Case) -> Observation | None:
+    state, letters, name = _dead_letters(case)
+    if state is None or letters is None or not letters.exists or letters.allow not in (None, "allowAll"):
         return None
-    state, letters, name = found
-    names = sorted({case.queue, *map(remedies.name_of, letters.sources or ())})[: limits.MAX_REDRIVE_SOURCES]
-    arns = [remedies.neighbour_arn(letters.arn, one) for one in names]
+    sources = sorted({case.queue, *map(remedies.name_of, letters.sources or ())})[: limits.MAX_REDRIVE_SOURCES]
+    arns = [remedies.neighbour_arn(letters.arn, source) for source in sources]
     policy = {"RedriveAllowPolicy": {"redrivePermission": "byQueue", "sourceQueueArns": arns}}
     return Observation(
         observed=(
-            f"Any queue of the account may put its dead letters into {name} (RedriveAllowPolicy allowAll, the default)."
+            f"Any queue of the account may use {name} as its dead-letter queue (RedriveAllowPolicy allowAll, the "
+            "default)."
         ),
-        why="A queue that is set up by mistake with this one mixes its messages with yours.",
-        remedy=Remedy(
-            text=f"Allow only {listed(names)}.",
-            cli=remedies.set_attributes_of(name, remedies.dead_letters_url(letters, state), letters.arn, policy),
-            terraform=remedies.terraform(name, policy),
-        ),
+        why="A queue that names this one by mistake mixes its messages with yours.",
+        remedy=remedies.change(remedies.dead_letter_queue_of(letters, state), f"Allow only {listed(sources)}.", policy),
     )
 
 
-_STATE = "queue attributes"
-_BOTH = "queue attributes, of the dead-letter queue too"
-RULES = (
-    Rule(
-        "no-dead-letter-queue",
-        Severity.WARNING,
-        "the queue has no dead-letter queue",
-        _STATE,
-        "make one, with a redrive policy",
-        _none,
-    ),
-    Rule(
-        "max-receives-low",
-        Severity.WARNING,
-        "maxReceiveCount is 1 or 2",
-        _STATE,
-        "a maxReceiveCount of 5",
-        _few_receives,
-    ),
-    Rule(
-        "dead-letter-retention",
-        Severity.CRITICAL,
-        "dead letters are kept no longer than messages (Standard: they keep their age)",
-        _BOTH,
-        "14 days for the dead-letter queue, less for the source",
-        _retention,
-    ),
-    Rule(
-        "dead-letter-queue-missing",
-        Severity.CRITICAL,
-        "the redrive policy names a queue that is not there",
-        _BOTH,
-        "make that queue",
-        _missing,
-    ),
-    Rule(
-        "dead-letter-queue-mismatch",
-        Severity.CRITICAL,
-        "type, region or account of the dead-letter queue is another",
-        _BOTH,
-        "a dead-letter queue that matches",
-        _mismatch,
-    ),
-    Rule(
-        "dead-letters-unwatched",
-        Severity.WARNING,
-        "no alarm on the dead-letter queue",
-        "queue attributes and `--alarms`",
-        "an alarm on dead letters that are visible",
-        _unwatched,
-    ),
-    Rule(
-        "dead-letters-waiting",
-        Severity.WARNING,
-        "there are dead letters",
-        _BOTH,
-        "look at them, then redrive",
-        _waiting,
-    ),
-    Rule(
-        "dead-letter-queue-shared",
-        Severity.INFO,
-        "several queues put their dead letters into one",
-        _BOTH,
-        "one dead-letter queue each",
-        _shared,
-    ),
-    Rule(
-        "dead-letter-queue-open",
-        Severity.INFO,
-        "any queue may use the dead-letter queue",
-        _BOTH,
-        "a RedriveAllowPolicy byQueue",
-        _open,
-    ),
-)
+def _dead_letters(case: Case) -> tuple[QueueState | None, DeadLetters | None, str]:
+    """The queue, its dead-letter queue, and the name of that."""
+    letters = case.state.dead_letters if case.state is not None else None
+    return case.state, letters, remedies.name_of(letters.arn) if letters is not None else ""

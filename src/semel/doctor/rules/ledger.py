@@ -1,58 +1,66 @@
-"""Rules on the ledger: it must remember for as long as SQS can deliver again, and must not forget when it is full."""
+"""Rules on the ledger: it must keep keys for as long as SQS can deliver again, also when it is full."""
 
 from __future__ import annotations
 
-from semel.doctor import recommendations
+from semel.doctor import recommendations, remedies
 from semel.doctor.model import Case, Remedy, Severity
-from semel.doctor.rules.rule import Observation, Rule
-from semel.doctor.wording import seconds
+from semel.doctor.rules.rule import Observation, rule
+from semel.durations import text as duration
+from semel.messages.dead_letter_queue import MAX_REDELIVERY, redelivery_period
 
 
-def _short_memory(case: Case) -> Observation | None:
+@rule(
+    "ledger-forgets",
+    Severity.WARNING,
+    title="the ledger keeps keys for less time than the queue and its dead-letter queue keep messages",
+    needs="the ledger's retention (`--ledger-retention`), better with queue attributes",
+    remedy="its retention ≥ that of both queues",
+)
+def short_retention(case: Case) -> Observation | None:
     ledger, state = case.ledger, case.state
     if ledger is None or ledger.retention is None or (state is not None and state.sources):
         return None
-    wanted = recommendations.ledger_memory(case)
-    if ledger.retention >= wanted:
+    if state is None:
+        needed = MAX_REDELIVERY
+        messages = f"a message can come back for {duration(needed)} (twice 14 d, the most that SQS allows)"
+    else:
+        letters = state.dead_letters
+        dead = (letters.retention or recommendations.MAX_RETENTION) if letters is not None else 0.0
+        needed = redelivery_period(state.retention, dead)
+        messages = f"{case.queue} keeps messages for {duration(state.retention)}"
+        messages += f", and its dead-letter queue for {duration(dead)}" if dead else ""
+    if ledger.retention >= needed:
         return None
-    source = state.retention if state is not None else None
-    long = f"{case.queue} keeps messages for {seconds(source)}" if source is not None else "a message can come back"
-    together = f", with its dead-letter queue {seconds(wanted)}" if source is not None and wanted > source else ""
-    if source is None:
-        long = f"a message can come back for {seconds(wanted)} (twice 14 days, the most that SQS allows)"
     return Observation(
-        observed=f"The ledger at {ledger.where} remembers for {seconds(ledger.retention)}; {long}{together}.",
-        why="A message that comes back after the ledger has forgotten it takes effect a second time.",
-        remedy=Remedy(
-            text=(
-                f"Let the ledger remember for {seconds(wanted)} (`retention={wanted:.0f}`, in seconds), or keep "
-                "messages for less."
-            )
-        ),
-        severity=Severity.CRITICAL if source is not None and ledger.retention < source else Severity.WARNING,
-        figures={"retention": ledger.retention, "recommended": wanted},
+        observed=f"The ledger at {ledger.where} keeps keys for {duration(ledger.retention)}; {messages}.",
+        why="A message that comes back after the ledger has dropped its key takes effect a second time.",
+        remedy=remedies.joined(recommendations.ledger_remedy(case), "Or keep messages for less time."),
+        severity=Severity.CRITICAL if state is not None and ledger.retention < state.retention else None,
+        figures={"retention": ledger.retention, "recommended": recommendations.ledger_retention(case)},
     )
 
 
-def _evicts(case: Case) -> Observation | None:
+@rule(
+    "ledger-evicts",
+    Severity.CRITICAL,
+    title="a Redis ledger that evicts keys when it is full",
+    needs="the ledger's address (`--ledger`)",
+    remedy="maxmemory-policy noeviction",
+)
+def evicts(case: Case) -> Observation | None:
     ledger = case.ledger
     if ledger is None or ledger.eviction is None or ledger.eviction == "noeviction":
         return None
+    address = f" -u {ledger.where}" if "://" in ledger.where else ""
     return Observation(
-        observed=f"Redis at {ledger.where} evicts (maxmemory-policy {ledger.eviction}).",
-        why=(
-            "When its memory is full it forgets keys, whatever their age, and their messages take effect a second time."
-        ),
+        observed=f"Redis at {ledger.where} evicts keys (maxmemory-policy {ledger.eviction}).",
+        why="When its memory is full it drops keys, however young, and their messages take effect a second time.",
         remedy=Remedy(
             text=(
                 "Set maxmemory-policy to noeviction, in redis.conf too; on ElastiCache in the parameter group. A "
                 "full Redis then refuses claims, and messages wait in the queue."
             ),
-            cli=(
-                f"redis-cli -u {ledger.where} CONFIG SET maxmemory-policy noeviction"
-                if "://" in ledger.where
-                else "redis-cli CONFIG SET maxmemory-policy noeviction",
-            ),
+            cli=(f"redis-cli{address} CONFIG SET maxmemory-policy noeviction",),
             terraform=(
                 'resource "aws_elasticache_parameter_group" "ledger" {\n'
                 '  name   = "ledger"\n'
@@ -64,23 +72,3 @@ def _evicts(case: Case) -> Observation | None:
             ),
         ),
     )
-
-
-RULES = (
-    Rule(
-        "ledger-forgets",
-        Severity.WARNING,
-        "the ledger remembers for less than the queue and its dead-letter queue keep messages",
-        "the ledger's memory (`--ledger-retention`), better with queue attributes",
-        "its retention ≥ that of both queues",
-        _short_memory,
-    ),
-    Rule(
-        "ledger-evicts",
-        Severity.CRITICAL,
-        "a Redis ledger that evicts keys when it is full",
-        "the ledger's address (`--ledger`)",
-        "maxmemory-policy noeviction",
-        _evicts,
-    ),
-)

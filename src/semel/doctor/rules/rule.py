@@ -1,4 +1,4 @@
-"""What a rule is: a name, how bad it is, and a look at a case that ends in a finding or in nothing."""
+"""What a rule is: a function of a case that ends in an observation or in nothing, declared by the decorator `rule`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Figures = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a rule saw: a finding that does not know its rule yet. `severity` only if it is not the rule's own."""
+    """What a rule saw. A remedy that has no commands is only its text; `severity` only if it is not the rule's own."""
 
     observed: str
     why: str
-    remedy: Remedy
+    remedy: Remedy | str
     severity: Severity | None = None
     examples: tuple[Duplicate, ...] = ()
     figures: Figures | None = None
@@ -24,26 +24,34 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that can be wrong. `needs`: the inputs without which it is silent; `remedy`: its cure in short."""
+    """One thing that can be wrong. `needs`: the inputs without which it is silent; `remedy`: what to do, in short."""
 
     name: str
     severity: Severity
     title: str
     needs: str
     remedy: str
-    find: Callable[[Case], Observation | None]
+    observe: Callable[[Case], Observation | None]
 
     def look(self, case: Case) -> Finding | None:
-        found = self.find(case)
-        if found is None:
+        observation = self.observe(case)
+        if observation is None:
             return None
+        remedy = observation.remedy
         return Finding(
             rule=self.name,
-            severity=self.severity if found.severity is None else found.severity,
+            severity=self.severity if observation.severity is None else observation.severity,
             queue=case.queue,
-            observed=found.observed,
-            why=found.why,
-            remedy=found.remedy,
-            examples=found.examples,
-            figures=found.figures or {},
+            observed=observation.observed,
+            why=observation.why,
+            remedy=Remedy(remedy) if isinstance(remedy, str) else remedy,
+            examples=observation.examples,
+            figures=observation.figures or {},
         )
+
+
+def rule(
+    name: str, severity: Severity, *, title: str, needs: str, remedy: str
+) -> Callable[[Callable[[Case], Observation | None]], Rule]:
+    """Make a rule of the function below: `@rule("clock-skew", Severity.WARNING, title=…, needs=…, remedy=…)`."""
+    return lambda observe: Rule(name, severity, title, needs, remedy, observe)

@@ -2,177 +2,157 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from semel.doctor import recommendations, remedies
-from semel.doctor.model import Case, Cause, Remedy, Severity
-from semel.doctor.rules.duplicates import lengthen
-from semel.doctor.rules.rule import Observation, Rule
-from semel.doctor.wording import listed, seconds
+from semel.doctor.model import Case, Cause, Severity
+from semel.doctor.rules.duplicates import longer_timeout
+from semel.doctor.rules.rule import Observation, rule
+from semel.doctor.wording import listed
+from semel.durations import text as duration
+from semel.sqs import limits
 
-LONGEST_POLL: Final = 20  # seconds
-
-_SKEW_SEEN = 1.0
-_SKEW_BAD = 10.0
-_NEAR_ITS_END = 0.8
+_SKEW = 1.0
+_BAD_SKEW = 10.0
 
 
-def _short(case: Case) -> Observation | None:
-    """The timeout does not cover what 99 of 100 messages need, and no duplicate has shown it yet."""
-    behaviour, hold, now = case.behaviour, recommendations.holding(case.behaviour), case.visibility
-    if behaviour is None or hold is None or now is None or behaviour.has_heartbeat:
+@rule(
+    "visibility-short",
+    Severity.WARNING,
+    title="the visibility timeout against P99 from the receive to the delete, and a Lambda function's timeout",
+    needs="logs, with queue attributes where the log does not tell the timeout; or `--lambda-timeout`",
+    remedy="longer timeout, or a heartbeat",
+)
+def short(case: Case) -> Observation | None:
+    """The timeout does not cover nearly all of the work, and no duplicate has shown it yet."""
+    behaviour, now, wanted = case.behaviour, case.visibility, recommendations.visibility(case)
+    if now is None or wanted is None or wanted <= now:
         return None
-    shown = behaviour.caused_by(Cause.VISIBILITY)
-    if (shown is not None and shown.duplicates) or (hold.p99 * 1.5 <= now and hold.most <= now):
+    shown = behaviour.caused_by(Cause.VISIBILITY) if behaviour is not None else None
+    hold = recommendations.holding(behaviour) if behaviour is not None and not behaviour.has_heartbeat else None
+    if shown is not None and shown.duplicates:
         return None
-    wanted = recommendations.visibility_for(hold, heartbeat=False)
-    if wanted <= now:
+    observed, is_urgent = [], False
+    if behaviour is not None and hold is not None and recommendations.for_work(hold) > now:
+        wait = behaviour.wait
+        waits = f", {duration(wait.p99)} of it before the handler starts" if wait is not None else ""
+        observed.append(f"P99 from the receive to the delete is {duration(hold.p99)}{waits}")
+        observed.append(f"the longest was {duration(hold.most)}")
+        is_urgent = hold.p99 * 1.1 > now or hold.most > now
+    if case.lambda_timeout is not None and recommendations.for_lambda(case.lambda_timeout) > now:
+        observed.append(f"the Lambda function may run for {duration(case.lambda_timeout)}: AWS asks for 6 × that")
+        is_urgent = is_urgent or case.lambda_timeout > now
+    if not observed:
         return None
-    waits = f", {seconds(behaviour.wait.p99)} of it before the handler starts" if behaviour.wait is not None else ""
     return Observation(
-        observed=(
-            f"The visibility timeout is {seconds(now)}, and P99 from the receive to the delete is {seconds(hold.p99)}"
-            f"{waits}; the longest was {seconds(hold.most)}."
-        ),
-        why="A message that takes longer than the timeout is given to a second worker while the first is at it.",
-        remedy=lengthen(case, wanted),
-        severity=Severity.WARNING if hold.p99 * 1.1 > now or hold.most > now else Severity.INFO,
-        figures={"visibility": now, "p99": hold.p99, "most": hold.most, "recommended": wanted},
+        observed=f"The visibility timeout is {duration(now)}, and {'; '.join(observed)}.",
+        why="A message that takes longer than the timeout is delivered to a second worker while the first has it.",
+        remedy=longer_timeout(case),
+        severity=None if is_urgent else Severity.INFO,
+        figures={
+            "visibility": now,
+            "p99": hold.p99 if hold is not None else None,
+            "most": hold.most if hold is not None else None,
+            "recommended": wanted,
+        },
     )
 
 
-def _under_read_timeout(case: Case) -> Observation | None:
-    now = case.visibility
-    if now is None or now >= case.read_timeout or (case.state is not None and case.state.sources):
+@rule(
+    "visibility-under-read-timeout",
+    Severity.INFO,
+    title="the visibility timeout is shorter than the client's read timeout",
+    needs="queue attributes or logs",
+    remedy="longer timeout, or a shorter read timeout",
+)
+def under_read_timeout(case: Case) -> Observation | None:
+    now, wanted, read_timeout = case.visibility, recommendations.visibility(case), case.read_timeout
+    if now is None or wanted is None or now >= read_timeout or wanted <= now or case.lambda_timeout is not None:
         return None
-    wanted = max(recommendations.visibility(case) or 0.0, recommendations.round_up(case.read_timeout + 1))
-    attributes = {"VisibilityTimeout": round(wanted)}
     # A client's read timeout must outlast a long poll, so that a shorter visibility timeout leaves it no room.
-    otherwise = f", or the client's read timeout below {seconds(now)}" if now > LONGEST_POLL + 1 else ""
-    otherwise += f" (it must stay above the {LONGEST_POLL} s of a long poll)" if otherwise else ""
+    otherwise = f"Or set the client's read timeout to {duration(now)}: a long poll of {limits.MAX_WAIT} s fits in it."
     return Observation(
-        observed=(
-            f"The visibility timeout is {seconds(now)}, the read timeout of the client {seconds(case.read_timeout)}."
-        ),
+        observed=f"The visibility timeout is {duration(now)}, the read timeout of the client {duration(read_timeout)}.",
         why=(
-            "If the answer to a receive is slow or lost, its messages are visible again before the client has given "
-            "that call up: they count as received, and nobody had them."
+            "If the answer to a receive is slow or lost, its messages are visible again before the client gives up on "
+            "the call: they count as received, and nobody has them."
         ),
-        remedy=Remedy(
-            text=f"Set the visibility timeout to {seconds(wanted)}{otherwise}.",
-            cli=remedies.set_attributes(case, attributes),
-            terraform=remedies.terraform(case.queue, attributes),
+        remedy=remedies.joined(
+            recommendations.visibility_remedy(case, wanted), otherwise if now > limits.MAX_WAIT + 1 else ""
         ),
-        figures={"visibility": now, "read_timeout": case.read_timeout},
+        figures={"visibility": now, "read_timeout": read_timeout},
     )
 
 
-def _slow_heartbeat(case: Case) -> Observation | None:
-    behaviour, now = case.behaviour, case.visibility
-    if behaviour is None or behaviour.heartbeat_every is None or now is None or behaviour.heartbeat_every < now / 2:
+@rule(
+    "heartbeat-slow",
+    Severity.WARNING,
+    title="the heartbeat's interval is half of the visibility timeout or more",
+    needs="logs",
+    remedy="an interval of a third of the timeout",
+)
+def slow_heartbeat(case: Case) -> Observation | None:
+    behaviour, now, wanted = case.behaviour, case.visibility, recommendations.visibility(case)
+    every = behaviour.heartbeat_every if behaviour is not None and behaviour.has_heartbeat else None
+    if every is None or now is None or wanted is None or every < now / 2:
         return None
-    every = behaviour.heartbeat_every
-    attributes = {"VisibilityTimeout": round(min(43_200.0, recommendations.round_up(every * 3)))}
+    interval = recommendations.heartbeat(case)
     return Observation(
-        observed=f"The heartbeat comes every {seconds(every)}, with a visibility timeout of {seconds(now)}.",
-        why="One beat that is late or lost, and the message is given to a second worker.",
-        remedy=Remedy(
-            text=(
-                f"Let it come every {seconds(recommendations.heartbeat_for(now))}, a third of the timeout; or make the "
-                f"timeout three times the interval, {seconds(attributes['VisibilityTimeout'])}."
-            ),
-            cli=remedies.set_attributes(case, attributes),
-            terraform=remedies.terraform(case.queue, attributes),
+        observed=f"The heartbeat comes every {duration(every)}, with a visibility timeout of {duration(now)}.",
+        why="If one heartbeat is late or lost, the message is delivered to a second worker.",
+        remedy=remedies.joined(
+            f"Set the heartbeat interval to {duration(interval)}." if interval != every else "",
+            recommendations.visibility_remedy(case, wanted) if wanted != now else None,
         ),
         figures={"heartbeat_every": every, "visibility": now},
     )
 
 
-def _skew(case: Case) -> Observation | None:
-    behaviour = case.behaviour
-    off = {worker: by for worker, by in behaviour.skew.items() if abs(by) >= _SKEW_SEEN} if behaviour else {}
+@rule(
+    "clock-skew",
+    Severity.WARNING,
+    title="clocks of workers against the SentTimestamp of SQS",
+    needs="logs with the time of sending",
+    remedy="a time service on the machine",
+)
+def clock_skew(case: Case) -> Observation | None:
+    skew = case.behaviour.skew if case.behaviour is not None else {}
+    off = sorted((abs(by), worker) for worker, by in skew.items() if abs(by) >= _SKEW)[::-1]
     if not off:
         return None
-    worst = max(off, key=lambda worker: abs(off[worker]))
-    by = abs(off[worst])
-    names = listed(
-        [f"{worker} ({seconds(abs(off[worker]))})" for worker in sorted(off, key=lambda one: -abs(off[one]))]
-    )
-    bad = by >= min(_SKEW_BAD, (case.visibility or 60.0) / 3)
-    return Observation(
-        observed=f"Clocks differ from SQS' by {seconds(by)} at most: {names}.",
-        why=(
-            "Leases and deadlines are reckoned wrongly, the times in these logs are off by as much, and from 15 "
-            "minutes on SQS refuses every call."
-        ),
-        remedy=Remedy(text="Run chrony or another NTP client on these machines; on EC2 it can use 169.254.169.123."),
-        severity=Severity.WARNING if bad else Severity.INFO,
-        figures={"workers": len(off), "most_seconds": round(by, 3)},
-    )
-
-
-def _near_retention(case: Case) -> Observation | None:
-    state, series = case.state, case.series
-    if state is None or series is None:
-        return None
-    ages = [point.oldest for point in series.points[-10:] if point.oldest is not None]
-    if not ages or ages[-1] < _NEAR_ITS_END * state.retention:
-        return None
-    attributes = {"MessageRetentionPeriod": 1_209_600}
+    most = off[0][0]
     return Observation(
         observed=(
-            f"The oldest message is {seconds(ages[-1])} old, and the queue keeps messages for "
-            f"{seconds(state.retention)}."
+            f"Clocks differ from that of SQS by up to {duration(most)}: "
+            f"{listed([f'{worker} ({duration(by)})' for by, worker in off])}."
         ),
-        why="What is older is deleted by SQS, unseen and unprocessed.",
-        remedy=Remedy(
-            text="Keep messages for 14 days until the backlog is worked off, and add workers.",
-            cli=remedies.set_attributes(case, attributes),
-            terraform=remedies.terraform(case.queue, attributes),
+        why=(
+            "Leases and deadlines are wrong by as much, and so are the times in these logs. From 15 minutes on SQS "
+            "refuses every call."
         ),
-        figures={"oldest": ages[-1], "retention": state.retention},
+        remedy="Run chrony or another NTP client on these machines; on EC2 it can use 169.254.169.123.",
+        severity=None if most >= min(_BAD_SKEW, (case.visibility or 60.0) / 3) else Severity.INFO,
+        figures={"workers": len(off), "most_seconds": round(most, 3)},
     )
 
 
-RULES = (
-    Rule(
-        "visibility-short",
-        Severity.WARNING,
-        "the visibility timeout against P99 from the receive to the delete, the wait included",
-        "logs, with queue attributes where the log does not tell the timeout",
-        "longer timeout, or a heartbeat",
-        _short,
-    ),
-    Rule(
-        "visibility-under-read-timeout",
-        Severity.INFO,
-        "the visibility timeout is shorter than the client's read timeout",
-        "queue attributes or logs",
-        "longer timeout, or a shorter read timeout",
-        _under_read_timeout,
-    ),
-    Rule(
-        "heartbeat-slow",
-        Severity.WARNING,
-        "the heartbeat's interval is half of the visibility timeout or more",
-        "logs",
-        "an interval of a third of the timeout",
-        _slow_heartbeat,
-    ),
-    Rule(
-        "clock-skew",
-        Severity.WARNING,
-        "clocks of workers against SQS' SentTimestamp",
-        "logs with the time of sending",
-        "a time service on the machine",
-        _skew,
-    ),
-    Rule(
-        "age-near-retention",
-        Severity.CRITICAL,
-        "the oldest message is almost as old as the queue keeps messages",
-        "queue attributes and metrics",
-        "longer retention, more workers",
-        _near_retention,
-    ),
+@rule(
+    "age-near-retention",
+    Severity.CRITICAL,
+    title="the oldest message is almost as old as the queue keeps messages",
+    needs="queue attributes and metrics",
+    remedy="longer retention, more workers",
 )
+def near_retention(case: Case) -> Observation | None:
+    state, age = case.state, recommendations.oldest_age(case)
+    if state is None or age is None or not recommendations.is_near_retention(case):
+        return None
+    process = (
+        "Redrive or delete its messages in time." if state.sources else "Add workers until the backlog is processed."
+    )
+    return Observation(
+        observed=(
+            f"The oldest message is {duration(age)} old, and the queue keeps messages for {duration(state.retention)}."
+        ),
+        why="SQS deletes older messages, although nobody has processed them.",
+        remedy=remedies.joined(recommendations.retention_remedy(case, state), process),
+        figures={"oldest": age, "retention": state.retention},
+    )

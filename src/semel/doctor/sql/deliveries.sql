@@ -20,6 +20,7 @@ WITH grouped AS (
     max(CASE WHEN flag = $HEARTBEAT THEN event_time END) AS last_heartbeat,
     max(receive_count) AS receive_count,
     min(sent_time) AS sent_time,
+    max(worker_id) AS worker_id,
     max(key_id) AS key_id,
     max(handler_id) AS handler_id,
     max(group_id) AS group_id
@@ -31,7 +32,7 @@ begun AS (
 )
 SELECT
   queue_id, slot, number, stream, flags, begin_time, last_time, outcome_time, deleted_time, timeout, heartbeats,
-  receive_count, sent_time, key_id, handler_id, group_id,
+  receive_count, sent_time, worker_id, key_id, handler_id, group_id,
   coalesce(hidden_until, begin_time + timeout) AS deadline,
   coalesce(handler_time, outcome_time - started_time) AS work,
   coalesce(start_wait, started_time - received_time) AS wait,

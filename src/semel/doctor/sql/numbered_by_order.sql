@@ -35,7 +35,7 @@ counted AS (
     )
 )
 SELECT
-  event_time, flag, queue_id, slot, key_id, receive_count, sent_time, group_id, duration, visibility, handler_id, stream,
+  event_time, flag, queue_id, slot, worker_id, key_id, receive_count, sent_time, group_id, duration, visibility, handler_id, stream,
   CAST(CASE
     WHEN is_outcome = 1 AND outcomes_in_all = begins_in_all THEN outcomes
     WHEN is_deleted = 1 AND deletes_in_all = begins_in_all THEN deletes

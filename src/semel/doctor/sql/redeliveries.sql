@@ -10,7 +10,8 @@
 --    again by then; LOST_DELETE if it came in time. A delete at the very moment of t says nothing, see 4.
 -- 4. t lies before the deadline: CONCURRENT.
 -- 5. The earlier one wrote a line after t, or noticed itself that it was too late: VISIBILITY.
--- 6. The earlier one had its outcome: VISIBILITY if that was after the deadline, else LOST_DELETE. It had none: CRASH.
+-- 6. The earlier one had its outcome: VISIBILITY if its last line, such as a delete that failed, is after the deadline,
+--    else LOST_DELETE. It had none: CRASH.
 WITH repeated AS (
   SELECT slot FROM deliveries GROUP BY slot HAVING count(*) > 1
 ),
@@ -22,8 +23,25 @@ candidates AS (
   FROM deliveries delivery LEFT JOIN repeated ON repeated.slot = delivery.slot
   WHERE repeated.slot IS NULL AND $exact AND delivery.number > 1
 ),
+-- No message is received before it is sent: the clock of a worker that seems to do so is behind, by that much at least.
+-- Beyond 15 minutes SQS refuses every call, so that it is the time of sending that is wrong.
+clocks AS (
+  SELECT worker_id, -min(begin_time - sent_time) AS behind FROM deliveries
+  WHERE begin_time - sent_time >= -900000000
+  GROUP BY worker_id HAVING min(begin_time - sent_time) < 0
+),
+corrected AS (
+  SELECT queue_id, slot, number, stream, flags, receive_count, sent_time, work, hold, timeout,
+    coalesce(clock.behind, 0) AS behind,
+    begin_time + coalesce(clock.behind, 0) AS begin_time,
+    last_time + coalesce(clock.behind, 0) AS last_time,
+    outcome_time + coalesce(clock.behind, 0) AS outcome_time,
+    deleted_time + coalesce(clock.behind, 0) AS deleted_time,
+    deadline + coalesce(clock.behind, 0) AS deadline
+  FROM candidates candidate LEFT JOIN clocks clock ON clock.worker_id = candidate.worker_id
+),
 placed AS (
-  SELECT *, row_number() OVER (PARTITION BY slot ORDER BY begin_time, number, stream) AS place FROM candidates
+  SELECT *, row_number() OVER (PARTITION BY slot ORDER BY begin_time, number, stream) AS place FROM corrected
 ),
 ordered AS (
   SELECT *,
@@ -37,8 +55,11 @@ ordered AS (
 ),
 compared AS (
   SELECT
-    this.queue_id, this.slot, this.number, this.stream, this.place, this.previous_number, this.begin_time, this.last_time, this.flags,
+    this.queue_id, this.slot, this.number, this.stream, this.place, this.previous_number, this.begin_time, this.flags,
     this.receive_count, this.sent_time, this.work, this.hold, this.hidden_until,
+    -- Times as they are in the log, by the worker's own clock.
+    this.begin_time - this.behind AS logged_begin, this.last_time - this.behind AS logged_last,
+    earlier.begin_time - earlier.behind AS logged_earlier_begin, earlier.last_time - earlier.behind AS logged_earlier_last,
     earlier.begin_time AS earlier_time, earlier.last_time AS earlier_last, earlier.flags AS earlier_flags,
     earlier.outcome_time AS earlier_outcome, earlier.deleted_time AS earlier_deleted,
     coalesce(earlier.deleted_time, earlier.outcome_time, earlier.last_time) AS earlier_end,
@@ -61,17 +82,18 @@ classified AS (
       WHEN earlier_last > begin_time OR ((earlier_flags & $LOST) <> 0 AND (earlier_flags & $SETTLED) = 0)
         THEN $VISIBILITY
       WHEN (earlier_flags & $SETTLED) <> 0
-        THEN CASE WHEN earlier_outcome > early_deadline THEN $VISIBILITY ELSE $LOST_DELETE END
+        THEN CASE WHEN earlier_last > early_deadline THEN $VISIBILITY ELSE $LOST_DELETE END
       ELSE $CRASH
     END AS cause
   FROM compared
 )
 SELECT
-  queue_id, slot, number, stream, place, begin_time, last_time, flags, receive_count, sent_time, work, hold, cause,
+  queue_id, slot, number, stream, place, logged_begin AS begin_time, logged_last AS last_time, flags, receive_count,
+  sent_time, work, hold, cause,
   greatest(place, coalesce(receive_count, 0)) AS times_received,
   cause IS NOT NULL AND cause <> $RETRY AS is_duplicate,
   -- How long the earlier delivery went on after its visibility had ended.
   CASE WHEN cause = $VISIBILITY AND hidden_until IS NOT NULL THEN greatest(earlier_end - hidden_until, 0) END AS overrun,
-  earlier_time,
-  greatest(last_time, coalesce(earlier_last, last_time)) AS timeline_end
+  logged_earlier_begin AS earlier_time,
+  greatest(logged_last, coalesce(logged_earlier_last, logged_last)) AS timeline_end
 FROM classified

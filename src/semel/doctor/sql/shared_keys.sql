@@ -9,7 +9,10 @@ messages AS (
     max(coalesce(delivery.receive_count, delivery.number)) AS receive_count,
     count(CASE WHEN (delivery.flags & $RECORDED) <> 0 THEN 1 END) AS effects,
     max(CASE WHEN (delivery.flags & $STARTED) <> 0 THEN 1 ELSE 0 END) AS ran,
-    max(CASE WHEN (delivery.flags & $DUPLICATE) <> 0 THEN 1 ELSE 0 END) AS was_duplicate,
+    -- It was done already, or it came while another had its key and has not run since.
+    CASE WHEN max(delivery.flags & $DUPLICATE) <> 0
+           OR max(delivery.flags & $BOUNCED) <> 0 AND max(delivery.flags & $STARTED) = 0
+         THEN 1 ELSE 0 END AS was_duplicate,
     min(delivery.begin_time) AS begin_time,
     max(delivery.last_time) AS last_time,
     sum(CASE WHEN coalesce(again.is_duplicate, FALSE) THEN NULL ELSE delivery.work END) AS work
