@@ -23,16 +23,16 @@ def random_log(random: Random, queue: str, *, grid: int = 1) -> list[Event]:
     visibility, known, groups = random.choice(VISIBILITY), random.choice((0.0, 0.5, 1.0)), random.random() < 0.3
     events: list[Event] = []
     for number in range(MESSAGES):
+        begin = random.randrange(100 * SECOND)
         message = {
             "queue": queue,
             "message_id": f"m{number}",
             "key": f"k{random.randrange(MESSAGES)}" if random.random() < 0.7 else None,
             "group": f"g{random.randrange(4)}" if groups else None,
-            "sent_at": _at(random.randrange(100 * SECOND), grid) if random.random() < 0.8 else None,
+            "sent_at": _at(begin - random.randrange(20 * SECOND), grid) if random.random() < 0.8 else None,
         }
         is_hot = number == 0 and random.random() < 0.2
         counts = range(1, 90) if is_hot else sorted(random.sample(range(1, 6), random.randrange(1, 5)))
-        begin = random.randrange(100 * SECOND)
         for count in counts:
             worker = random.choice((*CLOCKS, None))
             common = message | {"receive_count": count, "worker": worker, "handler": random.choice(("charge", None))}

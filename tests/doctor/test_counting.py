@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -25,7 +26,9 @@ def test_random_logs_are_counted_as_plain_python_counts_them(engine: Engine, tmp
     logs = {f"queue-{seed}": random_log(Random(seed), f"queue-{seed}") for seed in range(effort(fast=40, full=400))}
     log = write(tmp_path / "log.jsonl", [event for events in logs.values() for event in events])
     behaviours = by_queue(read(engine, log))
-    expected = {queue: counted(events) for queue, events in logs.items()}
+    deliveries = {queue: deliveries_of(events) for queue, events in logs.items()}
+    behind = clocks_behind([one for messages in deliveries.values() for message in messages for one in message])
+    expected = {queue: counted(messages, behind) for queue, messages in deliveries.items()}
     assert {cause for counts in expected.values() for cause in counts} == {*Cause}  # all of them happen
     assert {queue: causes(behaviour) for queue, behaviour in behaviours.items()} == expected
     totals = {queue: (behaviour.messages, behaviour.deliveries) for queue, behaviour in behaviours.items()}
@@ -37,18 +40,29 @@ def messages_and_deliveries(events: Sequence[Event]) -> tuple[int, int]:
     return len({message for message, _ in deliveries}), len(deliveries)
 
 
-def counted(events: Sequence[Event]) -> dict[str, int]:
+def deliveries_of(events: Sequence[Event]) -> list[list[Delivery]]:
+    """By message."""
     by_message: dict[str, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
         by_message[event["message_id"]][event["receive_count"]].append(event)
-    messages = {
-        message: sorted(map(Delivery, deliveries.values()), key=lambda delivery: (delivery.begin, delivery.count))
-        for message, deliveries in by_message.items()
-    }
+    return [list(map(Delivery, deliveries.values())) for deliveries in by_message.values()]
+
+
+def clocks_behind(deliveries: Sequence[Delivery]) -> dict[str | None, int]:
+    """By how much the clock of a worker is behind that of SQS, at least."""
+    behind: dict[str | None, int] = defaultdict(int)
+    for delivery in deliveries:
+        if delivery.worker is not None and delivery.sent is not None:
+            behind[delivery.worker] = max(behind[delivery.worker], delivery.sent - delivery.begin)
+    return behind
+
+
+def counted(messages: Sequence[Sequence[Delivery]], behind: Mapping[str | None, int]) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for deliveries in messages.values():
-        earlier_and_this = ((deliveries[:place], delivery) for place, delivery in enumerate(deliveries))
-        counts.update(filter(None, (cause_of(earlier, this) for earlier, this in earlier_and_this)))
+    for message in messages:
+        corrected = [delivery.later(behind.get(delivery.worker, 0)) for delivery in message]
+        ordered = sorted(corrected, key=lambda delivery: (delivery.begin, delivery.count))
+        counts.update(filter(None, (cause_of(ordered[:place], this) for place, this in enumerate(ordered))))
     died = counts["crash"] > 0
     counts["crash" if died else "unknown"] += counts.pop("unlogged", 0)
     counts.update(shared_keys(messages))
@@ -67,6 +81,8 @@ class Delivery:
             return [(microseconds(event["at"]), microseconds(event["visibility"])) for event in known]
 
         self.count: int = events[0]["receive_count"]
+        self.worker: str | None = events[0]["worker"]
+        self.sent = None if events[0]["sent_at"] is None else microseconds(events[0]["sent_at"])
         self.key: str | None = next((event["key"] for event in events if event["key"] is not None), None)
         self.steps = {event["step"] for event in events}
         waits = [
@@ -81,6 +97,15 @@ class Delivery:
         ends = [time + timeout for time, timeout in hidden("received", "heartbeat")]
         ends += [] if ends or self.timeout is None else [self.begin + self.timeout]
         self.deadline = max(ends, default=None)
+
+    def later(self, behind: int) -> Delivery:
+        """By a clock that is right."""
+        corrected = copy(self)
+        corrected.begin, corrected.last = self.begin + behind, self.last + behind
+        for name in ("outcome", "deleted", "deadline"):
+            if (time := getattr(self, name)) is not None:
+                setattr(corrected, name, time + behind)
+        return corrected
 
 
 def microseconds(seconds: float) -> int:
@@ -100,8 +125,8 @@ def cause_of(before: Sequence[Delivery], this: Delivery) -> str | None:
     too_soon = deadline is not None and this.begin < deadline
     settled = earlier.steps & SETTLED
 
-    def too_late(time: int | None) -> str:
-        return "visibility" if deadline is not None and time is not None and time > deadline else "lost-delete"
+    def too_late(time: int) -> str:
+        return "visibility" if deadline is not None and time > deadline else "lost-delete"
 
     if earlier.steps & RETURNED and not settled and (earlier.outcome or 0) <= this.begin + SLACK:
         return None
@@ -112,19 +137,20 @@ def cause_of(before: Sequence[Delivery], this: Delivery) -> str | None:
         return "concurrent"
     if earlier.last > this.begin or (earlier.steps & LOST and not settled):
         return "visibility"
-    return too_late(earlier.outcome) if settled else "crash"
+    return too_late(earlier.last) if settled else "crash"
 
 
-def shared_keys(messages: dict[str, list[Delivery]]) -> Counter[str]:
+def shared_keys(messages: Sequence[Sequence[Delivery]]) -> Counter[str]:
     by_key: dict[str, list[list[Delivery]]] = defaultdict(list)
-    for deliveries in messages.values():
+    for deliveries in messages:
         with_key = [delivery for delivery in deliveries if delivery.key is not None]
         if with_key and with_key[0].key is not None:
             by_key[with_key[0].key].append(with_key)
     counts: Counter[str] = Counter()
     for sharing in by_key.values():
         for earlier, this in pairwise(sorted(sharing, key=lambda deliveries: min(one.begin for one in deliveries))):
-            failed = not any(delivery.steps & {"recorded", "duplicate"} for delivery in earlier)
+            steps = set[str]().union(*(delivery.steps for delivery in earlier))
+            failed = not steps & {"recorded", "duplicate"} and not ("bounced" in steps and "started" not in steps)
             over = max(delivery.last for delivery in earlier) <= min(delivery.begin for delivery in this) + SLACK
             counts["redrive" if failed and over else "producer"] += 1
     return counts
