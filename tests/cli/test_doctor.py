@@ -262,7 +262,7 @@ def test_without_the_extra_for_logs_no_work_begins_and_the_pip_line_is_printed(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert doctor("--log", "a", "--queue", "orders") == 3
     assert capsys.readouterr().err == (
-        "semel doctor: reading logs needs duckdb, which is not installed: pip install 'semel[doctor]'\n"
+        "semel doctor: semel doctor needs duckdb, which is not installed: pip install 'semel[doctor]'\n"
     )
     assert answers.requests == []
 

@@ -297,7 +297,8 @@ def test_a_very_long_line_is_an_event_and_one_that_never_ends_is_cut(
     write(tmp_path / "a.jsonl", line(1, body="x" * 20_000_000), line(2))
     events, _ = events_and_quality(duckdb_engine, tmp_path)
     assert ids(events) == ["id-1", "id-2"]
-    monkeypatch.setattr(streams, "LONGEST_LINE", 1_000_000)
+    monkeypatch.setattr(streams, "CHUNK", 1_000_000)
+    monkeypatch.setattr(streams, "LONGEST_LINE", 2_000_000)
     events, quality = events_and_quality(duckdb_engine, tmp_path)
     assert ids(events) == ["id-2"]
     assert quality.malformed >= 1

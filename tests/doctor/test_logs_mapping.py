@@ -381,4 +381,4 @@ def test_what_columns_mean_is_detected(tmp_path: Path, suffix: str) -> None:
     (case,) = diagnosis.cases
     assert case.behaviour is not None
     assert (case.behaviour.messages, case.behaviour.deliveries, case.behaviour.attempts) == (1, 2, 2)
-    assert "receives=.receiveCount" in diagnosis.notes[0]
+    assert "receives=.receiveCount" in diagnosis.log_fields[0]

@@ -13,8 +13,8 @@ MEMORY: Final = "1200MB"  # DuckDB's buffers; beyond that it writes to disk
 
 
 def connect(folder: Path | None = None, threads: int = 1) -> duckdb.DuckDBPyConnection:
-    """A database in memory, or in a file of `folder`. The file needs no log of its own, nor a checkpoint at the end: it is
-    gone with the process."""
+    """A database in memory, or in a file of `folder`. The file needs no log of its own, nor a checkpoint at the end: it
+    is gone with the process."""
     connection = duckdb.connect(config={"threads": threads, "memory_limit": MEMORY})
     connection.execute("SET GLOBAL preserve_insertion_order = false; SET GLOBAL TimeZone = 'UTC'")
     if folder is None:
