@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from doctor.stories import Event, by_queue, causes, delivery, on_both_engines_at_once, read, success, write
+from doctor.stories import START, Event, by_queue, causes, delivery, on_both_engines_at_once, read, success, write
 from semel.doctor.engine.engine import Engine
 from semel.doctor.logs.mapping import parse
 from semel.doctor.model import Behaviour, Cause
@@ -78,6 +78,23 @@ STORIES: Final[list[tuple[str, list[Event], dict[str, int]]]] = [
         "deleted before the last second of a long timeout",
         [*success("a", work=28.8), *success("a", 30.5, count=2)],
         {"lost-delete": 1},
+    ),
+    (
+        "a delete fails because it is late",
+        [
+            *delivery("a", (0, "received"), (0.1, "started"), (28, "recorded"), (30.2, "delete_failed")),
+            *success("a", 30.5, count=2),
+        ],
+        {"visibility": 1},
+    ),
+    (
+        "a clock that is 5 s behind",
+        [
+            *success("a", work=33),
+            *success("a", 30.5 - 5, count=2, worker="late"),
+            *success("b", 100 - 5, worker="late", sent_at=START + 100),
+        ],
+        {"visibility": 1},
     ),
     ("a delete is lost and the message back at once", [*success("a"), *success("a", 9, count=2)], {"lost-delete": 1}),
     (

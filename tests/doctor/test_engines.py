@@ -19,8 +19,11 @@ from pyspark.sql import SparkSession
 from doctor.random_logs import SECOND, random_log
 from doctor.stories import START, Event, load, read
 from semel.doctor.analysis import Analysis
+from semel.doctor.engine.choice import choose
 from semel.doctor.engine.engine import Engine
+from semel.doctor.errors import DoctorError
 from semel.doctor.events import LineProblem
+from semel.doctor.logs.discovery import LogFile, kind_of
 from semel.doctor.logs.mapping import LogMapping, parse
 
 BASE: Final = "id=.message_id,time=.at,event=.step,queue=.queue"
@@ -105,3 +108,37 @@ def test_both_engines_make_the_same_of_any_log(
 ) -> None:
     write_files(tmp_path, Random(seed), 100)
     compare((duckdb_engine, spark_engine), tmp_path, mapping)
+
+
+# Which engine it is.
+
+
+def files(*sizes: int, name: str = "a.jsonl") -> list[LogFile]:
+    kind = kind_of(name, any_name=False)
+    assert kind is not None
+    return [LogFile(f"/log/{number}/{name}", kind, size, name) for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("logs", "free_disk", "choice"),
+    [
+        (files(96_000_000), 10**12, "DuckDB (96 MB of logs)"),
+        (files(10**11, 10**10), 10**12, "DuckDB (110 GB of logs)"),
+        (files(10**11, 10**11), 10**12, "Spark (200 GB of logs, more than 500 million events)"),
+        (files(2 * 10**10, name="a.jsonl.gz"), 10**12, "Spark (20 GB of logs, more than 500 million events)"),
+        (files(10**10, name="a.parquet"), 10**12, "Spark (10 GB of logs, more than 500 million events)"),
+        (files(10**10), 10**9, "Spark (10 GB of logs, and only 1 GB free in "),
+    ],
+)
+def test_duckdb_reads_what_one_machine_can_and_spark_the_rest(logs: list[LogFile], free_disk: int, choice: str) -> None:
+    assert str(choose(None, None, logs, free_disk=free_disk)).startswith(choice)
+
+
+def test_an_engine_that_is_asked_for_is_the_one() -> None:
+    large, small = files(10**12), files(1)
+    assert str(choose("duckdb", None, large)) == "DuckDB (--engine duckdb; 1 TB of logs)"
+    assert str(choose("spark", None, small)) == "Spark (--engine spark; 1 bytes of logs)"
+    assert str(choose(None, "local[2]", small)) == "Spark (--master is given; 1 bytes of logs)"
+    for requested, message in (("flink", "there are duckdb and spark"), ("duckdb", "--master is for --engine spark")):
+        with pytest.raises(DoctorError, match=message):
+            choose(requested, "local[2]", small)
