@@ -62,7 +62,7 @@ def texts(file: LogFile, records: Path | None = None) -> Iterator[Text]:
 
 
 @contextmanager
-def opened(file: LogFile) -> Iterator[BinaryIO]:
+def opened(file: LogFile) -> Iterator[Any]:
     """The file's content, unpacked."""
     with _raw(file) as raw:
         yield unpacked(raw, file.compression)
