@@ -99,7 +99,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None
 @cache
 def uses_spark(path: Path) -> bool:
     text = path.read_text(encoding="utf-8")
-    return "spark: SparkSession" in text or "engine: Engine" in text
+    return any(name in text for name in ("spark: SparkSession", "on_both_engines_at_once")) or (
+        _thorough and "engine: Engine" in text  # the doctor's tests run on Spark in the slow tier
+    )
 
 
 def place(path: Path) -> int:
