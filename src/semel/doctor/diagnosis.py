@@ -113,7 +113,7 @@ def watch(
     chosen = rules.choose(request.rules, request.ignore)
     context = _context(request, say)
     follower: LogFollower | None = None
-    with closing(DuckDBEngine(threads=request.cores)) as engine:
+    with closing(DuckDBEngine(threads=request.cores, in_memory=True)) as engine:
         engine.connection.execute(CREATE)
         say("watching")
         while True:
@@ -123,6 +123,7 @@ def watch(
                     engine.connection, request.logs, mapping, window=window, any_name=request.mapping is not None
                 )
             if follower is not None and follower.look(clock()):
+                follower.look(clock())  # what was written in the meantime
                 try:
                     context = current = _context(request, lambda _: None)
                 except SemelError as error:  # a broker that restarts, for instance
@@ -131,7 +132,7 @@ def watch(
                 analysis = _analyse(engine, follower.mapping, follower.names, request, current, lambda _: None)
                 quality = replace(analysis.quality, files=len(follower.found.files), unreadable=follower.problems())
                 on_diagnosis(_diagnosis(request, chosen, current, replace(analysis, quality=quality), clock()))
-                pause = interval
+                pause = max(0.0, start + interval - time.monotonic())
             else:
                 pause = max(pause, 10 * (time.monotonic() - start))  # a folder of many files takes a while
             if stop.wait(pause):

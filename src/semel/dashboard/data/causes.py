@@ -124,7 +124,7 @@ class CauseCounter:
 
         if self._engine is None or self._follower is None or not 0 <= now - self._opened_at < WINDOW:
             self._close_engine()
-            self._engine, self._opened_at = DuckDBEngine(threads=1), now
+            self._engine, self._opened_at = DuckDBEngine(threads=1, in_memory=True), now
             self._engine.connection.execute(f"SET memory_limit = '{MEMORY}'")
             self._engine.connection.execute(CREATE)
             self._follower = LogFollower(self._engine.connection, self._paths, own(), window=WINDOW, threads=1)

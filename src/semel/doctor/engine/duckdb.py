@@ -19,19 +19,21 @@ from semel.doctor.logs.reader import CREATE, LogReader
 
 
 class DuckDBEngine:
-    """Keeps its files in a new folder below `folder`, until it is closed."""
+    """Keeps its files in a new folder below `folder`, until it is closed. `in_memory`: for the window of a log that is
+    followed, which is small."""
 
     def __init__(
         self,
         *,
         threads: int | None = None,
         folder: str | None = None,
+        in_memory: bool = False,
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._threads = threads or os.cpu_count() or 1
         self._on_bytes = on_bytes
         self._folder = Path(mkdtemp(prefix="semel-doctor-", dir=folder))
-        self.connection = connect(self._folder, self._threads)
+        self.connection = connect(self._folder, self._threads, in_memory=in_memory)
 
     def read(
         self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None

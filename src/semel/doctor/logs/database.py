@@ -12,17 +12,19 @@ import duckdb
 MEMORY: Final = "1200MB"  # DuckDB's buffers; beyond that it writes to disk
 
 
-def connect(folder: Path | None = None, threads: int = 1) -> duckdb.DuckDBPyConnection:
-    """A database in memory, or in a file of `folder`. The file needs no log of its own, nor a checkpoint at the end: it
-    is gone with the process."""
+def connect(folder: Path | None = None, threads: int = 1, *, in_memory: bool = False) -> duckdb.DuckDBPyConnection:
+    """A database in a file of `folder`, or in memory, where it is written to faster and takes more room; what does not
+    fit into memory is in `folder`. The file needs no log of its own, nor a checkpoint at the end: it is gone with the
+    process."""
     connection = duckdb.connect(config={"threads": threads, "memory_limit": MEMORY})
     connection.execute("SET GLOBAL preserve_insertion_order = false; SET GLOBAL TimeZone = 'UTC'")
-    if folder is None:
-        connection.execute("ATTACH ':memory:' AS logs")
-    else:
-        place = str(folder).replace("'", "''")
+    place = str(folder).replace("'", "''")
+    if folder is not None:
         connection.execute("PRAGMA disable_checkpoint_on_shutdown")
         connection.execute(f"SET GLOBAL temp_directory = '{place}/spilled'")
+    if folder is None or in_memory:
+        connection.execute("ATTACH ':memory:' AS logs")
+    else:
         connection.execute(f"ATTACH '{place}/logs.duckdb' AS logs (RECOVERY_MODE no_wal_writes)")
     connection.execute("USE logs")
     return connection

@@ -42,8 +42,12 @@ OWN_TYPES: Final = {
 Value = Callable[[str], str]  # the name of a field -> SQL for it
 
 
-def lines_query(mapping: LogMapping, *, since: float | None = None, until: float | None = None) -> str:
-    """Rows of `log_lines` from a text of many lines: parameters are $text, $file and $first_line."""
+def lines_query(
+    mapping: LogMapping, *, since: float | None = None, until: float | None = None, checked: bool = True
+) -> str:
+    """Rows of `log_lines` from a text of many lines: parameters are $text, $file and $first_line.
+
+    Without `checked` it is faster, and fails if a line is not JSON."""
     paths = dict(mapping.paths) | ({"count": ("count",)} if mapping.is_own else {})
     listed = ", ".join(literal(json_pointer(path)) for path in paths.values())
     at_path = {name: f"nullif(v[{place}], '')" for place, name in enumerate(paths, 1)}
@@ -60,14 +64,16 @@ def lines_query(mapping: LogMapping, *, since: float | None = None, until: float
     numbers = [f"TRY_CAST({_text(name)} AS DOUBLE) AS {_number(name)}" for name in timed]
     return f"""
 WITH split AS (
-  SELECT unnest(lines) AS line, unnest(range(len(lines))) AS place FROM (SELECT string_split($text, chr(10)) AS lines)
+  -- LIMIT has the text split while the query runs; else that is done while it is planned, value by value.
+  SELECT unnest(lines) AS line, unnest(range(len(lines))) AS place
+  FROM (SELECT string_split(text, chr(10)) AS lines FROM (SELECT $text AS text LIMIT 1))
 ),
 objects AS (
   SELECT line, place, CASE WHEN starts_with(line, '{{') THEN line ELSE substr(line, instr(line, '{{')) END AS object
   FROM split
   WHERE CASE WHEN starts_with(line, '{{') THEN TRUE ELSE trim(line, ' ' || chr(9) || chr(13)) <> '' END
 ),
-checked AS (SELECT *, starts_with(object, '{{') AND json_valid(object) AS is_json FROM objects),
+checked AS (SELECT *, starts_with(object, '{{'){" AND json_valid(object)" if checked else ""} AS is_json FROM objects),
 extracted AS (
   SELECT line, is_json, $first_line + place AS line_number,
     CASE WHEN is_json THEN json_extract_string(object, [{listed}]) END AS v
@@ -96,7 +102,9 @@ def rows_query(relation: str, columns: Mapping[str, str], *, since: float | None
     def value(name: str) -> str:
         column = names.get(name, "")
         kind = "DOUBLE" if name in ("time", "sent", "visibility", *DURATIONS) else "VARCHAR"
-        return f'"{column}"' if column in columns else f"CAST(NULL AS {kind})"
+        if column not in columns:
+            return f"CAST(NULL AS {kind})"
+        return f"nullif(\"{column}\", '')" if columns[column] == "VARCHAR" else f'"{column}"'
 
     def microseconds(name: str, unit: float = 1e6) -> str:
         return f"TRY_CAST(floor({value(name)} * {unit!r} + 0.5) AS BIGINT)"
@@ -133,16 +141,16 @@ def _normalised(
         "event_time": time("time"),
         "word": _word(mapping, value),
         "queue": f"coalesce({queue}, {literal(NO_QUEUE)})",
-        "message_id": f"nullif({value('id')}, '')",
-        "key": f"nullif({value('key')}, '')",
+        "message_id": value("id"),
+        "key": value("key"),
         "receive_count": f"nullif({receives}, 0)",
         "sent_time": f"nullif({time('sent')}, 0)",
-        "msg_group": f"nullif({value('group')}, '')",
+        "msg_group": value("group"),
         "duration": duration(mapping.duration or "seconds", unit),
         "visibility": f"nullif({duration('visibility', 1e6)}, 0)",
-        "error": f"nullif({error}, '')",
-        "worker": f"nullif({value('worker')}, '')",
-        "handler": f"nullif({value('handler')}, '')",
+        "error": error,
+        "worker": value("worker"),
+        "handler": value("handler"),
     }
     fields = ",\n    ".join(f"{sql} AS {name}" for name, sql in made.items())
     # The outbox knows no message id when it sends: such a line of the attempt log is not an event, nor a problem.

@@ -45,7 +45,11 @@ class LogReader:
     ) -> None:
         self._connection, self._mapping, self._on_bytes = connection, mapping, on_bytes
         self._since, self._until = since, until
-        self._lines_query = f"INSERT INTO log_lines {lines_query(mapping, since=since, until=until)}"
+        self._queries = {
+            checked: f"INSERT INTO log_lines {lines_query(mapping, since=since, until=until, checked=checked)}"
+            for checked in (False, True)
+        }
+        self._checked = False  # whether a line was found that is not JSON: from then on each line is checked
         self._threads = threads or os.cpu_count() or 1
         self._local = threading.local()
         self._cursors: list[duckdb.DuckDBPyConnection] = []
@@ -98,7 +102,15 @@ class LogReader:
         if cursor is None:
             cursor = self._local.cursor = cursor_of(self._connection)
             self._cursors.append(cursor)
-        cursor.execute(self._lines_query, {"text": text, "file": file, "first_line": first_line})
+        parameters = {"text": text, "file": file, "first_line": first_line}
+        checked = self._checked
+        try:
+            cursor.execute(self._queries[checked], parameters)
+        except duckdb.InvalidInputException:
+            if checked:
+                raise
+            self._checked = True
+            cursor.execute(self._queries[True], parameters)
         self._on_bytes(size)
 
     # Parquet.
