@@ -25,7 +25,7 @@ from semel.doctor.logs.mapping import Path
 from semel.errors import SemelError
 from semel.extras import importing
 
-CHUNK: Final = 32 * 1024 * 1024  # about as many lines as DuckDB writes at once, which costs less than adding to them
+CHUNK: Final = 16 * 1024 * 1024  # smaller ones cost more planning, larger ones more memory management
 LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes
 _ROWS: Final = 10_000  # of CSV, or of a document, at once
 
@@ -124,11 +124,12 @@ def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
         block, failure = _block(stream)
         if not block:
             break
-        rest += block
-        end = rest.rfind(b"\n") + 1
-        if not end and len(rest) <= LONGEST_LINE:
+        end = block.rfind(b"\n") + 1
+        if not end and len(rest) + len(block) <= LONGEST_LINE:
+            rest += block
             continue
-        whole, rest = (rest[:end], rest[end:]) if end else (rest, b"")
+        end = end or len(block)
+        whole, rest = b"".join((rest, memoryview(block)[:end])), block[end:]
         yield Text(whole.decode("utf-8", "replace"), first_line)
         first_line += whole.count(b"\n")
     if rest:
