@@ -1,9 +1,13 @@
 """Spark, for logs that outgrow one machine. Its tasks read files as the other engine does, with DuckDB, and Spark runs
 the same SQL over all of them.
+
+On a cluster the tasks hand their rows on as Arrow, and Spark keeps them on its disks. On one machine they write them
+into Parquet files, which all tasks can see: that takes less than half of the time.
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 import threading
@@ -12,11 +16,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import duckdb
 
 from semel.doctor.engine.engine import Row
 from semel.doctor.events import COLUMNS
 from semel.doctor.logs.database import connect
 from semel.doctor.logs.discovery import LogFile
+from semel.doctor.logs.line_sql import literal
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import CREATE, LogReader
 
@@ -28,6 +36,8 @@ if TYPE_CHECKING:
 # goes, and Java collects its garbage in the way that costs least in all.
 SETTINGS: Final[dict[str, Any]] = {
     "spark.sql.adaptive.enabled": True,
+    "spark.sql.autoBroadcastJoinThreshold": "64m",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "64m",
     "spark.sql.shuffle.partitions": 8,
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": False,
     "spark.driver.memory": "2g",
@@ -49,20 +59,34 @@ class SparkEngine:
         with _own_interrupt_handler():
             self.spark: SparkSession = session("semel doctor", master=master, cores=cores, **SETTINGS)
         self._lines: DataFrame | None = None
+        self._folder: str | None = None  # of the tasks' files, on one machine
 
     def read(
         self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
     ) -> list[str]:
         from pyspark.storagelevel import StorageLevel
 
+        self._forget()
+        if (self.spark.sparkContext.master or "").startswith("local"):
+            self._folder = tempfile.mkdtemp(prefix="semel-doctor-")
         buckets = _buckets(list(enumerate(files)), self.spark.sparkContext.defaultParallelism)
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         tasks = self.spark.range(0, len(buckets), 1, max(1, len(buckets)))
-        lines = tasks.mapInArrow(partial(_read, buckets, mapping, since, until), schema)
-        self._lines = lines = lines.persist(StorageLevel.DISK_ONLY)
-        lines.where(f"problem <> {UNREADABLE}").createOrReplaceTempView("log_lines")
-        unreadable = lines.where(f"problem = {UNREADABLE}").select("sample").collect()
+        read = partial(_read, buckets, mapping, since, until, self._folder)
+        self._lines = tasks.mapInArrow(read, schema).persist(StorageLevel.DISK_ONLY)
+        unreadable = self._lines.where(f"problem = {UNREADABLE}").select("sample").collect()
+        lines = self._lines.where(f"problem <> {UNREADABLE}")
+        if self._folder is not None:
+            lines = self.spark.read.schema(schema).parquet(f"file://{self._folder}")
+        lines.createOrReplaceTempView("log_lines")
         return [row["sample"] for row in unreadable]
+
+    def _forget(self) -> None:
+        if self._lines is not None:
+            self._lines.unpersist()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._lines = self._folder = None
 
     def view(self, name: str, query: str) -> None:
         self.spark.sql(query).createOrReplaceTempView(name)
@@ -73,14 +97,14 @@ class SparkEngine:
 
     def values(self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-        self.spark.createDataFrame([tuple(row) for row in rows], schema).createOrReplaceTempView(name)
+        frame = self.spark.createDataFrame([tuple(row) for row in rows], schema)
+        frame.hint("broadcast").createOrReplaceTempView(name)  # Spark does not know that it is small
 
     def rows(self, query: str) -> list[Row]:
         return [row.asDict() for row in self.spark.sql(query).collect()]
 
     def close(self) -> None:
-        if self._lines is not None:
-            self._lines.unpersist()
+        self._forget()
         if self._owns_spark:
             self.spark.stop()
 
@@ -102,30 +126,37 @@ def _read(
     mapping: LogMapping,
     since: float | None,
     until: float | None,
+    target: str | None,
     tasks: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """In an executor: the rows of `log_lines` from the files of each task."""
+    """In an executor: the rows of `log_lines` from the files of each task; those of events in files of `target`."""
     for batch in tasks:
         for task in batch.column(0).to_pylist():
             for number, file in buckets[task]:
                 with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
-                    yield from _read_file(Path(folder), number, file, mapping, since, until)
+                    connection = connect(Path(folder), in_memory=True)
+                    connection.execute(CREATE)
+                    reader = LogReader(connection, mapping, since=since, until=until, threads=1)
+                    reader.read([file], number)
+                    if target is not None:
+                        _write(connection, f"{target}/{number}.parquet")
+                    yield from _rows(connection, reader.problems)
+                    connection.close()
 
 
-def _read_file(
-    folder: Path, number: int, file: LogFile, mapping: LogMapping, since: float | None, until: float | None
-) -> Iterator[pa.RecordBatch]:
-    connection = connect(folder)
-    try:
-        connection.execute(CREATE)
-        reader = LogReader(connection, mapping, since=since, until=until, threads=1)
-        reader.read([file], number)
-        for problem in reader.problems:
-            connection.execute("INSERT INTO log_lines (problem, sample) VALUES (?, ?)", [UNREADABLE, problem])
-        rows: Any = connection.sql("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
-        yield from rows
-    finally:
-        connection.close()
+def _write(connection: duckdb.DuckDBPyConnection, path: str) -> None:
+    """Move all rows to a file; a task that is tried again replaces it."""
+    part = f"{path}.{uuid4().hex}.part"
+    connection.execute(f"COPY log_lines TO {literal(part)} (FORMAT parquet, COMPRESSION snappy)")
+    Path(part).replace(path)
+    connection.execute("TRUNCATE log_lines")
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, problems: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for problem in problems:
+        connection.execute("INSERT INTO log_lines (problem, sample) VALUES (?, ?)", [UNREADABLE, problem])
+    rows: Any = connection.sql("SELECT * FROM log_lines").to_arrow_reader(ROWS_AT_ONCE)
+    yield from rows
 
 
 @contextmanager
