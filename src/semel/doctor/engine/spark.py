@@ -69,6 +69,7 @@ class SparkEngine:
         self._forget()
         if (self.spark.sparkContext.master or "").startswith("local"):
             self._folder = tempfile.mkdtemp(prefix="semel-doctor-")
+            Path(self._folder, "log_lines").mkdir()
         buckets = _buckets(list(enumerate(files)), self.spark.sparkContext.defaultParallelism)
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         tasks = self.spark.range(0, len(buckets), 1, max(1, len(buckets)))
@@ -77,7 +78,7 @@ class SparkEngine:
         unreadable = self._lines.where(f"problem = {UNREADABLE}").select("sample").collect()
         lines = self._lines.where(f"problem <> {UNREADABLE}")
         if self._folder is not None:
-            lines = self.spark.read.schema(schema).parquet(f"file://{self._folder}")
+            lines = self.spark.read.schema(schema).parquet(f"file://{self._folder}/log_lines")
         lines.createOrReplaceTempView("log_lines")
         return [row["sample"] for row in unreadable]
 
@@ -92,8 +93,15 @@ class SparkEngine:
         self.spark.sql(query).createOrReplaceTempView(name)
 
     def table(self, name: str, query: str) -> None:
-        # What has a plan of its own is planned again with each query on it; what is checkpointed is a leaf.
-        self.spark.sql(query).localCheckpoint().createOrReplaceTempView(name)
+        # What has a plan of its own is planned again with each query on it; a file, or a checkpoint, is a leaf.
+        frame = self.spark.sql(query)
+        if self._folder is None:
+            frame = frame.localCheckpoint()
+        else:
+            path = f"file://{self._folder}/{name}"
+            frame.write.mode("overwrite").parquet(path)
+            frame = self.spark.read.schema(frame.schema).parquet(path)
+        frame.createOrReplaceTempView(name)
 
     def values(self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())
@@ -139,7 +147,7 @@ def _read(
                     reader = LogReader(connection, mapping, since=since, until=until, threads=1)
                     reader.read([file], number)
                     if target is not None:
-                        _write(connection, f"{target}/{number}.parquet")
+                        _write(connection, f"{target}/log_lines/{number}.parquet")
                     yield from _rows(connection, reader.problems)
                     connection.close()
 
