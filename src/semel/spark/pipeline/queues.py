@@ -23,6 +23,7 @@ BUSY: Final = 3.0  # seconds between two looks at the backlog while it changes o
 IDLE: Final = 300.0  # and while nothing happens
 _RETENTION: Final = "MessageRetentionPeriod"
 _WAITING: Final = "ApproximateNumberOfMessages"
+_END: Final = 0.2  # seconds
 _PATIENCE: Final = 2.0  # seconds for an answer that nothing depends on
 
 
@@ -69,12 +70,18 @@ class Backlog:
             max_attempts=1,
         )
 
+    @property
+    def is_known(self) -> bool:
+        return bool(self._known)
+
     def look(self) -> bool:
         """Once, now; whether something has changed. An answer that does not come leaves the last one standing."""
         try:
             found = {name: self._client.queue(name).attributes(_WAITING) for name in self._source.queues}
             former, self._known = self._known, {name: int(one.get(_WAITING, 0)) for name, one in found.items()}
         except (SemelError, ValueError):
+            return False
+        if self._end:
             return False
         self._tell(self._known)
         return former != self._known
@@ -95,10 +102,13 @@ class Backlog:
             with self._changed:
                 self._end = True
                 self._changed.notify_all()
-            thread.join()
-            self._client.close()
+            thread.join(_END)  # an answer that does not come must not hold up the end
 
     def _watch(self) -> None:
+        with self._client:
+            self._look_on()
+
+    def _look_on(self) -> None:
         pause = BUSY
         while True:
             changed = self.look()

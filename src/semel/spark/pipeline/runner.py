@@ -234,7 +234,7 @@ def run(
 
         with repeatedly(tick):
             end = _run_one(query, stop, stack, master, cores, drain, available_now)
-        if end.error is None:
+        if end.error is None and backlog.is_known:  # an SQS that has never answered is not waited for
             backlog.look()
         record_end(query, end, available_now)
         display.close(query.snapshot)
