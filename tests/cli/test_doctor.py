@@ -607,8 +607,10 @@ def test_ctrl_c_ends_the_watch_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["starting Java", "finding the causes"])
-def test_ctrl_c_ends_the_doctor_on_spark_in_seconds_and_leaves_no_process(moment: str, tmp_path: Path) -> None:
-    log = write_slow_work(tmp_path)
-    ended = interrupted_at(moment, tmp_path, "--log", str(log), "--map", FIELDS, "--engine", "spark")
+@pytest.mark.parametrize("moment", ["starting Java", "reading the logs", "finding the causes"])
+def test_ctrl_c_ends_the_doctor_on_spark_in_seconds_and_leaves_nothing(moment: str, tmp_path: Path) -> None:
+    write_large_log(tmp_path / "log", 2_000_000)
+    log = ["--log", str(tmp_path / "log"), "--map", "id=.id,time=.t,event=.e"]
+    ended = interrupted_at(moment, tmp_path, *log, "--engine", "spark")
+    assert "counting" not in ended.output  # it was in the middle of it
     assert ended.seconds < 10

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from doctor.stories import START, Event, load, read
 from semel.doctor.analysis import Analysis
 from semel.doctor.engine.choice import choose
 from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.spark import SparkEngine
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import LineProblem
 from semel.doctor.logs.discovery import LogFile, kind_of
@@ -79,6 +81,18 @@ def test_both_engines_make_the_same_of_an_attempt_log(
 ) -> None:
     write_files(tmp_path, Random(1), 10)
     compare((duckdb_engine, spark_engine), tmp_path, None)
+
+
+@pytest.mark.slow
+def test_tasks_that_share_no_disk_make_the_same_of_a_log(
+    duckdb_engine: Engine, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster rows are handed on as Arrow, and tables are kept by the executors."""
+    monkeypatch.setattr(SparkEngine, "_is_one_machine", lambda _: False)
+    write_files(tmp_path, Random(7), 20)
+    with closing(SparkEngine()) as cluster:
+        compare((duckdb_engine, cluster), tmp_path, None)
+        compare((duckdb_engine, cluster), tmp_path, MAPPINGS["without receive counts"])
 
 
 def test_both_engines_read_the_same_lines_of_files_of_all_kinds(

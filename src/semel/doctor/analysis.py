@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from semel.doctor import sql
+from semel.doctor.distributions import bars, times
 from semel.doctor.engine.engine import Engine, Row
 from semel.doctor.events import FLAGS, MICROSECONDS, STEPS
 from semel.doctor.logs.mapping import LogMapping
@@ -24,7 +25,6 @@ from semel.doctor.model import (
     ErrorGroup,
     Evidence,
     HandlerTimes,
-    HistogramBar,
     LoopingMessage,
     Quality,
     TimeoutReplay,
@@ -32,13 +32,10 @@ from semel.doctor.model import (
     Window,
 )
 
-PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 MOST_WINDOWS: Final = 120
 WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 14_400, 86_400)
 TIMEOUTS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 43_200)
 LONGEST_TIMEOUT: Final = 43_200
-BARS_PER_DECADE: Final = 8
-SHORTEST_BAR: Final = 0.001
 MOST_HANDLERS: Final = 50
 MOST_WORKERS: Final = 20  # whose clocks are told of
 MOST_WORDS: Final = 3
@@ -377,43 +374,6 @@ def _usual(behaviour: Behaviour) -> list[float]:
     low, high = behaviour.hold.p50, behaviour.hold.most * 2
     usual = [float(timeout) for timeout in TIMEOUTS if low <= timeout <= high]
     return [*usual, *([behaviour.visibility] if behaviour.visibility else [])]
-
-
-def times(buckets: Iterable[Row]) -> Times | None:
-    """The distribution that the counts of buckets stand for."""
-    counts: Counter[int] = Counter()
-    longest: dict[int, int] = defaultdict(int)
-    for row in buckets:
-        counts[row["bucket"]] += row["count"]
-        longest[row["bucket"]] = max(longest[row["bucket"]], row["longest"])
-    total = sum(counts.values())
-    if not total:
-        return None
-    ranks = [math.ceil(share * total) for share in PERCENTILES]
-    percentiles: list[float] = []
-    passed = 0
-    for bucket in sorted(counts):
-        passed += counts[bucket]
-        while len(percentiles) < len(ranks) and passed >= ranks[len(percentiles)]:
-            percentiles.append(_seconds(longest[bucket]))
-    p50, p90, p99, p999 = percentiles
-    return Times(total, p50, p90, p99, p999, _seconds(max(longest.values())))
-
-
-def bars(buckets: Iterable[Row]) -> tuple[HistogramBar, ...]:
-    """Wider bars for a chart, the empty ones in between included."""
-    counts: Counter[int] = Counter()
-    for row in buckets:
-        seconds = max(row["bucket"] / MICROSECONDS, SHORTEST_BAR)
-        counts[math.floor(math.log10(seconds) * BARS_PER_DECADE)] += row["count"]
-    if not counts:
-        return ()
-    places = range(min(counts), max(counts) + 1)
-    return tuple(HistogramBar(_edge(place), _edge(place + 1), counts.get(place, 0)) for place in places)
-
-
-def _edge(place: int) -> float:
-    return float(10 ** (place / BARS_PER_DECADE))
 
 
 def _handlers(writers: Sequence[Row], work: Sequence[Row], wait: Sequence[Row]) -> tuple[HandlerTimes, ...]:

@@ -24,7 +24,7 @@ from semel.doctor.engine.engine import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger, metrics, queues
 from semel.doctor.logs import formats, unusable
-from semel.doctor.logs.discovery import Days, Found, LogFile, find, is_local, local_path
+from semel.doctor.logs.discovery import Days, LogFile, LogFiles, find, is_local, local_path
 from semel.doctor.logs.formats import Detection
 from semel.doctor.logs.mapping import LogMapping, own, parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, QueueState, Series
@@ -149,7 +149,7 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
     try:
         found = find(request.logs, any_name=request.mapping is not None, open_files=True)
     except DoctorError:
-        found = Found()
+        found = LogFiles()
     if request.mapping is None and not first_records(connection, found.files):
         return None
     mapping, _ = _mapping(request, connection, found.files, context)
@@ -171,6 +171,7 @@ def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, 
 
         with closing(connect()) as connection:
             mapping, log_fields = _mapping(request, connection, found.files, context)
+        say("reading the logs")
         problems = engine.read(found.files, mapping, request.since, request.until)
         names = [file.address for file in found.files]
         analysis = _analyse(engine, mapping, names, request, context, say)
@@ -248,14 +249,17 @@ def _engine(request: Request, chosen: Choice, progress: _Progress) -> Iterator[E
         return
     require("the engine spark", "pyspark", "pyarrow", "pandas", extra="spark")
     from semel.doctor.engine.spark import SparkEngine
-    from semel.spark.spark_session import end_java
 
+    spark = SparkEngine(master=request.master, cores=request.cores)
     try:
-        with closing(SparkEngine(master=request.master, cores=request.cores)) as spark:
-            yield spark
-    except KeyboardInterrupt:  # nobody waits for what Spark is doing
-        end_java()
+        yield spark
+    except KeyboardInterrupt:
+        spark.abandon()
         raise
+    except BaseException:
+        spark.close()
+        raise
+    spark.close()
 
 
 class _Progress:

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,8 @@ from semel.doctor.logs.discovery import LogFile
 from semel.doctor.logs.line_sql import literal
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import CREATE, LogReader
+from semel.spark.interpreter import running_spark
+from semel.spark.spark_session import end_java, session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,14 +54,15 @@ class SparkEngine:
     """A Spark of its own, which is stopped at the end; or a session beside others in the Spark that runs here."""
 
     def __init__(self, *, master: str | None = None, cores: int | None = None) -> None:
-        from semel.spark.interpreter import running_spark
-        from semel.spark.spark_session import session
-
         self._owns_spark = running_spark() is None
-        with _own_interrupt_handler():
-            self.spark: SparkSession = session("semel doctor", master=master, cores=cores, **SETTINGS)
         self._lines: DataFrame | None = None
         self._folder: str | None = None  # of the tasks' files, on one machine
+        try:
+            with _own_interrupt_handler():
+                self.spark: SparkSession = session("semel doctor", master=master, cores=cores, **SETTINGS)
+        except KeyboardInterrupt:
+            self.abandon()
+            raise
 
     def read(
         self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
@@ -67,7 +70,7 @@ class SparkEngine:
         from pyspark.storagelevel import StorageLevel
 
         self._forget()
-        if (self.spark.sparkContext.master or "").startswith("local"):
+        if self._is_one_machine():
             self._folder = tempfile.mkdtemp(prefix="semel-doctor-")
             Path(self._folder, "log_lines").mkdir()
         buckets = _buckets(list(enumerate(files)), self.spark.sparkContext.defaultParallelism)
@@ -82,12 +85,19 @@ class SparkEngine:
         lines.createOrReplaceTempView("log_lines")
         return [row["sample"] for row in unreadable]
 
+    def _is_one_machine(self) -> bool:
+        return (self.spark.sparkContext.master or "").startswith("local")
+
     def _forget(self) -> None:
         if self._lines is not None:
             self._lines.unpersist()
+        self._remove_files()
+        self._lines = None
+
+    def _remove_files(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._lines = self._folder = None
+        self._folder = None
 
     def view(self, name: str, query: str) -> None:
         self.spark.sql(query).createOrReplaceTempView(name)
@@ -116,6 +126,12 @@ class SparkEngine:
         if self._owns_spark:
             self.spark.stop()
 
+    def abandon(self) -> None:
+        """End at once, without waiting for what Spark is doing. A Spark of others goes on."""
+        if self._owns_spark:
+            end_java()
+        self._remove_files()
+
 
 def _buckets(files: Sequence[tuple[int, LogFile]], cores: int) -> list[list[tuple[int, LogFile]]]:
     """Files by task, of about the same size each."""
@@ -141,15 +157,16 @@ def _read(
     for batch in tasks:
         for task in batch.column(0).to_pylist():
             for number, file in buckets[task]:
-                with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
-                    connection = connect(Path(folder), in_memory=True)
+                with (
+                    tempfile.TemporaryDirectory(prefix="semel-doctor-", dir=target) as folder,
+                    closing(connect(Path(folder), in_memory=True)) as connection,
+                ):
                     connection.execute(CREATE)
                     reader = LogReader(connection, mapping, since=since, until=until, threads=1)
                     reader.read([file], number)
                     if target is not None:
                         _write(connection, f"{target}/log_lines/{number}.parquet")
                     yield from _rows(connection, reader.problems)
-                    connection.close()
 
 
 def _write(connection: duckdb.DuckDBPyConnection, path: str) -> None:

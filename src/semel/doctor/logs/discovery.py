@@ -53,7 +53,7 @@ class LogFile:
 
 
 @dataclass(slots=True)
-class Found:
+class LogFiles:
     """The files of all the paths that were given, each once."""
 
     files: list[LogFile] = field(default_factory=list)
@@ -78,21 +78,23 @@ class Days:
         return all(self.first <= found <= self.last for found in _DATE.findall(path))
 
 
-def find(paths: Sequence[str], *, any_name: bool = False, days: Days | None = None, open_files: bool = False) -> Found:
+def find(
+    paths: Sequence[str], *, any_name: bool = False, days: Days | None = None, open_files: bool = False
+) -> LogFiles:
     """All log files at these paths. `any_name`: also files whose names do not say that they are logs. `open_files`:
     also those that the attempt log is writing. DoctorError if a path is not there or holds none."""
-    found, seen = Found(), set[str]()
+    log_files, known = LogFiles(), set[str]()
     for path in paths:
         unreadable: list[str] = []
         files = list(_files(path, any_name, open_files, unreadable))
         if not files and not unreadable:
             raise DoctorError(f"--log {safe_text(path, 300)}: no log file is there; looked for {LOOKED_FOR}")
-        found.unreadable += unreadable
+        log_files.unreadable += unreadable
         for file in files:
-            if file.address not in seen and (days is None or days.may_hold(file.address)):
-                seen.add(file.address)
-                found.files.append(file)
-    return found
+            if file.address not in known and (days is None or days.may_hold(file.address)):
+                known.add(file.address)
+                log_files.files.append(file)
+    return log_files
 
 
 def _files(path: str, any_name: bool, open_files: bool, unreadable: list[str]) -> Iterable[LogFile]:

@@ -17,7 +17,7 @@ import duckdb
 
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.database import interruptible
-from semel.doctor.logs.discovery import Days, Found, Kind, LogFile, find, is_local, is_open
+from semel.doctor.logs.discovery import Days, Kind, LogFile, LogFiles, find, is_local, is_open
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import LogReader
@@ -58,7 +58,7 @@ class LogFollower:
         self._positions: dict[tuple[int, int], _Position] = {}
         self._oldest = 0.0
         self.names: list[str] = []  # of the files, in the order of their numbers in `log_lines`
-        self.found = Found()
+        self.found = LogFiles()
 
     def look(self, now: float) -> bool:
         """Read what is new; whether anything has changed."""
@@ -76,12 +76,12 @@ class LogFollower:
     def problems(self) -> tuple[str, ...]:
         return (*self.found.unreadable, *self._reader.problems)
 
-    def _find(self) -> Found:
+    def _find(self) -> LogFiles:
         try:
             days = Days.of(self._oldest, None)
             return find(self._paths, any_name=self._any_name, days=days, open_files=True)
         except DoctorError:  # gone, or empty; it may come back
-            return Found()
+            return LogFiles()
 
     def _count(self) -> int:
         row = self._connection.execute("SELECT count(*) FROM log_lines").fetchone()

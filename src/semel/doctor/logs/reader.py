@@ -6,6 +6,7 @@ The rule: what is damaged, malformed or incomplete is counted with its file and 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -118,10 +119,10 @@ class LogReader:
     def _read_parquet(self, files: Sequence[tuple[int, LogFile]]) -> None:
         batch: list[tuple[int, LogFile, str]] = []
         columns: dict[str, str] = {}
-        with _local_copies() as local:
+        with _LocalCopies() as copies:
             for number, file in files:
                 try:
-                    path = local(file)
+                    path = copies.path_of(file)
                     kinds = self._columns(path)
                 except (OSError, duckdb.Error) as error:
                     self._cannot_read(file, error)
@@ -129,6 +130,7 @@ class LogReader:
                 full = sum(other.size for _, other, _ in batch) >= PARQUET_AT_ONCE
                 if batch and (full or kinds != columns):
                     self._insert_rows(batch, columns)
+                    copies.remove(except_for=path)
                     batch = []
                 columns = kinds
                 batch.append((number, file, path))
@@ -172,28 +174,32 @@ class LogReader:
         self.problems.append(f"{file.address}: {reason[:300]}")
 
 
-@contextmanager
-def _local_copies() -> Iterator[Callable[[LogFile], str]]:
+class _LocalCopies:
     """Parquet files of a bucket are copied to this machine for as long as they are read."""
-    copies: list[str] = []
 
-    def local(file: LogFile) -> str:
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+
+    def __enter__(self) -> _LocalCopies:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def path_of(self, file: LogFile) -> str:
         if not file.store:
             return file.path
-        with (
-            NamedTemporaryFile(prefix="semel-doctor-", suffix=".parquet", delete=False) as copy,
-            opened(file) as stream,
-        ):
-            copies.append(copy.name)
-            while block := stream.read(1 << 20):
-                copy.write(block)
-        return copies[-1]
+        with NamedTemporaryFile(prefix="semel-doctor-", suffix=".parquet", delete=False) as copy:
+            self._paths.append(copy.name)
+            with opened(file) as stream:
+                shutil.copyfileobj(stream, copy, 1 << 20)
+        return copy.name
 
-    try:
-        yield local
-    finally:
-        for path in copies:
-            FilePath(path).unlink(missing_ok=True)
+    def remove(self, *, except_for: str = "") -> None:
+        for path in self._paths:
+            if path != except_for:
+                FilePath(path).unlink(missing_ok=True)
+        self._paths = [path for path in self._paths if path == except_for]
 
 
 def first_records(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile]) -> list[dict[str, Any]]:
@@ -210,8 +216,8 @@ def first_records(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile
 
 def _records(connection: duckdb.DuckDBPyConnection, file: LogFile) -> Iterator[dict[str, Any]]:
     if file.kind is Kind.PARQUET:
-        with _local_copies() as local:
-            query = f"SELECT to_json(row) FROM read_parquet({literal(local(file))}) row LIMIT {FIRST_RECORDS}"
+        with _LocalCopies() as copies:
+            query = f"SELECT to_json(row) FROM read_parquet({literal(copies.path_of(file))}) row LIMIT {FIRST_RECORDS}"
             for (line,) in connection.execute(query).fetchall():
                 yield orjson.loads(line)
         return
