@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.dlq.jobs import Job, State
-from semel.dlq.plan import RedrivePlan
-from semel.dlq.redrive import Redriver
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.redrive.runner import Redriver
 from semel.errors import SemelError
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Client, Entry

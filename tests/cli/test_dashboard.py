@@ -151,7 +151,7 @@ def test_what_is_shown_needs_nothing_of_the_extra() -> None:
     code = (
         "import sys\n"
         "for name in ('fastapi', 'starlette', 'uvicorn', 'jinja2', 'pydantic'): sys.modules[name] = None\n"
-        "import semel.dashboard.data\n"
+        "import semel.dashboard.views\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -22,12 +22,12 @@ import pytest
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.cli.following import bar, summary
-from semel.dlq import watching
+from semel.dlq import watch as watching
+from semel.dlq.access.peek import ReceivingPeeker
+from semel.dlq.access.sqs import ByReceiving
 from semel.dlq.jobs import Job
 from semel.dlq.model import QueueInfo
-from semel.dlq.peeking import ReceivingPeeker
-from semel.dlq.taking import ByReceiving
-from semel.dlq.watching import Watch
+from semel.dlq.watch import Watch
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Client, Entry
 from semel.sqs.client.admin import Admin

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from semel.broker import EmbeddedBroker, running
-from semel.dashboard.data import Settings
 from semel.dashboard.ports import listen
-from semel.dashboard.running import server_for
+from semel.dashboard.process import server_for
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
+from semel.dashboard.views import Settings
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Client, Queue
 

@@ -16,10 +16,10 @@ import pytest
 
 from dashboard.serving import Shop, shop, until
 from semel import App, SqliteLedger
-from semel.dashboard.data import House
-from semel.dashboard.data.causes import WINDOW, CauseCounter
-from semel.dashboard.data.doctor import GOOD_FOR, RETRY_AFTER
-from semel.dashboard.data.model import DuplicateCauses
+from semel.dashboard.views import House
+from semel.dashboard.views.doctor import GOOD_FOR, RETRY_AFTER
+from semel.dashboard.views.duplicate_causes import WINDOW, CauseCounter
+from semel.dashboard.views.model import DuplicateCauses
 from semel.doctor.logs.follower import LogFollower
 from semel.doctor.model import Cause
 from semel.doctor.report.words import CAUSES

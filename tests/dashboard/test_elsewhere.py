@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dashboard.serving import serving, until
-from semel.dashboard.data import House, HouseError, Settings
-from semel.dashboard.data.cloudwatch import CloudWatch
-from semel.dashboard.data.model import Level
-from semel.dashboard.data.sampling import SampledSource
-from semel.dlq.peeking import PeekRisk
+from semel.dashboard.sources.cloudwatch import CloudWatch
+from semel.dashboard.sources.sqs import SampledSource
+from semel.dashboard.views import House, HouseError, Settings
+from semel.dashboard.views.model import Level
+from semel.dlq.access.peek import PeekRisk
 from semel.dlq.remote import RemoteDesk
 from semel.sqs import Client
 from servers import moto
@@ -138,7 +138,7 @@ def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, hou
 
 
 def test_the_past_is_sampled_and_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.dashboard.data import sampling
+    from semel.dashboard.sources import sqs as sampling
 
     monkeypatch.setattr(sampling, "KEPT", 8)
     now = [1_000.0]

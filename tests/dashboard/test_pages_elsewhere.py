@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from browsing import Browser
 from dashboard.serving import PATIENCE, Site, serving
-from semel.dashboard.data import Settings
+from semel.dashboard.views import Settings
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Client
 from servers import moto

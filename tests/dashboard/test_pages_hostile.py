@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from browsing import Browser
 from dashboard.serving import Shop, Site, shop
-from semel.dashboard.pages import bodies
+from semel.dashboard.web import bodies
 from semel.messages import dead_letter_attributes as letters
 
 SCRIPT = "<script>document.title = 'owned'; alert(1)</script><img src=x onerror=alert(2)>"

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from dashboard.serving import shop, until
-from semel.dashboard import charts
-from semel.dashboard.charts import Line, Stream
-from semel.dashboard.data.model import AuditRow, Fault, Mark, OncePage, OnceQueue, OnceSeries, QueueRow
-from semel.dashboard.pages import jobs, once, others, queues, words
+from semel.dashboard.views.model import AuditRow, Fault, Mark, OncePage, OnceQueue, OnceSeries, QueueRow
+from semel.dashboard.web import charts, jobs, queues
+from semel.dashboard.web import deliveries as once
+from semel.dashboard.web import operations as others
+from semel.dashboard.web import text as words
+from semel.dashboard.web.charts import Line, Stream
 from semel.dlq.jobs import Job, State
 
 SCRIPT = "<script>alert(1)</script>"

@@ -14,7 +14,7 @@ from browsing import Browser
 from dashboard.serving import PATIENCE, Shop, Site, free_port, serving, shop
 from running_apps import running_app
 from semel import App
-from semel.dashboard.data import Settings
+from semel.dashboard.views import Settings
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 PATIENT = PATIENCE * 1000

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dashboard.serving import Answer, Shop, Site, shop
-from semel.dashboard.data import Settings
-from semel.dashboard.gate import SESSION, TRIES, Gate, Refused
-from semel.dashboard.security import MAX_BODY
+from semel.dashboard.auth.middleware import MAX_BODY
+from semel.dashboard.auth.policy import SESSION, TRIES, Gate, Refused
+from semel.dashboard.views import Settings
 from semel.errors import StartError
 from servers import moto
 

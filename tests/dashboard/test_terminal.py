@@ -20,11 +20,11 @@ from semel import App, SqliteLedger
 from semel.consumer.context import Context
 from semel.consumer.runtime import Runtime
 from semel.dashboard.services import Services
-from semel.dashboard.terminal import cells
+from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.app import Top
-from semel.dashboard.terminal.boards import LiveTable
 from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet
-from semel.dashboard.terminal.letters import LettersSheet
+from semel.dashboard.terminal.messages import LettersSheet
+from semel.dashboard.terminal.tables import LiveTable
 
 HOSTILE = "\x1b]0;owned\x07[bold red]markup[/] \u202eevil\r\n[@click=app.quit]x[/]"
 
@@ -219,7 +219,7 @@ def test_bodies_of_any_kind_are_shown_in_bounded_room(length: int) -> None:
 def test_an_endpoint_that_does_not_answer_is_said_and_the_terminal_stays_up(
     there: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.dashboard.data import House, HouseError
+    from semel.dashboard.views import House, HouseError
 
     async def story(screen: Screen) -> None:
         await screen.until(lambda: screen.rows("queues"))
@@ -239,7 +239,7 @@ def test_an_endpoint_that_does_not_answer_is_said_and_the_terminal_stays_up(
 
 
 def test_a_read_that_hangs_does_not_keep_anybody_from_leaving(there: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.dashboard.data import House
+    from semel.dashboard.views import House
 
     begun, go = threading.Event(), threading.Event()
 

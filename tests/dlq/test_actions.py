@@ -16,20 +16,20 @@ from dlq.test_peeking import DLQ, bury
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
+from semel.dlq.access.peek import PeekRisk, ReceivingPeeker, peeked
+from semel.dlq.access.sqs import ByReceiving
 from semel.dlq.answers import ShownMessages
 from semel.dlq.audit import Audit, AuditError
-from semel.dlq.desk import Desk, EditError, Key, NoSuchLetter
-from semel.dlq.dropping import Dropper
-from semel.dlq.editing import document, read_document
-from semel.dlq.filters import parse
+from semel.dlq.delete import Dropper
+from semel.dlq.edit import document, read_document
+from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job, State
-from semel.dlq.listing import NotDeadLetterQueue, address
-from semel.dlq.peeking import PeekRisk, ReceivingPeeker, peeked
-from semel.dlq.plan import RedrivePlan
-from semel.dlq.restoring import Restorer
+from semel.dlq.queues import NotDeadLetterQueue, address
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.restore import Restorer
 from semel.dlq.selection import SelectionError
+from semel.dlq.service import Desk, EditError, Key, NoSuchLetter
 from semel.dlq.snapshots import SnapshotError
-from semel.dlq.taking import ByReceiving
 from semel.errors import SemelError
 from semel.ledger.contract import ClaimRequest, Completion, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes as letters

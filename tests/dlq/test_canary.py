@@ -10,9 +10,9 @@ import pytest
 
 from dlq.redriving import BROKER, MODES, SQS, Site, at, site
 from semel import App, Context, Reject, SqliteLedger
-from semel.dlq.canary import choose, patience
 from semel.dlq.jobs import Job, State
 from semel.dlq.model import DeadLetter
+from semel.dlq.redrive.canary import choose, patience
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])

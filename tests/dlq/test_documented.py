@@ -10,7 +10,7 @@ from pathlib import Path
 from dlq.letters import letter
 from semel.cli import build_parser
 from semel.dlq.audit import FIELDS as AUDITED
-from semel.dlq.filter_terms import FIELDS
+from semel.dlq.filter.fields import FIELDS
 from semel.dlq.snapshots import line
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text()

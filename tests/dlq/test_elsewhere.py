@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from semel.dlq.desk import Desk
 from semel.dlq.jobs import Job, State
-from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.service import Desk
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Client, Entry
 from semel.sqs.client.messages import Attribute

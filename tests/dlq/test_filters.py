@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dlq.letters import NOW, letter
 from semel.dlq import fingerprints
-from semel.dlq.filter_terms import FIELDS
-from semel.dlq.filter_words import EXAMPLE
-from semel.dlq.filters import FilterError, parse
+from semel.dlq.filter.fields import FIELDS
+from semel.dlq.filter.lexer import EXAMPLE
+from semel.dlq.filter.parser import FilterError, parse
+from semel.dlq.filter.patterns import MAX_LOOKED_AT, Pattern, PatternError
 from semel.dlq.model import DeadLetter
-from semel.dlq.patterns import MAX_LOOKED_AT, Pattern, PatternError
 from semel.sqs.client.messages import Attribute
 
 

@@ -22,9 +22,9 @@ from semel.cli import main
 from semel.dashboard.services import Services
 from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Question
-from semel.dlq.desk import Desk
 from semel.dlq.job_control import LATE, JobNotRunning
 from semel.dlq.jobs import Job, Jobs, State
+from semel.dlq.service import Desk
 
 MANY = 120
 

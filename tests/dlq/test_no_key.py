@@ -10,8 +10,8 @@ import pytest
 
 from driven import LEASE, Calls, Place, letter, new_place, shop
 from semel import App, Reject
-from semel.dlq.desk import Desk
-from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.service import Desk
 
 WRONG, RIGHT = "$.order_id", "$.id"
 

@@ -11,10 +11,10 @@ import pytest
 
 from dlq.redriving import BROKER, MODES, SQS, Site, at, site
 from semel import App, Message
-from semel.dlq import taking
-from semel.dlq.filters import parse
+from semel.dlq.access import sqs as taking
+from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job, State
-from semel.dlq.plan import PlanError, RedrivePlan
+from semel.dlq.redrive.plan import PlanError, RedrivePlan
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Entry
 from semel.sqs.client.admin import Admin
@@ -337,7 +337,7 @@ def test_nor_where_it_comes_back_before_the_end_of_the_queue_was_seen(monkeypatc
         return peek(self, queue, **(options | {"limit": 1}))
 
     monkeypatch.setattr(Admin, "peek", one_by_one)
-    monkeypatch.setattr("semel.dlq.taking_by_ids._PAGES_AHEAD", 1)
+    monkeypatch.setattr("semel.dlq.access.broker._PAGES_AHEAD", 1)
     with site(BROKER) as standard:
         names = [f"{n}" for n in range(9)]
         standard.bury(*names)

@@ -11,12 +11,12 @@ import pytest
 
 from dashboard.serving import Shop, Site, shop
 from semel.cli import main
-from semel.dlq.desk import Desk, Key, NoSuchLetter
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Job, State
-from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.remote import RemoteDesk, RemoteError
 from semel.dlq.selection import SelectionError
+from semel.dlq.service import Desk, Key, NoSuchLetter
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 

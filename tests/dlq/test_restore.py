@@ -14,8 +14,8 @@ import pytest
 from dlq.letters import letter
 from driven import Place, new_place
 from semel.dlq import snapshots
-from semel.dlq.desk import Desk
 from semel.dlq.jobs import Job, State
+from semel.dlq.service import Desk
 
 DLQ = "orders-dlq"
 FIFO = "pay-dlq.fifo"
@@ -94,7 +94,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from semel.dlq.jobs import Job
-from semel.dlq.restoring import Restorer
+from semel.dlq.restore import Restorer
 from semel.sqs import Client
 client = Client(sys.argv[1], "us-east-1", access_key="test", secret_key="test")
 def hold(point):

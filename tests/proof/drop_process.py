@@ -7,11 +7,11 @@ from pathlib import Path
 
 from redrive_process import client_for, killer
 
-from semel.dlq import dropping
-from semel.dlq.filters import parse
+from semel.dlq import delete as dropping
+from semel.dlq.access.sqs import ByReceiving
+from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job
-from semel.dlq.restoring import Restorer
-from semel.dlq.taking import ByReceiving
+from semel.dlq.restore import Restorer
 
 dropping.ROUND = 7  # type: ignore[misc]  # several rounds of few letters
 ByReceiving.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]

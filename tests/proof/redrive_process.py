@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from semel.dlq.access.sqs import ByReceiving
 from semel.dlq.jobs import Job
-from semel.dlq.plan import RedrivePlan
-from semel.dlq.redrive import Redriver
-from semel.dlq.taking import ByReceiving
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.redrive.runner import Redriver
 from semel.sqs import Client
 from semel.sqs.client import admin
 

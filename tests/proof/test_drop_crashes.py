@@ -20,8 +20,8 @@ from driven import Place, place_of
 from semel import App, Context
 from semel.broker import running
 from semel.dlq.jobs import Job
-from semel.dlq.plan import RedrivePlan
-from semel.dlq.redrive import Redriver
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.redrive.runner import Redriver
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Entry
 
@@ -36,7 +36,7 @@ NOWHERE = ("", 1)
 def processes() -> Any:
     """New processes from one that has everything imported already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["semel.dlq.desk", "semel.sqs.client.config"])
+    context.set_forkserver_preload(["semel.dlq.service", "semel.sqs.client.config"])
     return context
 
 

@@ -23,7 +23,7 @@ import suite
 from driven import Place, new_place
 from semel import App, Batch, Message
 from semel.broker.engine.validation import checked_attributes
-from semel.dlq.glancing import Glance
+from semel.dlq.access.lazy_message import Glance
 from semel.dlq.model import DeadLetter
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages import dead_letter_attributes as letters

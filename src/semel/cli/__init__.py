@@ -24,7 +24,9 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     # Not before `main` is there to hear of a Ctrl-C.
-    from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, mark, pipeline, run, serve, top, workers
+    from semel.cli import alarms, audit, dashboard, demo, dlq, doctor, health, pipeline, run, top, workers
+    from semel.cli import annotate as mark
+    from semel.cli import broker as serve
 
     parser = Parser(
         prog="semel",

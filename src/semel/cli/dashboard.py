@@ -78,7 +78,7 @@ def run(given: argparse.Namespace) -> int:
     with wrong_usage():
         settings.check()
     check_installed()
-    from semel.dashboard.running import run as serve
+    from semel.dashboard.process import run as serve
 
     return serve(settings, inherited=given.inherited)
 

@@ -91,8 +91,8 @@ def _ls(given: argparse.Namespace) -> int:
 
 
 def _looked(desk: AnyDesk, info: QueueInfo, now: float) -> QueueInfo:
-    from semel.dlq import listing
-    from semel.dlq.peeking import PeekRisk
+    from semel.dlq import queues as listing
+    from semel.dlq.access.peek import PeekRisk
 
     try:
         seen = desk.letters(info.name, limit=10)

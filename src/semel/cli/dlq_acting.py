@@ -25,7 +25,7 @@ from semel.errors import SemelError
 if TYPE_CHECKING:
     from semel.cli.dlq_options import AnyDesk
     from semel.dlq.answers import Impact
-    from semel.dlq.editing import Key, Wanted
+    from semel.dlq.edit import Key, Wanted
     from semel.dlq.jobs import Job
     from semel.dlq.model import DeadLetter, QueueInfo
 
@@ -126,8 +126,8 @@ def _outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _redrive(given: argparse.Namespace) -> int:
-    from semel.dlq import filters
-    from semel.dlq.plan import Engine, RedrivePlan
+    from semel.dlq.filter import parser as filters
+    from semel.dlq.redrive.plan import Engine, RedrivePlan
 
     filters.parse(given.where or "")
     plan = RedrivePlan(
@@ -325,7 +325,7 @@ def _add_edit(actions: Any, where: Any) -> None:
 def _edit(given: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from semel.dlq.editing import Key, Wanted
+    from semel.dlq.edit import Key, Wanted
 
     key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
     _check_terminal(given, "send")
@@ -415,7 +415,7 @@ class _Draft:
 
 def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
     """Opens the editor, again and again while what was saved cannot be read and somebody wants to mend it."""
-    from semel.dlq.editing import EditError, document, read_document
+    from semel.dlq.edit import EditError, document, read_document
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     to = given.to or ""

@@ -18,9 +18,9 @@ from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.dlq.answers import Cost
-    from semel.dlq.desk import Desk
     from semel.dlq.model import QueueInfo
     from semel.dlq.remote import RemoteDesk
+    from semel.dlq.service import Desk
 
     AnyDesk = Desk | RemoteDesk
 
@@ -132,7 +132,7 @@ def selection(given: argparse.Namespace) -> dict[str, Any]:
 
 def dead_letter_queue(desk: AnyDesk, given: argparse.Namespace) -> QueueInfo:
     """The queue that is named, if it is some queue's dead-letter queue, or meant all the same."""
-    from semel.dlq.listing import not_dead_letter_queue
+    from semel.dlq.queues import not_dead_letter_queue
 
     info = desk.queue(given.queue)
     if not info.sources and not given.any_queue:
@@ -184,7 +184,7 @@ def desk(given: argparse.Namespace) -> Iterator[AnyDesk]:
             raise UsageError("--ledger is not for --via: the dashboard has its own")
         yield RemoteDesk(via, given.token or "", accept_risk=risk)
         return
-    from semel.dlq.desk import Desk
+    from semel.dlq.service import Desk
 
     with contextlib.ExitStack() as stack:
         ledger = None
@@ -211,9 +211,9 @@ def command(
     )
 
     def checked(given: argparse.Namespace) -> int:
-        from semel.dlq.filters import FilterError
-        from semel.dlq.peeking import PeekRisk
-        from semel.dlq.plan import PlanError
+        from semel.dlq.access.peek import PeekRisk
+        from semel.dlq.filter.parser import FilterError
+        from semel.dlq.redrive.plan import PlanError
         from semel.dlq.selection import SelectionError
 
         try:

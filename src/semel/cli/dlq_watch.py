@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from semel.cli.dlq_options import AnyDesk
     from semel.dlq.model import QueueInfo
-    from semel.dlq.watching import Alarm
+    from semel.dlq.watch import Alarm
 
 _CODES: Final = """\
 exit codes:
@@ -77,7 +77,7 @@ def add_to(actions: Any, where: Any) -> None:
 
 
 def _watch(given: argparse.Namespace) -> int:
-    from semel.dlq import watching
+    from semel.dlq import watch as watching
     from semel.state_folder import state_folder
 
     if given.webhook:
@@ -114,7 +114,7 @@ def _watch(given: argparse.Namespace) -> int:
 
 
 def _queues(desk: AnyDesk, given: argparse.Namespace) -> list[QueueInfo]:
-    from semel.dlq import listing
+    from semel.dlq import queues as listing
 
     found = [desk.queue(name) for name in given.queue] if given.queue else desk.queues()
     if not given.look:
@@ -166,7 +166,7 @@ class _Delivery:
 
     def made(self, failed: set[str]) -> bool:
         """Whether nothing is left to do. What fails is added to `failed`, and not tried again in the same round."""
-        from semel.dlq import watching
+        from semel.dlq import watch as watching
 
         for name in [name for name in self._left if name not in failed]:
             deliver = watching.post if name == "webhook" else watching.execute

@@ -42,7 +42,7 @@ def add_control_token(parser: Any) -> None:
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
     """What was said, by the names that the dashboard's settings have."""
-    from semel.dashboard.data.workers import address_of
+    from semel.dashboard.views.workers import address_of
 
     with wrong_usage():
         for worker in given.worker:

@@ -15,14 +15,15 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from semel.dashboard import api, pages, problems
-from semel.dashboard.data import NotThere
-from semel.dashboard.gate import Refused
-from semel.dashboard.pages.rendering import Pages
-from semel.dashboard.problems import Problem
-from semel.dashboard.security import Guard, is_for_people, session_cookie
+from semel.dashboard import api, web
+from semel.dashboard import errors as problems
+from semel.dashboard.auth.middleware import Guard, is_for_people, session_cookie
+from semel.dashboard.auth.policy import Refused
+from semel.dashboard.errors import Problem
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
+from semel.dashboard.views import NotThere
+from semel.dashboard.web.templating import Pages
 from semel.errors import SemelError
 from semel.version import __version__
 
@@ -66,10 +67,10 @@ def build(
     )
     app.state.services = services
     app.include_router(api.router(services))
-    app.include_router(pages.router(services, rendered))
+    app.include_router(web.router(services, rendered))
     app.include_router(_sessions(services, rendered))
     app.include_router(_report(services))
-    app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
+    app.mount("/static", StaticFiles(directory=web.STATIC), name="static")
     _answer_problems(app, rendered)
 
     def costs() -> bool:
@@ -85,7 +86,7 @@ def build(
 
 def run(settings: Settings) -> int:
     """Serves it until SIGTERM or SIGINT."""
-    from semel.dashboard.running import run as serve
+    from semel.dashboard.process import run as serve
 
     return serve(settings)
 

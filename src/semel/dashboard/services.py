@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.dashboard.data import House, Settings
-from semel.dashboard.data.errors import HouseError
-from semel.dashboard.data.model import Viewer
-from semel.dashboard.gate import Gate
-from semel.dlq.desk import Desk
+from semel.dashboard.auth.policy import Gate
+from semel.dashboard.views import House, Settings
+from semel.dashboard.views.errors import HouseError
+from semel.dashboard.views.model import Viewer
 from semel.dlq.jobs import Jobs
+from semel.dlq.service import Desk
 from semel.errors import SemelError
 from semel.sqs import Client
 from semel.sqs.client.messages import Attribute

@@ -1,4 +1,4 @@
 """Dead letters: look at them, understand them, send them back once, or let them go.
 
-`semel.dlq.desk.Desk` is the one service behind the command line, the JSON API and the pages.
+`semel.dlq.service.Desk` is the one service behind the command line, the JSON API and the pages.
 """

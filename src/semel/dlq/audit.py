@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import orjson
 
-from semel.dlq import filters
-from semel.dlq.filter_terms import Field
+from semel.dlq.filter import parser as filters
+from semel.dlq.filter.fields import Field
 from semel.errors import SemelError
 
 FILE: Final = "audit.jsonl"

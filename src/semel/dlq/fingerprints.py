@@ -11,7 +11,7 @@ from semel.messages.fingerprint import FINGERPRINT_FROM
 from semel.messages.fingerprint import shape as shape
 
 if TYPE_CHECKING:
-    from semel.dlq.glancing import Glance
+    from semel.dlq.access.lazy_message import Glance
 
 LENGTH: Final = 10  # hexadecimal digits
 

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from semel.dlq import editing, listing, snapshots
+from semel.dlq import edit as editing
+from semel.dlq import queues as listing
+from semel.dlq import snapshots
+from semel.dlq.access.peek import RECEIVE_TOO, PeekRisk
 from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent, ShownMessages
 from semel.dlq.audit import AuditEntry
-from semel.dlq.editing import Key, NoSuchLetter
+from semel.dlq.edit import Key, NoSuchLetter
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Control, Job
 from semel.dlq.model import DeadLetter, QueueInfo
-from semel.dlq.peeking import RECEIVE_TOO, PeekRisk
-from semel.dlq.plan import RedrivePlan
+from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection
 from semel.errors import SemelError
 from semel.sqs.client.messages import as_attribute
@@ -49,7 +51,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class RemoteDesk:
-    """`RemoteDesk("https://semel.internal:9325", token)`: what `semel.dlq.desk.Desk` does, done there."""
+    """`RemoteDesk("https://semel.internal:9325", token)`: what `semel.dlq.service.Desk` does, done there."""
 
     remote: Final = True
 

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
-from semel.dashboard.api import letters, looking, operating
+from semel.dashboard.api import dead_letters as letters
+from semel.dashboard.api import operations as operating
+from semel.dashboard.api import queues as looking
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 

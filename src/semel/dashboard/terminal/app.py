@@ -18,16 +18,16 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Header, Input, Label, TabbedContent, TabPane
 
-from semel.dashboard.data.model import Viewer
 from semel.dashboard.services import Services
-from semel.dashboard.terminal import cells
-from semel.dashboard.terminal.boards import Board, JobsBoard, LettersBoard, LiveTable, QueuesBoard, WorkersBoard
+from semel.dashboard.terminal import format as cells
+from semel.dashboard.terminal.background import on_thread
 from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet, keys
-from semel.dashboard.terminal.letters import LettersSheet
-from semel.dashboard.terminal.reading import on_thread
+from semel.dashboard.terminal.messages import LettersSheet
+from semel.dashboard.terminal.tables import Board, JobsBoard, LettersBoard, LiveTable, QueuesBoard, WorkersBoard
+from semel.dashboard.views.model import Viewer
 from semel.dlq.jobs import Job
-from semel.dlq.listing import not_dead_letter_queue
-from semel.dlq.plan import RedrivePlan
+from semel.dlq.queues import not_dead_letter_queue
+from semel.dlq.redrive.plan import RedrivePlan
 from semel.errors import SemelError
 from semel.telemetry.control import MAX_CONCURRENCY
 

@@ -12,8 +12,8 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-from semel.dashboard.terminal.cells import many, plain
-from semel.dlq.plan import CANARY_DEFAULT, CANARY_MOST, PlanError, RedrivePlan
+from semel.dashboard.terminal.format import many, plain
+from semel.dlq.redrive.plan import CANARY_DEFAULT, CANARY_MOST, PlanError, RedrivePlan
 from semel.errors import SemelError
 
 KEYS: Final = (

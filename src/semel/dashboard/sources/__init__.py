@@ -1,0 +1,1 @@
+"""Where the facts about queues come from: Semel's broker, SQS, CloudWatch."""

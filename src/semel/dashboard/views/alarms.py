@@ -1,0 +1,118 @@
+"""How the alarms that a queue should have stand now: the thresholds of `semel alarms`, judged by what is known.
+
+The rule: what cannot be told is UNKNOWN, never OK; an alarm is raised only if it held for its whole time, as far as
+there is history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from semel import durations
+from semel.dashboard.sources.facts import QueueFacts
+from semel.dashboard.views.model import AlarmState, Level, Series
+from semel.doctor.alarms.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
+from semel.doctor.model import Case, DeadLetters, QueueState
+from semel.doctor.wording import count
+
+_ORDER: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
+_LATE: Final = 0.8  # of the retention: then the oldest message is soon lost
+
+
+def alarms_of(facts: QueueFacts, sources: Sequence[str]) -> tuple[Alarm, ...]:
+    """The alarms that this queue should have."""
+    return alarms_for(Case(queue=facts.name, state=state_of(facts, sources)))
+
+
+def state_of(facts: QueueFacts, sources: Sequence[str]) -> QueueState:
+    arn = facts.dead_letter_arn
+    return QueueState(
+        queue=facts.name,
+        url=facts.url,
+        arn=facts.arn,
+        fifo=facts.fifo,
+        visibility=facts.number("VisibilityTimeout", 30.0),
+        retention=facts.number("MessageRetentionPeriod", 345_600.0),
+        max_receives=facts.max_receives,
+        dead_letters=DeadLetters(arn=arn) if arn else None,
+        sources=tuple(sources),
+    )
+
+
+def judged(
+    facts: QueueFacts, sources: Sequence[str], dead_letters: int | None, series: Series, now: float
+) -> tuple[AlarmState, ...]:
+    """All alarms of a queue, the worst first."""
+    found = [_judge(alarm, facts, dead_letters, series, now) for alarm in alarms_of(facts, sources)]
+    if not sources and not facts.dead_letter_arn:
+        text = "There is no dead-letter queue: what always fails comes back until its retention ends."
+        found.append(AlarmState(Kind.DEAD_LETTERS.value, Level.INFO, text))
+    return tuple(sorted(found, key=lambda state: _ORDER.index(state.level)))
+
+
+def _judge(alarm: Alarm, facts: QueueFacts, dead_letters: int | None, series: Series, now: float) -> AlarmState:
+    match alarm.kind:
+        case Kind.DEAD_LETTERS:
+            held = facts.visible if alarm.queue == facts.name else dead_letters
+            return _dead_letters(alarm, held)
+        case Kind.AGE:
+            return _age(alarm, facts, series, now)
+        case Kind.IN_FLIGHT:
+            level = Level.CRITICAL if facts.in_flight >= alarm.threshold else Level.OK
+            text = f"{count(facts.in_flight, 'message')} in flight; SQS hands out no more at 120,000."
+            return AlarmState(alarm.kind.value, level, text, alarm.threshold, facts.in_flight)
+        case Kind.NOT_DELETED:
+            return _not_deleted(alarm, series, now)
+
+
+def _dead_letters(alarm: Alarm, held: int | None) -> AlarmState:
+    if held is None:
+        text = f"How many dead letters {alarm.queue} holds is not known."
+        return AlarmState(alarm.kind.value, Level.UNKNOWN, text, alarm.threshold)
+    level = Level.WARNING if held > alarm.threshold else Level.OK
+    text = f"{count(held, 'dead letter')} in {alarm.queue}." if held else "No dead letters."
+    return AlarmState(alarm.kind.value, level, text, alarm.threshold, held)
+
+
+def _age(alarm: Alarm, facts: QueueFacts, series: Series, now: float) -> AlarmState:
+    age, name = facts.oldest_age, alarm.kind.value
+    if age is None:
+        return AlarmState(name, Level.UNKNOWN, "The age of the oldest message is not known.", alarm.threshold)
+    limit = durations.text(alarm.threshold)
+    if age <= alarm.threshold:
+        shown = durations.text(round(age))
+        text = f"The oldest message is {shown} old; the limit is {limit}." if age else "Nothing waits."
+        return AlarmState(name, Level.OK, text, alarm.threshold, age)
+    held = all(past is None or past > alarm.threshold for past in _recent(series, series.oldest_age, alarm, now))
+    text = f"The oldest message is {durations.text(round(age))} old, more than {limit}: the consumers do not keep up."
+    if not held:
+        return AlarmState(name, Level.INFO, f"{text} Not for long yet.", alarm.threshold, age)
+    late = age > _LATE * facts.number("MessageRetentionPeriod", 345_600.0)
+    return AlarmState(name, Level.CRITICAL if late else Level.WARNING, text, alarm.threshold, age)
+
+
+def _not_deleted(alarm: Alarm, series: Series, now: float) -> AlarmState:
+    received, deleted = (_total(series, column, alarm, now) for column in (series.received, series.deleted))
+    name = alarm.kind.value
+    if received is None or deleted is None:
+        return AlarmState(name, Level.UNKNOWN, "How much is received and deleted is not known.", alarm.threshold)
+    if received < FEWEST_RECEIVED:
+        return AlarmState(name, Level.OK, "Too little is received to tell.", alarm.threshold)
+    missing = max(0.0, 100 * (received - deleted) / received)
+    level = Level.WARNING if missing > alarm.threshold else Level.OK
+    period = durations.text(alarm.period)
+    text = f"{missing:.0f} % of {count(received, 'received message')} were not deleted in {period}."
+    return AlarmState(name, level, text, alarm.threshold, round(missing, 1))
+
+
+def _recent(series: Series, column: Sequence[float | None], alarm: Alarm, now: float) -> Iterator[float | None]:
+    since = now - alarm.period * alarm.periods
+    return (value for at, value in zip(series.at, column, strict=False) if at > since)
+
+
+def _total(series: Series, column: Sequence[float | None], alarm: Alarm, now: float) -> float | None:
+    """How many in one period of the alarm; None if nothing is known."""
+    since = now - alarm.period
+    known = [rate for at, rate in zip(series.at, column, strict=False) if at > since and rate is not None]
+    return sum(known) * series.period if known else None

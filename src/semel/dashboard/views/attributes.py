@@ -1,0 +1,110 @@
+"""What a queue's attributes mean, and their values with units."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from semel import durations
+from semel.dashboard.views.model import QueueAttribute
+
+
+def _duration(value: str) -> str:
+    return durations.text(float(value)) if value.isdigit() else value
+
+
+def _messages(value: str) -> str:
+    return f"{int(value):,} {'message' if value == '1' else 'messages'}" if value.isdigit() else value
+
+
+def _bytes(value: str) -> str:
+    if not value.isdigit():
+        return value
+    return f"{int(value) / 1024:,.0f} KiB" if int(value) < 1024 * 1024 else f"{int(value) / 1024 / 1024:,.0f} MiB"
+
+
+def _time(value: str) -> str:
+    return datetime.fromtimestamp(int(value), UTC).strftime("%Y-%m-%d %H:%M UTC") if value.isdigit() else value
+
+
+def _yes(value: str) -> str:
+    return {"true": "yes", "false": "no"}.get(value, value)
+
+
+def _same(value: str) -> str:
+    return value
+
+
+def _redrive(value: str) -> str:
+    try:
+        found = json.loads(value)
+        target = str(found["deadLetterTargetArn"]).rpartition(":")[2]
+        return f"to {target} after {found['maxReceiveCount']} receives"
+    except (ValueError, KeyError, TypeError):
+        return value
+
+
+def _allow(value: str) -> str:
+    try:
+        found = json.loads(value)
+        permission = found["redrivePermission"]
+        names = [str(arn).rpartition(":")[2] for arn in found.get("sourceQueueArns", ())]
+    except (ValueError, KeyError, TypeError):
+        return value
+    words = {"allowAll": "any queue", "denyAll": "no queue", "byQueue": f"only {', '.join(names)}"}
+    return words.get(permission, value)
+
+
+# In the order in which they are shown.
+_MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
+    "VisibilityTimeout": (
+        _duration,
+        "How long a received message stays hidden from others. Work that takes longer needs a heartbeat, or it is "
+        "delivered again.",
+    ),
+    "RedrivePolicy": (_redrive, "Where a message goes that was received too often, and when."),
+    "MessageRetentionPeriod": (_duration, "How long a message is kept; after that SQS deletes it, read or not."),
+    "ReceiveMessageWaitTimeSeconds": (
+        _duration,
+        "How long a receive waits for a first message if the caller does not say; 0 is short polling: it costs more.",
+    ),
+    "DelaySeconds": (_duration, "How long a new message stays hidden at first."),
+    "MaximumMessageSize": (_bytes, "The largest message that is taken."),
+    "ApproximateNumberOfMessages": (_messages, "Can be received now."),
+    "ApproximateNumberOfMessagesNotVisible": (_messages, "In flight: received, and neither deleted nor visible again."),
+    "ApproximateNumberOfMessagesDelayed": (_messages, "Not visible yet: their delay has not ended."),
+    "RedriveAllowPolicy": (_allow, "Which queues may use this one for their dead letters."),
+    "FifoQueue": (_yes, "Order is kept within a message group, and a second sending within five minutes is dropped."),
+    "ContentBasedDeduplication": (
+        _yes,
+        "Whether the body's digest stands in for a missing deduplication id: then equal bodies are one message.",
+    ),
+    "DeduplicationScope": (_same, "Whether deduplication ids count for the whole queue or for each message group."),
+    "FifoThroughputLimit": (_same, "Whether the limit on calls is for the whole queue or for each message group."),
+    "KmsMasterKeyId": (_same, "The key that messages are encrypted with."),
+    "KmsDataKeyReusePeriodSeconds": (_duration, "How long a data key is used again before KMS is asked for another."),
+    "SqsManagedSseEnabled": (_yes, "Whether SQS encrypts messages with a key of its own."),
+    "Policy": (_same, "Who may do what with this queue."),
+    "CreatedTimestamp": (_time, "When the queue was made."),
+    "LastModifiedTimestamp": (_time, "When one of these attributes was changed last."),
+    "QueueArn": (_same, "Its name for policies and alarms."),
+}
+
+
+def explained(attributes: Mapping[str, str]) -> tuple[QueueAttribute, ...]:
+    """Those that are known in their usual order, then the others by name."""
+    known = [name for name in _MEANING if attributes.get(name)]
+    others = sorted(name for name, value in attributes.items() if name not in _MEANING and value)
+    return (
+        *(QueueAttribute(name, attributes[name], _shown(name, attributes[name]), _MEANING[name][1]) for name in known),
+        *(QueueAttribute(name, attributes[name], attributes[name], "") for name in others),
+    )
+
+
+def _shown(name: str, value: str) -> str:
+    try:
+        return _MEANING[name][0](value)
+    except (ValueError, OverflowError, OSError):
+        return value

@@ -1,0 +1,172 @@
+"""The doctor's last examination, and the next one in the background: a page never waits for it.
+
+It examines at the first look, when somebody asks for it, and at a look when the last one is some minutes old; one at a
+time. If the attempt logs cannot be read, the page says why, and everything else is examined all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from semel.dashboard.settings import Settings
+from semel.dashboard.views.model import DoctorPage, FindingRow, Level, RecommendationRow
+from semel.doctor.model import Diagnosis, Severity
+from semel.errors import SemelError
+
+MOST_QUEUES: Final = 100
+GOOD_FOR: Final = 300.0  # seconds
+RETRY_AFTER: Final = 60.0  # if it failed, or the attempt logs could not be read
+SHARE: Final = 20  # where logs are large, at most a twentieth of the time is spent on examinations nobody asked for
+_LEVELS: Final = {Severity.CRITICAL: Level.CRITICAL, Severity.WARNING: Level.WARNING, Severity.INFO: Level.INFO}
+log = logging.getLogger("semel.dashboard")
+
+
+class DoctorJob:
+    """`queues` names those to look at, `history` is what our broker remembers of them. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queues: Callable[[], Sequence[str]],
+        history: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings, self._queues, self._history, self._clock = settings, queues, history, clock
+        self._lock = threading.Lock()
+        self._page = DoctorPage(running=False, with_logs=bool(settings.attempt_logs))
+        self._diagnosis: Diagnosis | None = None
+        self._step = ""
+        self._running = False
+        self._due_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        return self._diagnosis
+
+    def page(self) -> DoctorPage:
+        """The last one. Starts the next if it is due."""
+        with self._lock:
+            if not self._running and self._clock() >= self._due_at:
+                self._begin()
+            return replace(self._page, running=self._running, step=self._step)
+
+    def start(self) -> bool:
+        """Examine in the background; False if that is being done already."""
+        with self._lock:
+            if self._running:
+                return False
+            self._begin()
+            return True
+
+    def _begin(self) -> None:
+        self._running, self._step = True, "beginning"
+        self._thread = threading.Thread(target=self._examine, name="semel-doctor", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether none is running, by then."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+        return not self._running
+
+    def _examine(self) -> None:
+        began = time.monotonic()
+        diagnosis, page = self._diagnosis, self._page
+        try:
+            names = sorted(self._queues())
+            notes: tuple[str, ...] = ()
+            if len(names) > MOST_QUEUES:
+                notes = (f"{len(names) - MOST_QUEUES} queues were not looked at: {MOST_QUEUES} is the most.",)
+            diagnosis, problem = self._diagnose(tuple(names[:MOST_QUEUES]))
+            page = _page(diagnosis, notes, with_logs=bool(self._settings.attempt_logs))
+        except Exception as error:  # noqa: BLE001  the page shows it
+            problem = _reason(error)
+        took = time.monotonic() - began
+        with self._lock:
+            self._page = replace(page, error=problem, took=round(took, 3))
+            self._diagnosis = diagnosis
+            self._due_at = self._clock() + max(GOOD_FOR if problem is None else RETRY_AFTER, SHARE * took)
+            self._running, self._step = False, ""
+
+    def _diagnose(self, names: tuple[str, ...]) -> tuple[Diagnosis, str | None]:
+        """The diagnosis, and why the attempt logs are not part of it, if they are not."""
+        from semel.doctor.diagnosis import Request, diagnose
+
+        settings = self._settings
+        with tempfile.TemporaryDirectory(prefix="semel-doctor-") as folder:
+            request = Request(
+                logs=settings.attempt_logs,
+                queues=names,
+                endpoint_url=settings.endpoint_url,
+                region=settings.region,
+                profile=settings.profile,
+                metrics=self._metrics(Path(folder)),
+                ledger=settings.ledger,
+                engine="duckdb",
+            )
+            try:
+                return diagnose(request, say=self._say, now=self._clock()), None
+            except Exception as error:
+                if not request.logs:
+                    raise
+                problem = f"The attempt log was not read: {_reason(error)}"
+                return diagnose(replace(request, logs=()), say=self._say, now=self._clock()), problem
+
+    def _metrics(self, folder: Path) -> tuple[str, ...]:
+        """The past that our broker remembers, as the doctor reads metrics: a file."""
+        history = self._history()
+        if not history or not history.get("queues"):
+            return ()
+        file = folder / "history.json"
+        file.write_text(json.dumps(history))
+        return (str(file),)
+
+    def _say(self, step: str) -> None:
+        self._step = step
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, SemelError):
+        return str(error)
+    log.error("the doctor failed", exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _page(diagnosis: Diagnosis, notes: tuple[str, ...], *, with_logs: bool) -> DoctorPage:
+    return DoctorPage(
+        running=False,
+        made_at=diagnosis.made_at,
+        findings=tuple(
+            FindingRow(
+                rule=finding.rule,
+                level=_LEVELS[finding.severity],
+                queue=finding.queue,
+                observed=finding.observed,
+                why=finding.why,
+                remedy=finding.remedy.text,
+                commands=tuple(finding.remedy.cli),
+                terraform=finding.remedy.terraform,
+            )
+            for finding in diagnosis.findings
+        ),
+        recommendations=tuple(
+            RecommendationRow(
+                advised.queue, advised.setting, advised.value, advised.now, advised.reasons, advised.changes
+            )
+            for advised in diagnosis.recommendations
+        ),
+        notes=(*notes, *diagnosis.notes),
+        with_logs=with_logs,
+        report="/doctor/report",
+    )

@@ -1,0 +1,222 @@
+"""The queues, and one queue: its charts, its messages, a test message, its attributes, alarms and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from markupsafe import Markup
+
+from semel.dashboard.views.model import Fault, Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
+from semel.dashboard.web import charts
+from semel.dashboard.web.charts import Line
+from semel.dashboard.web.context import Office
+from semel.dashboard.web.templating import parts
+from semel.doctor.report.words import duration, number
+from semel.doctor.wording import count
+from semel.errors import SemelError
+
+COLUMNS: Final = (
+    ("name", "Queue", "wide"),
+    ("visible", "Visible", "n"),
+    ("in_flight", "In flight", "n"),
+    ("delayed", "Delayed", "n"),
+    ("oldest", "Oldest", "n"),
+    ("sent", "In/s", "n"),
+    ("received", "Out/s", "n"),
+    ("deleted", "Deleted/s", "n"),
+    ("", "Depth", "spare"),
+    ("level", "State", ""),
+)
+SHOWS: Final = (("", "All"), ("attention", "Need attention"), ("busy", "Not empty"))
+RANGES: Final = (("15m", "15 min"), ("1h", "1 h"), ("6h", "6 h"))
+_SECONDS: Final = {"15m": 900.0, "1h": 3_600.0, "6h": 21_600.0}
+TABS: Final = (
+    ("messages", "Messages"),
+    ("send", "Send"),
+    ("settings", "Attributes"),
+    ("alarms", "Alarms"),
+    ("faults", "Faults"),
+)
+ALARM_FORMATS: Final = (("cloudformation", "CloudFormation"), ("terraform", "Terraform"), ("prometheus", "Prometheus"))
+PAGE: Final = 50
+_BAD: Final = (Level.WARNING, Level.CRITICAL)
+_WORST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
+
+
+@dataclass(slots=True)
+class Draft:
+    """What somebody had written into the form, should it come back with a problem."""
+
+    body: str = '{"hello": "world"}'
+    group: str = ""
+    dedup: str = ""
+    delay: int = 0
+    key: str = ""
+    problem: str = field(default="", compare=False)
+
+
+def routes(office: Office) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/", response_class=HTMLResponse)
+    def queues(request: Request, q: str = "", sort: str = "", show: str = "") -> HTMLResponse:
+        page = office.house.queues()
+        rows = ordered(_shown(page.rows, q, show), sort)
+        return office.pages.answer(
+            request, "queues.html", nav="queues", page=page, rows=rows, query=q, sort=sort, show=show,
+            summary=_summary(page), columns=COLUMNS, shows=SHOWS,
+        )  # fmt: skip
+
+    @router.get("/places.json")
+    def places() -> list[dict[str, str]]:
+        """Where the palette jumps to."""
+        return [
+            {
+                "name": row.name,
+                "href": f"/{'dead-letters' if row.sources else 'queues'}/{row.name}",
+                "kind": "dead letters" if row.sources else "queue",
+            }
+            for row in office.house.queues().rows
+        ]
+
+    @router.get("/queues/{name}", response_class=HTMLResponse)
+    def queue(
+        request: Request, name: str, tab: str = "messages", range: str = "1h", where: str = "", after: str = "",
+        look: bool = False, sent: str = "",
+    ) -> HTMLResponse:  # fmt: skip
+        return _queue(office, request, name, tab, range, where=where, after=after, look=look, sent=sent)
+
+    @router.post("/queues/{name}/messages")
+    def send(
+        request: Request,
+        name: str,
+        body: Annotated[str, Form()],
+        group: Annotated[str, Form()] = "",
+        dedup: Annotated[str, Form()] = "",
+        delay: Annotated[int, Form()] = 0,
+        key: Annotated[str, Form()] = "",
+    ) -> Any:
+        draft = Draft(body, group, dedup, delay, key)
+        try:
+            sent = office.send(request, name, draft.body, group=group, dedup=dedup, delay=delay, key=key)
+        except SemelError as error:
+            draft.problem = str(error)
+            return _queue(office, request, name, "send", "1h", draft=draft)
+        return RedirectResponse(f"/queues/{name}?tab=send&sent={sent}", 303)
+
+    @router.post("/queues/{name}/faults")
+    def fault(
+        request: Request,
+        name: str,
+        kind: Annotated[str, Form()],
+        rate: Annotated[float, Form()],
+        milliseconds: Annotated[int | None, Form()] = None,
+    ) -> Any:
+        try:
+            office.set_fault(request, name, kind, rate, milliseconds)
+        except SemelError as error:
+            return _queue(office, request, name, "faults", "1h", draft=Draft(problem=str(error)))
+        return RedirectResponse(f"/queues/{name}?tab=faults", 303)
+
+    return router
+
+
+def _queue(
+    office: Office,
+    request: Request,
+    name: str,
+    tab: str,
+    range: str,
+    *,
+    where: str = "",
+    after: str = "",
+    look: bool = False,
+    sent: str = "",
+    draft: Draft | None = None,
+) -> HTMLResponse:
+    span = _SECONDS.get(range, _SECONDS["1h"])
+    now = office.pages.clock()
+    page = office.house.queue(name, since=now - span)
+    messages = MessagesPage(name, ())
+    wanted = parts(request)
+    if tab == "messages" and (not wanted or "messages" in wanted):
+        messages = office.house.messages(name, where=where, limit=PAGE, after=after or None, look=look)
+    drawn = _charts(page, now - span, now) if tab == "messages" else []
+    draft = draft or Draft()
+    return office.pages.answer(
+        request, "queue.html", nav="queues", status=400 if draft.problem else 200, page=page, row=page.row,
+        charts=drawn, tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
+        messages=messages, faults=in_force(page.faults or (), name), sent=sent,
+        draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
+    )  # fmt: skip
+
+
+def _shown(rows: Sequence[QueueRow], query: str, show: str) -> list[QueueRow]:
+    words = query.lower().split()
+    found = [row for row in rows if all(word in row.name.lower() for word in words)]
+    if show == "attention":
+        return [row for row in found if row.level in _BAD or row.error]
+    return [row for row in found if row.depth] if show == "busy" else found
+
+
+def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
+    """By a column; else by name, each dead-letter queue below the first queue whose letters it takes."""
+    keys: dict[str, Callable[[QueueRow], Any]] = {
+        "visible": lambda row: -row.visible,
+        "in_flight": lambda row: -row.in_flight,
+        "delayed": lambda row: -row.delayed,
+        "oldest": lambda row: -(row.oldest_age or 0),
+        "sent": lambda row: -(row.rates.sent or 0),
+        "received": lambda row: -(row.rates.received or 0),
+        "deleted": lambda row: -(row.rates.deleted or 0),
+        "level": lambda row: _WORST.index(row.level),
+    }
+    if sort in keys:
+        return sorted(rows, key=lambda row: (keys[sort](row), row.name))
+    return sorted(rows, key=lambda row: (min(row.sources, default=row.name), bool(row.sources), row.name))
+
+
+def in_force(faults: Sequence[Fault], queue: str) -> list[Fault]:
+    """One of each kind: the queue's own setting, else the one for all."""
+    found: dict[str, Fault] = {}
+    for one in sorted(faults, key=lambda one: one.queue == queue):
+        found[one.kind] = one
+    return sorted(found.values(), key=lambda one: [other.kind for other in faults].index(one.kind))
+
+
+def _summary(page: QueuesPage) -> str:
+    total = sum(row.depth for row in page.rows)
+    bad = sum(row.level in _BAD for row in page.rows)
+    told = [count(len(page.rows), "queue"), f"{number(total)} {'message' if total == 1 else 'messages'}"]
+    told.append(f"{number(bad)} {'needs' if bad == 1 else 'need'} attention" if bad else "nothing needs attention")
+    return " · ".join(told)
+
+
+def _charts(page: QueuePage, since: float, until: float) -> list[Markup]:
+    series: Series = page.series
+    since = max(since, series.at[0]) if series.at else since
+    until = max(until, series.at[-1]) if series.at else until
+
+    def drawn(title: str, lines: list[Line], write: Callable[[float], str], *, times: bool = False) -> Markup:
+        return charts.timeline(
+            title, series.at, lines, marks=page.marks, write=write, since=since, until=until, times=times
+        )
+
+    depth = [Line("visible", "blue", series.visible, area=True), Line("in flight", "amber", series.in_flight, "dashed")]
+    if any(series.delayed):
+        depth.append(Line("delayed", "purple", series.delayed, "dotted"))
+    flow = [
+        Line("sent", "blue", series.sent),
+        Line("received", "red", series.received),
+        Line("deleted", "green", series.deleted, "dashed"),
+    ]
+    if any(series.dead_lettered):
+        flow.append(Line("dead-lettered", "purple", series.dead_lettered, "dotted"))
+    age = [Line("oldest", "purple", series.oldest_age, area=True)]
+    found = [drawn("Messages", depth, charts.short), drawn("Per second", flow, charts.per_second)]
+    found.append(drawn("Age", age, duration, times=True))
+    return [chart for chart in found if chart]

@@ -1,0 +1,292 @@
+"""One letter, changed and sent back to work: a copy that keeps the letter's key, or has a new one if somebody says so.
+
+The rule: the copy is sent before the letter is deleted, and under the kept key the ledger still knows what was done.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import time
+import uuid
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from semel.dlq.access.sqs import Choice, taker
+from semel.dlq.answers import Resent
+from semel.dlq.filter import parser as filters
+from semel.dlq.filter.lexer import quoted
+from semel.dlq.jobs import Job
+from semel.dlq.model import DeadLetter
+from semel.dlq.redrive.sender import Targets
+from semel.errors import SemelError
+from semel.ledger.contract import Ledger, LedgerError, LedgerUnavailable, Status
+from semel.messages import dead_letter_attributes as letters
+from semel.messages.keys import key_rule, scoped
+from semel.sqs.client import Client, Queue
+from semel.sqs.client.admin import Admin
+from semel.sqs.client.messages import Attribute, Entry, Received, as_attribute
+from semel.sqs.errors import QueueNotFound
+
+
+class NoSuchLetter(SemelError):
+    """There is no letter with this id in the queue."""
+
+
+class EditError(SemelError):
+    """A changed copy that cannot be sent; nothing was."""
+
+
+class Key(enum.Enum):
+    """What becomes of a letter's key when a changed copy is sent."""
+
+    KEEP = "keep"  # the ledger still knows what was done under it
+    NEW = "new"  # a new one is made up: the copy runs whatever the ledger knows
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be different; None leaves it as it is. Attributes are all of the message's own, or none changes."""
+
+    body: str | None = None
+    attributes: Mapping[str, Any] | None = None
+    group: str | None = None
+    key: str | Key = Key.KEEP
+    to: str = ""
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return tuple(name for name in ("body", "attributes", "group") if getattr(self, name) is not None)
+
+
+def no_such_letter(queue: str, id: str) -> NoSuchLetter:
+    return NoSuchLetter(
+        f"there is no message {id} in {queue} that can be had now: it was redriven, dropped or has expired, or is in "
+        f"another's hands; `semel dlq list {queue}` shows those that there are"
+    )
+
+
+def resend(
+    client: Client,
+    ledger: Ledger | None,
+    queue: str,
+    id: str,
+    wanted: Wanted,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Resent:
+    """Takes the letter, sends the copy, deletes the letter. If it raises, nothing was sent, or SQS did not say."""
+    source = client.queue(queue)
+    try:
+        choice = _choice(client, source, id, clock() + 1)  # also one that came this very second
+        with taker(client, source, choice, Job("resend", queue)) as hand:
+            taken = hand.take(1)
+            if not taken:
+                raise no_such_letter(source.name, id)
+            letter = taken[0]
+            target = Targets(client, source, wanted.to).of(letter)
+            key, entry = copy_of(letter, target, wanted)
+            notes = _checked(ledger, letter, target, wanted, entry)
+            sent = target.send(
+                entry.body, attributes=entry.attributes, group=entry.group, dedup=entry.dedup, trace=entry.trace
+            )
+            hand.sent(taken)
+            left = hand.delete(taken)
+    except QueueNotFound as error:
+        raise EditError(f"message {id} of {queue}: {error}") from None
+    if left:
+        notes = (*notes, "the copy was sent, but the letter could not be deleted: it is still there; drop it")
+    return Resent(sent.message_id, target.name, key, not left, notes)
+
+
+def _choice(client: Client, source: Queue, id: str, now: float) -> Choice:
+    """By its id here, or else by the one that it had before; the first is found at once where it can be asked for."""
+    admin = Admin.of(client)
+    if admin is not None and admin.peek(source.name, ids=[id], bodies=False).messages:
+        return Choice(filters.EVERYTHING, frozenset({id}), now)
+    return Choice(filters.parse(f"id = {quoted(id)}"), frozenset(), now)
+
+
+def copy_of(letter: DeadLetter, target: Queue, wanted: Wanted) -> tuple[str, Entry]:
+    """The key that the copy carries, and the copy."""
+    body = letter.body if wanted.body is None else wanted.body
+    own = letter.attributes if wanted.attributes is None else read_attributes(wanted.attributes)
+    match wanted.key:
+        case Key.KEEP:
+            key = letter.key
+        case Key.NEW:
+            key = uuid.uuid4().hex
+        case str(given):
+            key = given.strip()
+            if not key:
+                raise EditError("a new key needs at least one character; leave it out to keep the old one")
+    size = len(body.encode("utf-8", "surrogatepass"))
+    attributes = letters.sent_back(own, size, key=key, message_id=letter.original_id, times=letter.redrives + 1)
+    if attributes is None:
+        raise EditError(
+            f"message {letter.id}: {size:,} bytes leave no room for the key that must travel with it; shorten the body "
+            "or its attributes"
+        )
+    group = wanted.group if wanted.group is not None else letter.group
+    if target.fifo and not group:
+        raise EditError(
+            f"queue {target.name} is FIFO, and message {letter.id} has no group: name one with --group GROUP"
+        )
+    dedup = f"edit-{letter.id}-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    entry = Entry(
+        body,
+        attributes=attributes,
+        group=group or None,
+        dedup=dedup if target.fifo else None,
+        trace=letter.trace or None,
+    )
+    problem = entry.unsendable()
+    if problem is not None:
+        raise EditError(f"message {letter.id} cannot be sent: {problem.message}")
+    return key, entry
+
+
+def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
+    """From Python's values, or from `{"type": …, "value": …}` and `{"type": …, "base64": …}` as exports have them."""
+    found = {}
+    for name, value in given.items():
+        try:
+            if isinstance(value, Mapping):
+                text = b64decode(value["base64"], validate=True) if "base64" in value else value["value"]
+                found[name] = Attribute(
+                    str(value.get("type") or ("Binary" if isinstance(text, bytes) else "String")), text
+                )
+                if not isinstance(text, str | bytes):
+                    raise ValueError(f"its value is no text but {text!r}")
+            else:
+                found[name] = as_attribute(value)
+        except (KeyError, ValueError, SemelError) as error:
+            raise EditError(
+                f'attribute {name}: {error}; write it as {{"type": "String", "value": "…"}}, or with "base64" for bytes'
+            ) from None
+        if name.startswith("semel-"):
+            raise EditError(f"attribute {name}: names that begin with semel- are Semel's own; leave it out")
+    return found
+
+
+def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: Wanted, copy: Entry) -> tuple[str, ...]:
+    """What the ledger will make of the copy, as far as that can be told before. Raises if it cannot be asked."""
+    if wanted.key is not Key.KEEP:
+        return ()
+    unsure = () if letter.key else ("the letter carries no key: its handler makes one of the copy, as of any message",)
+    if ledger is None:
+        return unsure
+    keys = _keys(letter, copy)
+    try:
+        entries = ledger.get([scoped(target.scope, key) for key in keys])
+    except LedgerError as error:
+        raise LedgerUnavailable(
+            f"message {letter.id}: nothing was sent, as the ledger cannot say whether it was done before: {error}. Try "
+            "again when it answers, or give the copy a new key (--new-key)"
+        ) from None
+    known = {key: entry for key, entry in zip(keys, entries, strict=True) if entry is not None}
+    changed = (copy.body, copy.group or "", wanted.attributes and read_attributes(wanted.attributes)) != (
+        *(letter.body, letter.group),
+        wanted.attributes and letter.attributes,
+    )
+    done = next((key for key, entry in known.items() if entry.status is Status.DONE), None)
+    if done is not None and changed:
+        raise EditError(
+            f"message {letter.id}: the ledger has {done} as done, so a changed copy under it would not run. "
+            "Give it a new key (--new-key auto, or --new-key KEY) if it is to run, or drop the letter"
+        )
+    if done is not None:
+        return (f"the ledger has {done} as done: the copy will be recognised, and not run again",)
+    for key, entry in known.items():
+        if changed and entry.payload and entry.status in (Status.FREE, Status.CLAIMED):
+            return (
+                f"the ledger knows {key} with the payload that it had: if its handler has a payload= and the "
+                "change is part of that, the copy will be rejected as a conflict, and then needs a new key",
+            )
+    return unsure
+
+
+def _keys(letter: DeadLetter, copy: Entry) -> list[str]:
+    """The keys that a handler may find in the copy without its body: the carried one; else the producer's, or the
+    MessageId that it had."""
+    received = Received(letter.original_id, "", copy.body, None, copy.attributes)
+    return list(dict.fromkeys(key_rule(rule).resolve(received, None).text for rule in (None, "message-id")))
+
+
+# A letter as a document for an editor.
+
+_HELP: Final = (
+    "Change body, attributes, group or to; save and close to send. An unchanged file, or an empty one, sends nothing. "
+    "The key stays: it is what the ledger knows this message by. A new one: semel dlq edit --new-key."
+)
+
+
+def document(letter: DeadLetter, to: str = "") -> str:
+    """JSON with the body unfolded where that loses nothing."""
+    content: dict[str, Any] = {
+        "_": [_HELP, f"message {letter.id} of {letter.queue}, {letter.why}"],
+        "to": to or letter.source,
+        "key": letter.key,
+    }
+    if letter.group:
+        content["group"] = letter.group
+    content["attributes"] = {
+        name: {"type": one.type, "base64": b64encode(one.value).decode()}
+        if isinstance(one.value, bytes)
+        else {"type": one.type, "value": one.value}
+        for name, one in letter.attributes.items()
+    }
+    content["body"] = json.loads(letter.body) if _unfolds(letter.body) else letter.body
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP, to: str = "") -> Wanted | None:
+    """What was changed in a document; None if nothing was. Raises EditError for what is none any more."""
+    if not text.strip():
+        return None
+    before: dict[str, Any] = json.loads(document(letter, to))
+    try:
+        after = json.loads(text)
+    except ValueError as error:
+        raise EditError(f"what was saved is no JSON: {error}") from None
+    if not isinstance(after, dict) or "body" not in after:
+        raise EditError('what was saved has no "body" any more')
+    unknown = after.keys() - before.keys() - {"group"}
+    if unknown:
+        raise EditError(f"{min(unknown)!r} cannot be changed; what can is body, attributes, group and to")
+    if after.get("key", letter.key) != letter.key:
+        raise EditError("the key is not changed by accident: leave it as it is, and use --new-key KEY for a new one")
+    if not isinstance(after.get("attributes", {}), dict) or not isinstance(after.get("group", ""), str):
+        raise EditError("attributes is an object, and group a text")
+    same = json.dumps(after, sort_keys=True) == json.dumps(before, sort_keys=True)
+    if same and key is Key.KEEP:
+        return None
+    body = None
+    if json.dumps(after["body"]) != json.dumps(before["body"]):
+        folded = isinstance(after["body"], str) and not _unfolds(letter.body)
+        body = after["body"] if folded else json.dumps(after["body"], ensure_ascii=False, separators=(",", ":"))
+    attributes = after.get("attributes", {})
+    return Wanted(
+        body,
+        attributes if attributes != before["attributes"] else None,
+        group if (group := after.get("group", "")) != letter.group else None,
+        key,
+        named if (named := str(after.get("to") or "")) != before["to"] else "",
+    )
+
+
+def _unfolds(body: str) -> bool:
+    """Whether a body is an object or a list that can be written as JSON anew without changing what it says."""
+
+    def exactly(text: str) -> Any:
+        return json.loads(text, parse_float=str, object_pairs_hook=list)
+
+    try:
+        parsed = json.loads(body)
+        # allow_nan: what JSON does not have must not come into it.
+        return isinstance(parsed, dict | list) and exactly(json.dumps(parsed, allow_nan=False)) == exactly(body)
+    except (ValueError, RecursionError):
+        return False

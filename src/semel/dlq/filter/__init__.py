@@ -1,0 +1,1 @@
+"""What selects messages of a queue: a small language, its parser and its fields."""

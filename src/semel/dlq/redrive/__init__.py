@@ -1,0 +1,1 @@
+"""Sending dead-letter messages back to work, each once."""

@@ -1,0 +1,221 @@
+"""What became of letters that were sent back: done, given up on again, or still under way.
+
+Three witnesses, by what they are worth. The broker's queues: a copy that is neither in its queue nor back among the
+dead letters was worked off. The ledger: what it has recorded since. And where there is neither, only whether the
+dead-letter queue has grown, which is less: other messages come there too, and SQS counts roughly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from semel.dlq.access.leases import depth, redrive_policy
+from semel.dlq.access.peek import peeked
+from semel.dlq.model import DeadLetter
+from semel.ledger.contract import Entry, Ledger, LedgerError, LedgerUnavailable, Status
+from semel.messages.keys import scoped
+from semel.sqs.client import Client, Queue
+from semel.sqs.client.admin import MOST, Admin
+from semel.sqs.errors import SqsError
+
+
+class Fate(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    fate: Fate
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """A letter, and the copy of it that is under way."""
+
+    letter: DeadLetter
+    queue: str  # the name of the queue that the copy is in
+    message_id: str
+
+
+class Returns:
+    """Which copies are back among the dead letters. On Semel's broker only: nothing is received for it."""
+
+    def __init__(self, admin: Admin, client: Client, queue: str) -> None:
+        self._admin, self._client = admin, client
+        self._after = {queue: admin.peek(queue, limit=1, bodies=False).end}
+        self._targets: set[str] = set()
+        self.copies: set[str] = set()
+        self.found: dict[str, str] = {}  # copy's MessageId: why it came back
+
+    def expect(self, target: Queue) -> None:
+        """Copies are about to be sent there: its own dead-letter queue is watched too."""
+        if target.name in self._targets:
+            return
+        self._targets.add(target.name)
+        with contextlib.suppress(SqsError):  # there is no such queue: whoever sends to it will see
+            name = dead_letter_queue(target)
+            if name and name not in self._after:
+                self._after[name] = self._admin.peek(name, limit=1, bodies=False).end
+
+    def rewind(self) -> None:
+        """The next look is at all that there is."""
+        self._after = dict.fromkeys(self._after, 0)
+
+    def look(self) -> Mapping[str, str]:
+        """Those that have come back since it was last looked, and before."""
+        for queue, after in self._after.items():
+            place: int | None = after
+            while place is not None:
+                page = self._admin.peek(queue, after=place, bodies=False)
+                for message in page.messages:
+                    self._note(peeked(message, queue))
+                place = page.next
+                self._after[queue] = page.end if place is None else place
+        return self.found
+
+    def _note(self, letter: DeadLetter) -> None:
+        for id in (letter.id, letter.original_id):
+            if id in self.copies:
+                self.found[id] = letter.why
+
+
+class Fates:
+    """The fates of a few copies, asked for again and again until all are known."""
+
+    def __init__(self, client: Client, queue: Queue, ledger: Ledger | None, returns: Returns | None) -> None:
+        self._client, self._queue, self._ledger, self._returns = client, queue, ledger, returns
+        self._admin = Admin.of(client) if returns is not None else None
+        self._before: dict[str, Entry | None] = {}
+        self._depth: int | None = None
+        self._grown = 0
+
+    @property
+    def sure(self) -> bool:
+        """Whether a fate that is not known after a while is a reason to stop."""
+        return self._admin is not None or self._ledger is not None
+
+    def presumed(self, copies: Sequence[SentBack]) -> bool:
+        """Whether no news must do: nobody could know more of these than that they did not come back."""
+        if self._admin is not None:
+            return False
+        return self._ledger is None or all(not copy.letter.key or self._was_done(copy) for copy in copies)
+
+    def before(self, letters: Sequence[tuple[DeadLetter, str]]) -> None:
+        """What the ledger knew before they were sent: (letter, target) each. Raises LedgerUnavailable: without that,
+        what was done long ago would count as done now."""
+        keys = [self._ledger_key(SentBack(letter, target, "")) for letter, target in letters]
+        try:
+            self._before = dict(zip(keys, self._look(keys), strict=True))
+        except LedgerError as error:
+            raise LedgerUnavailable(
+                f"nothing was sent, as the ledger cannot say what was done before: {error}; try again when it answers"
+            ) from None
+
+    def sent(self) -> None:
+        """They are sent and deleted: from here on the dead-letter queue should not grow."""
+        if self._admin is None:
+            self._depth = depth(self._queue)
+        elif self._queue.fifo:
+            # A second run within five minutes is told the id of the first run's copy, which may be back for long.
+            assert self._returns is not None
+            self._returns.rewind()
+
+    def of(self, copies: Sequence[SentBack]) -> list[Verdict]:
+        if self._admin is not None:
+            return self._by_queues(copies, self._admin)
+        return self._by_ledger(copies)
+
+    def _by_queues(self, copies: Sequence[SentBack], admin: Admin) -> list[Verdict]:
+        assert self._returns is not None
+        waiting: set[str] = set()
+        # First where they are, then what came back: whatever moves in between is found in one of the two.
+        for queue in {copy.queue for copy in copies}:
+            ids = [copy.message_id for copy in copies if copy.queue == queue][:MOST]
+            waiting |= {message["MessageId"] for message in admin.messages(queue, ids=ids, bodies=False)}
+        returned = self._returns.look()
+        entries = self._entries(copies)
+        found = []
+        for copy in copies:
+            if copy.message_id in returned:
+                found.append(Verdict(Fate.FAILED, returned[copy.message_id]))
+            elif copy.message_id in waiting:
+                found.append(Verdict(Fate.PENDING))
+            elif entries is None:
+                found.append(Verdict(Fate.PENDING))  # it may be rejected, and in another dead-letter queue
+            elif self._rejected(copy, entries):
+                found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
+            else:
+                found.append(Verdict(Fate.SUCCEEDED))
+        return found
+
+    def _by_ledger(self, copies: Sequence[SentBack]) -> list[Verdict]:
+        entries = self._entries(copies) or {}
+        grown = self._has_grown()
+        found = []
+        for copy in copies:
+            entry = entries.get(self._ledger_key(copy))
+            if self._rejected(copy, entries):
+                found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
+            elif entry is not None and entry.status is Status.DONE and not self._was_done(copy):
+                found.append(Verdict(Fate.SUCCEEDED))
+            elif grown:
+                found.append(Verdict(Fate.FAILED, f"{self._queue.name} has grown by {grown} since"))
+            else:
+                found.append(Verdict(Fate.PENDING))
+        return found
+
+    def _was_done(self, copy: SentBack) -> bool:
+        """Before it was sent: then a worker only deletes it, of which the ledger is told nothing."""
+        before = self._before.get(self._ledger_key(copy))
+        return before is not None and before.status is Status.DONE
+
+    def _rejected(self, copy: SentBack, entries: Mapping[str, Entry | None]) -> bool:
+        if entries.get(self._conflict_key(copy)) is not None:
+            return True
+        entry, before = entries.get(self._ledger_key(copy)), self._before.get(self._ledger_key(copy))
+        fence = -1 if before is None else before.fence
+        return entry is not None and entry.status is Status.REJECTED and entry.fence > fence
+
+    def _entries(self, copies: Sequence[SentBack]) -> Mapping[str, Entry | None] | None:
+        """None if the ledger does not answer; it may the next time."""
+        keys = [key for copy in copies for key in (self._ledger_key(copy), self._conflict_key(copy))]
+        try:
+            return dict(zip(keys, self._look(keys), strict=True))
+        except LedgerError:
+            return None
+
+    def _ledger_key(self, copy: SentBack) -> str:
+        return scoped(self._scope(copy.queue), copy.letter.key or copy.letter.original_id)
+
+    def _conflict_key(self, copy: SentBack) -> str:
+        """Under which a worker rejects it if its key belongs to something else."""
+        return scoped(self._scope(copy.queue), f"conflict/{copy.message_id}")
+
+    def _scope(self, queue: str) -> str:
+        """Asked for only where there is a ledger. Of a queue that cannot be asked nothing is found there."""
+        try:
+            return queue if self._ledger is None else self._client.queue(queue).scope
+        except SqsError:
+            return queue
+
+    def _look(self, keys: Sequence[str]) -> Sequence[Entry | None]:
+        return self._ledger.get(keys) if self._ledger is not None and keys else [None] * len(keys)
+
+    def _has_grown(self) -> int:
+        """By how many, if two looks in a row say so: the numbers are approximate."""
+        if self._depth is None:
+            return 0
+        more = max(0, depth(self._queue) - self._depth)
+        seen_before, self._grown = self._grown, more
+        return min(more, seen_before)
+
+
+def dead_letter_queue(queue: Queue) -> str:
+    """The name of a queue's dead-letter queue, if it has one."""
+    return str(redrive_policy(queue).get("deadLetterTargetArn", "")).rpartition(":")[2]

@@ -1,0 +1,325 @@
+"""Letters from a snapshot back into a dead-letter queue, each once, however often this is run.
+
+The rules: a journal next to the file says before a batch is sent that it will be, and after it that it was; both are on
+disk before the next step. So a second run after a crash sends what is missing. Of the one batch that was on its way
+nobody can know: its letters are sent again, and the job says which they are. Their keys keep them from running twice.
+Two runs never work on the same letters at a time: whoever restores holds a lock. In a FIFO group each letter is sent
+after the one before it was taken, and none after one that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Final
+
+import orjson
+
+from semel.dlq import queues as listing
+from semel.dlq import snapshots
+from semel.dlq.jobs import Job
+from semel.dlq.model import DeadLetter
+from semel.errors import SemelError
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs.client import Client
+from semel.sqs.client.admin import Admin
+from semel.sqs.client.messages import Attribute, Entry, Sent
+
+BATCH: Final = 10
+JOURNAL: Final = ".restored"
+_NO_GROUP: Final = "dead-letters"  # where a FIFO queue gets letters that have no group
+
+
+class Restorer:
+    """One file, into the queues that its letters were in, or all into `queue`. `run` is a job's work."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Path | Iterable[bytes],
+        queue: str = "",
+        *,
+        folder: Path,
+        clock: Callable[[], float] = time.time,
+        crash: Callable[[str], None] = lambda _point: None,
+    ) -> None:
+        self._client = client
+        self._folder = folder
+        self._path = source if isinstance(source, Path) else _spooled(source, folder)
+        self._queue = queue
+        self._clock = clock
+        self._crash = crash
+        # All of it is read once before anything is sent: a file that is broken half-way changes nothing.
+        self._count = 0
+        self._queues: set[str] = set()
+        for letter in snapshots.letters_in(self._path):
+            self._count += 1
+            self._queues.add(queue or letter.queue)
+        if not self._count:
+            raise snapshots.SnapshotError(f"{self._path}: there are no letters in it")
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def target_name(self) -> str:
+        return ", ".join(sorted(self._queues))
+
+    def run(self, job: Job) -> None:
+        for name in self._queues:
+            # A file is easily given and seldom read: where it sends messages by itself is a dead-letter queue.
+            info = listing.dead_letter_queue(self._client, name)
+            if not self._queue and not info.sources:
+                raise snapshots.SnapshotError(
+                    f"{self._path.name} has messages for {info.name}, which is not the dead-letter queue of any queue, "
+                    f"so nothing was sent; if they are to go there, say so with --to {info.name}"
+                )
+        holder = f"job {job.id} of {job.who or 'somebody'} (process {os.getpid()})"
+        with contextlib.ExitStack() as stack:
+            # The journal is next to the file; a copy of the file, or one that was uploaded, has another journal.
+            stack.enter_context(_lock(_by_content(self._path, self._folder), self._path, holder))
+            path = self._path.with_name(self._path.name + JOURNAL)
+            where = {"endpoint": self._client.endpoint, "queue": self._queue}
+            journal = stack.enter_context(contextlib.closing(_Journal(path, self._path, where, holder)))
+            self._send_all(job, journal)
+
+    def _send_all(self, job: Job, journal: _Journal) -> None:
+        job.total = self._count
+        if journal.done:
+            job.say(f"{len(journal.done):,} letters were sent by an earlier run, and are left out")
+        unknown = journal.begun - journal.done
+        if unknown:
+            job.say(
+                f"an earlier run ended while it sent {len(unknown)}: whether they arrived cannot be known, so they are "
+                f"sent again: {', '.join(sorted(unknown))}"
+            )
+        behind: dict[tuple[str, str], str] = {}  # of each FIFO group that is held up, the letter that was not sent
+        for name, found in self._batches(job, journal, behind):
+            job.checkpoint()
+            batch = self._missing(job, name, found)
+            if not batch:
+                continue
+            journal.begin([letter.id for letter in batch])
+            self._crash("before_restore_send")
+            target = self._client.queue(name)
+            outcomes = target.send_many([entry(letter, fifo=target.fifo) for letter in batch])
+            self._crash("after_restore_send")
+            sent = [one.id for one, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Sent)]
+            journal.finish(sent)
+            job.add(sent=len(sent), failed=len(batch) - len(sent))
+            for one, outcome in zip(batch, outcomes, strict=True):
+                if not isinstance(outcome, Sent):
+                    job.say(f"message {one.id} was not sent: {outcome.code}: {outcome.message}")
+                    if target.fifo:
+                        behind[name, one.group or _NO_GROUP] = one.id
+        if job.counts.failed:
+            held_up = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
+            raise SemelError(
+                f"{job.counts.failed} letters were not sent{held_up}; run it again for those that failed in passing"
+            )
+        job.say(f"{job.counts.sent:,} letters are back in {self.target_name}")
+
+    def _missing(self, job: Job, queue: str, batch: list[DeadLetter]) -> list[DeadLetter]:
+        """Without those that were never deleted, as a drop was ended half-way. Only Semel's broker can tell."""
+        admin = Admin.of(self._client)
+        if admin is None:
+            return batch
+        page = admin.peek(self._client.queue(queue).name, ids=[letter.id for letter in batch], bodies=False)
+        there = {message["MessageId"] for message in page.messages}
+        if there:
+            job.add(skipped=len(there), matched=-len(there))
+            job.say(f"{len(there)} are in {queue} still, and are left out")
+        return [letter for letter in batch if letter.id not in there]
+
+    def _batches(
+        self, job: Job, journal: _Journal, behind: Mapping[tuple[str, str], str]
+    ) -> Iterator[tuple[str, list[DeadLetter]]]:
+        """In the file's order; a batch is for one queue, and has one letter of a FIFO group at most."""
+        for name, found in groupby(snapshots.letters_in(self._path), key=lambda one: self._queue or one.queue):
+            fifo = self._client.queue(name).fifo
+            batch: list[DeadLetter] = []
+            for letter in found:
+                group = letter.group or _NO_GROUP
+                if batch and (
+                    len(batch) == BATCH or (fifo and any(group == (one.group or _NO_GROUP) for one in batch))
+                ):
+                    yield name, batch
+                    batch = []
+                job.add(looked_at=1)
+                if letter.id in journal.done:
+                    job.add(skipped=1)
+                elif fifo and (name, group) in behind:
+                    job.add(matched=1, failed=1)
+                else:
+                    job.add(matched=1)
+                    batch.append(letter)
+            if batch:
+                yield name, batch
+
+
+def entry(letter: DeadLetter, *, fifo: bool) -> Entry:
+    """The letter as it was: whoever looks at it finds the same key, reason, error and source."""
+    return Entry(
+        letter.body,
+        attributes=_attributes(letter) or None,
+        group=letter.group or (_NO_GROUP if fifo else None),
+        # Not its own: SQS would take a letter that was dropped within five minutes for one that is there already.
+        dedup=f"restore-{letter.id}" if fifo else None,
+        trace=letter.trace or None,
+    )
+
+
+def _attributes(letter: DeadLetter) -> dict[str, Attribute]:
+    size = len(letter.body.encode())
+    if letter.by_semel:
+        about = letters.Letter(
+            key=letter.key,
+            reason=letter.reason,
+            error=letter.error,
+            attempts=letter.attempts,
+            message_id=letter.original_id,
+            queue=letter.source,
+            redrives=letter.redrives,
+        )
+        return letters.attributes(about, letter.attributes, size)
+    found = letters.sent_back(
+        letter.attributes,
+        size,
+        key=letter.key,
+        message_id=letter.original_id or letter.id,
+        queue=letter.source,
+        times=letter.redrives,
+    )
+    return dict(letter.attributes) if found is None else found
+
+
+class _Journal:
+    """Which letters of a file were sent, and which were about to be. Only one run has it at a time."""
+
+    def __init__(self, path: Path, restored: Path, where: dict[str, str], holder: str) -> None:
+        self._path = path
+        self.begun: set[str] = set()
+        self.done: set[str] = set()
+        self._file = _lock(path, restored)
+        try:
+            lines = path.read_bytes().split(b"\n")
+            self._read(lines, where)
+            if lines[-1]:
+                self._file.write(b"\n")  # a run that was killed left half a line
+            if lines == [b""]:
+                self._write(where)
+                snapshots.sync_folder(path.parent)
+            self._write({"holder": holder})
+        except OSError as error:
+            self._file.close()
+            raise _unwritable(path, error) from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read(self, lines: list[bytes], where: dict[str, str]) -> None:
+        for number, text in enumerate(lines):
+            try:
+                content = orjson.loads(text)
+            except ValueError:
+                continue  # the end of a run that was killed
+            if number == 0 and content != where:
+                raise snapshots.SnapshotError(
+                    f"{self._path} says that this file was restored to {content.get('queue') or 'its own queues'} at "
+                    f"{content.get('endpoint')}; to send it to another place too, remove {self._path.name}"
+                )
+            self.begun.update(content.get("begun", ()))
+            self.done.update(content.get("done", ()))
+
+    def begin(self, ids: list[str]) -> None:
+        self._write({"begun": ids})
+
+    def finish(self, ids: list[str]) -> None:
+        self._write({"done": ids})
+        self.done.update(ids)
+
+    def _write(self, content: Mapping[str, object]) -> None:
+        try:
+            self._file.write(orjson.dumps(content) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise snapshots.SnapshotError(f"{self._path} cannot be written: {error.strerror or error}") from None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _lock(path: Path, restored: Path, holder: str = "") -> IO[bytes]:
+    """The file, held until it is closed or the process ends. Raises SnapshotError, which says who has it."""
+    try:
+        file = path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if holder:
+                file.write(orjson.dumps({"holder": holder}) + b"\n")
+                file.flush()
+        except BlockingIOError:
+            file.close()
+            raise snapshots.SnapshotError(
+                f"{restored} is being restored already, by {_holder(path)}; nothing was sent. When that has ended, run "
+                "it again: it sends what is missing"
+            ) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return file
+
+
+def _holder(path: Path) -> str:
+    for line in reversed(path.read_bytes().split(b"\n")):
+        with contextlib.suppress(ValueError):
+            if name := orjson.loads(line).get("holder"):
+                return str(name)
+    return "another process"
+
+
+def _by_content(path: Path, folder: Path) -> Path:
+    """The lock of all files with this content."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("rb") as file:
+            return folder / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.lock"
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> snapshots.SnapshotError:
+    return snapshots.SnapshotError(
+        f"{path} cannot be written: {error.strerror or error}; it remembers what was sent: copy the file to a folder "
+        "that this user may write to, and restore from there"
+    )
+
+
+def _spooled(lines: Iterable[bytes], folder: Path) -> Path:
+    """A file of what came in another way, named by its content: the same once more finds the first one's journal."""
+    digest = hashlib.sha256()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = folder / f".{os.getpid()}-{time.monotonic_ns()}.part"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            for text in lines:
+                digest.update(text)
+                file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        path = folder / f"{digest.hexdigest()[:16]}.jsonl"
+        draft.replace(path)
+    except OSError as error:
+        raise snapshots.SnapshotError(f"the letters cannot be kept in {folder}: {error.strerror or error}") from None
+    return path

@@ -1,0 +1,383 @@
+"""The desk: everything that can be done with dead letters, for the command line, the JSON API and the pages alike.
+
+The rules: looking changes nothing beyond what it says it cost; every action is in the audit log before it begins and
+when it has ended; what takes long is a job, which can be watched, paused and cancelled by anybody who has its id.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from semel.dlq import edit as editing
+from semel.dlq import queues as listing
+from semel.dlq import snapshots
+from semel.dlq.access.peek import LOOKED_AT, Peeker, no_such_queue, peeker, refuse_risk
+from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent, ShownMessages
+from semel.dlq.audit import Audit, AuditEntry, somebody
+from semel.dlq.delete import Dropper
+from semel.dlq.edit import EditError as EditError
+from semel.dlq.edit import Key as Key
+from semel.dlq.edit import NoSuchLetter as NoSuchLetter
+from semel.dlq.filter import parser as filters
+from semel.dlq.grouping import Grouping
+from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
+from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.redrive.canary import CanaryFailed
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.dlq.redrive.runner import Redriver
+from semel.dlq.restore import Restorer
+from semel.dlq.selection import Selection
+from semel.errors import SemelError
+from semel.sqs.client import Client
+from semel.sqs.client.admin import Admin
+from semel.sqs.errors import QueueNotFound
+from semel.state_folder import state_folder
+from semel.telemetry import annotations as marks
+
+if TYPE_CHECKING:
+    from semel.ledger.contract import Ledger
+
+SHOWN: Final = 100  # letters of one answer, unless more are asked for
+SHOWN_IDS: Final = 1_000  # more than these are known by their place in the queue, where there are places
+
+
+class Desk:
+    """One user's desk. `by` gives the same desk for another; jobs, log and folder are shared.
+
+    `state` is the state folder. `ledger` may be a function that opens it when it is asked for. `accept_risk`: look also
+    where looking may move messages on (see PeekRisk); `most`: so many messages are received at most for one look, where
+    looking means receiving."""
+
+    remote: Final = False
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        ledger: Ledger | Callable[[], Ledger | None] | None = None,
+        audit: Audit | None = None,
+        who: str = "",
+        state: Path | None = None,
+        jobs: Jobs | None = None,
+        accept_risk: bool = False,
+        most: int = LOOKED_AT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.client = client
+        self._ledger = ledger
+        self.state = state if state is not None else state_folder()
+        self.audit = audit if audit is not None else Audit.at(self.state, clock=clock)
+        self.who = who or somebody()
+        self._jobs = jobs if jobs is not None else Jobs(self.state / "jobs", clock=clock)
+        self._accept_risk, self._most = accept_risk, most
+        self._clock = clock
+
+    def by(self, who: str) -> Desk:
+        """The same desk in another's name."""
+        other = copy.copy(self)
+        other.who = who
+        return other
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """None if there is none. Raises if there is one that does not answer: what it should say is not guessed."""
+        return self._ledger() if callable(self._ledger) else self._ledger
+
+    @property
+    def endpoint(self) -> str:
+        return self.client.endpoint
+
+    def address(self, info: QueueInfo) -> str:
+        """Where a queue is, in words: endpoint or AWS region, and account."""
+        return listing.address(info.url, self.client.region, self.client.endpoint)
+
+    # Looking.
+
+    def queues(self) -> list[QueueInfo]:
+        """All dead-letter queues, by name."""
+        return listing.dead_letter_queues(self.client, clock=self._clock)
+
+    def queue(self, name: str) -> QueueInfo:
+        """One queue, whether or not any other names it as its dead-letter queue. Raises NoSuchQueue."""
+        return listing.dead_letter_queue(self.client, name, clock=self._clock)
+
+    def letters(
+        self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
+    ) -> Letters:
+        """Letters that match, the oldest first where the endpoint tells; without `bodies`, only their beginnings."""
+        look = self._peeker()
+        with closing(_pages(look, queue, where, limit=limit, after=after, bodies=bodies)) as pages:
+            found = tuple(letter for page in pages for letter in page)
+        return Letters(found, look.next, look.looked_at, look.complete, look.cost, tuple(look.notes))
+
+    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> Groups:
+        """What they died of, over all letters that match; at most `most` are looked at."""
+        look, grouping = self._peeker(), Grouping()
+        with closing(_pages(look, queue, where, bodies=False, most=most)) as pages:
+            for page in pages:
+                grouping.add(page)
+        return Groups(grouping.groups, grouping.matched, look.looked_at, look.complete, look.cost, tuple(look.notes))
+
+    def impact(
+        self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
+    ) -> Impact:
+        """What an action on these letters would touch: those that match, those with these ids, or all."""
+        chosen = Selection.of(where, ids, all)
+        look, grouping = self._peeker(), Grouping()
+        ids_shown: list[str] | None = []
+        with closing(_pages(look, queue, chosen.where, bodies=False, ids=chosen.ids)) as pages:
+            for page in pages:
+                grouping.add(page)
+                if ids_shown is not None:
+                    ids_shown += [letter.id for letter in page]
+                    if look.end is not None and len(ids_shown) > SHOWN_IDS:
+                        ids_shown = None  # too many to name; the place says which
+        return Impact(
+            grouping.matched,
+            look.looked_at,
+            look.complete,
+            grouping.oldest,
+            grouping.newest,
+            grouping.groups,
+            look.cost,
+            tuple(look.notes),
+            ShownMessages(grouping.matched, None, look.end, look.at)
+            if ids_shown is None
+            else ShownMessages(len(ids_shown), tuple(ids_shown)),
+        )
+
+    def letter(self, queue: str, id: str) -> DeadLetter:
+        """The whole letter, by its MessageId here or before it became one. Raises NoSuchLetter."""
+        return self.find(queue, id).letters[0]
+
+    def find(self, queue: str, id: str) -> Letters:
+        """The same, with what it cost."""
+        look = self._peeker()
+        found = look.one(queue, id)
+        if found is None:
+            raise editing.no_such_letter(queue, id)
+        return Letters((found,), None, look.looked_at, look.complete, look.cost, tuple(look.notes))
+
+    def export(
+        self,
+        queue: str,
+        where: str | None = None,
+        to: Path | IO[bytes] | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        any_queue: bool = False,
+    ) -> Exported:
+        """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
+        chosen = self._chosen(queue, where, ids, all, any_queue)
+        look = self._peeker()
+        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
+        with closing(_pages(look, queue, chosen.where, ids=chosen.ids)) as pages:
+            count, path = snapshots.export((letter for page in pages for letter in page), to, at=self._clock())
+        known: dict[str, Any] = {"queue": queue, "where": chosen.where, "details": {"file": path}}
+        look.notes += filter(None, [self.audit.add(self.who, "export", count=count, outcome="done", **known)])
+        return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
+
+    def lines(
+        self,
+        queue: str,
+        where: str | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        any_queue: bool = False,
+    ) -> Iterator[bytes]:
+        """The lines of an export one by one, for those who stream it."""
+        chosen = self._chosen(queue, where, ids, all, any_queue)
+        count = 0
+        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
+        with closing(_pages(self._peeker(), queue, chosen.where, ids=chosen.ids)) as pages:
+            for page in pages:
+                count += len(page)
+                yield from (snapshots.line(letter, at=self._clock()) for letter in page)
+        self.audit.add(self.who, "export", queue=queue, where=chosen.where, count=count, outcome="done")
+
+    # Acting.
+
+    def redrive(self, plan: RedrivePlan) -> Job:
+        """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
+        filters.parse(plan.where)
+        self._check(plan.queue, plan.any_queue)
+        ledger = self.ledger if plan.canary and not plan.dry_run else None
+        redriver = Redriver(plan, self.client, ledger=ledger, clock=self._clock)
+        action = "redrive (dry run)" if plan.dry_run else "redrive"
+        return self._start(action, plan.queue, plan.where, redriver.run, plan.to_json())
+
+    def resend(
+        self,
+        queue: str,
+        id: str,
+        *,
+        body: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        key: str | Key = Key.KEEP,
+        to: str = "",
+        any_queue: bool = False,
+    ) -> Resent:
+        """Sends one letter, changed or not, to the queue that it came from (or `to`), then deletes it here."""
+        self._check(queue, any_queue)
+        wanted = editing.Wanted(body, attributes, group, key, to)
+        self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
+        try:
+            ledger = self.ledger if key is Key.KEEP else None
+            resent = editing.resend(self.client, ledger, queue, id, wanted, clock=self._clock)
+        except SemelError as error:
+            self.audit.write(
+                self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}
+            )
+            raise
+        problem = self.audit.add(
+            self.who,
+            "resend",
+            queue=queue,
+            count=1,
+            outcome="done" if resent.deleted else "sent, but the original is still there",
+            details={
+                "id": id,
+                "to": resent.queue,
+                "new_id": resent.message_id,
+                "key": "kept" if key is Key.KEEP else resent.key,
+                "changed": ", ".join(wanted.changed),
+            },
+        )
+        return replace(resent, notes=(*resent.notes, problem)) if problem else resent
+
+    def drop(
+        self,
+        queue: str,
+        where: str | None = None,
+        snapshot: Path | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        all: bool = False,
+        shown: ShownMessages | None = None,
+        any_queue: bool = False,
+    ) -> Job:
+        """Deletes letters, each only after it is in a snapshot on disk. With `shown`, of an impact, only those.
+
+        The snapshot is in the state folder unless it is named; the job's result has its path as `snapshot`."""
+        chosen = self._chosen(queue, where, ids, all, any_queue)
+        path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
+        matches = filters.parse(chosen.where)
+        dropper = Dropper(self.client, queue, matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
+        plan: dict[str, Any] = {"where": chosen.where, "ids": list(chosen.ids), "snapshot": str(path)}
+        plan["expected"] = None if shown is None else shown.count
+        return self._start("drop", queue, chosen.where, dropper.run, plan, {"snapshot": str(path)})
+
+    def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
+        """Sends the letters of a snapshot back into their dead-letter queue, or into `queue`; each once.
+
+        A file is remembered with what was sent of it, next to it: a second run sends what is missing."""
+        restorer = Restorer(self.client, source, queue, folder=self.state / "restores", clock=self._clock)
+        plan = {"file": restorer.name, "queue": queue}
+        return self._start("restore", restorer.target_name, "", restorer.run, plan, {"file": restorer.name})
+
+    # Jobs, the log, marks.
+
+    def jobs(self) -> list[Job]:
+        """The newest first."""
+        return self._jobs.all()
+
+    def job(self, id: str) -> Job:
+        return self._jobs.get(id)
+
+    def control(self, id: str, action: str) -> Control:
+        """`action` is pause, resume or cancel; the job may run in another process. Raises JobNotRunning."""
+        job = self._jobs.get(id)
+        known: dict[str, Any] = {"queue": job.queue, "job": job.id}
+        self.audit.write(self.who, f"{action} job", outcome="asked", **known)
+        try:
+            control = self._jobs.control(id, action, self.who)
+        except SemelError as error:
+            self.audit.write(self.who, f"{action} job", outcome=f"failed: {error}", **known)
+            raise
+        self.audit.add(self.who, f"{action} job", outcome=str(control), **known)
+        return control
+
+    def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
+        return list(self.audit.entries(where, limit))
+
+    def mark(self, text: str) -> Mark:
+        """Writes down that something happened now, such as a deploy."""
+        with self.audit.around(self.who, "mark", text=text):
+            return marks.add(self.state, text, self.who, self._clock())
+
+    def marks(self, since: float = 0.0) -> list[Mark]:
+        return marks.since(self.state, since)
+
+    # How.
+
+    def _chosen(
+        self, queue: str, where: str | None, ids: Sequence[str] | None, all: bool, any_queue: bool
+    ) -> Selection:
+        chosen = Selection.of(where, ids, all)
+        filters.parse(chosen.where)
+        self._check(queue, any_queue)
+        return chosen
+
+    def _check(self, queue: str, any_queue: bool) -> None:
+        """That it is a dead-letter queue, or meant all the same; and that it may be received from."""
+        if not any_queue:
+            listing.check_dead_letter_queue(self.client, queue)
+        if not self._accept_risk and Admin.of(self.client) is None:
+            try:
+                refuse_risk(self.client.queue(queue))
+            except QueueNotFound:
+                raise no_such_queue(self.client.queue(queue)) from None
+
+    def _peeker(self) -> Peeker:
+        return peeker(self.client, clock=self._clock, most=self._most, accept_risk=self._accept_risk)
+
+    def _start(
+        self,
+        action: str,
+        queue: str,
+        where: str,
+        work: Callable[[Job], None],
+        plan: Mapping[str, Any],
+        details: Mapping[str, str] | None = None,
+    ) -> Job:
+        self.audit.write(self.who, action, queue=queue, where=where, outcome="begun", details=details)
+
+        def ended(job: Job, outcome: str) -> None:
+            counts = job.counts
+            count = counts.matched if action.endswith("(dry run)") else max(counts.deleted, counts.sent)
+            known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, "details": details}
+            if problem := self.audit.add(self.who, action, count=count, outcome=outcome, **known):
+                job.say(problem)
+
+        def audited(job: Job) -> None:
+            # Before the job's own end: whoever waits for that finds the entry.
+            try:
+                work(job)
+            except JobCancelled:
+                ended(job, "cancelled")
+                raise
+            except JobStopped as error:
+                if isinstance(error, CanaryFailed):
+                    job.result["stopped_by"] = "canary"
+                ended(job, f"stopped: {error}")
+                raise
+            except BaseException as error:
+                ended(job, f"failed: {error}")
+                raise
+            ended(job, "done")
+
+        return self._jobs.start(action.partition(" ")[0], queue, audited, plan, who=self.who)
+
+
+def _pages(look: Peeker, queue: str, where: str, **wanted: Any) -> Generator[list[DeadLetter], None, None]:
+    """A generator of our own, so that it can be closed wherever the look is left."""
+    yield from look.pages(queue, where=filters.parse(where), **wanted)

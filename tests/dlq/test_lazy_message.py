@@ -1,0 +1,55 @@
+"""A glance says of a message what the letter itself would say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.dlq.access.lazy_message import Glance
+from semel.dlq.access.peek import peeked
+from semel.dlq.filter.parser import parse
+from semel.dlq.model import DeadLetter
+from semel.messages import dead_letter_attributes as letters
+from semel.sqs.client.messages import Attribute, wire_attributes
+
+texts = st.sampled_from(["", "timeout", "rejected", "no such country", "7", "x", "²"])
+values = st.one_of(texts.map(lambda text: Attribute("String", text)), st.just(Attribute("Binary", b"\x00")))
+odd = st.dictionaries(
+    st.sampled_from([*letters.PLAIN, letters.PACKED, letters.OWN, letters.REDRIVES, "tenant"]), values
+)
+whole = st.builds(
+    letters.attributes,
+    st.builds(letters.Letter, texts, texts, texts, st.integers(0, 9), texts, texts, st.integers(0, 3)),
+    st.dictionaries(st.sampled_from([f"a{n}" for n in range(12)]), values, max_size=10),
+    st.just(10),
+)
+FIELDS = [*DeadLetter.__dataclass_fields__, "why"]
+
+
+def message(attributes: dict[str, Attribute]) -> dict[str, Any]:
+    system = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": "3", "MessageGroupId": "g"}
+    found = {"MessageId": "m-1", "Body": '{"n": 1}', "Attributes": system, "State": "visible", "Place": 1}
+    return found | ({"MessageAttributes": wire_attributes(attributes)} if attributes else {})
+
+
+@given(st.one_of(odd, whole), st.permutations(FIELDS))
+def test_whatever_is_asked_for_first(attributes: dict[str, Attribute], order: list[str]) -> None:
+    seen = message(attributes)
+    glance, letter = Glance(seen, "dead"), peeked(seen, "dead")
+    assert [(name, getattr(glance, name)) for name in order] == [(name, getattr(letter, name)) for name in order]
+
+
+def test_a_filter_cannot_tell_them_apart() -> None:
+    seen = message(letters.attributes(letters.Letter("k", "failed", "timeout after 3 s", 2, "m", "orders"), {}, 10))
+    glance: Any = Glance(seen, "dead")
+    for text in (
+        "error ~ timeout",
+        "timeout",
+        "$.n = 1",
+        "key = k and receives = 3",
+        "fingerprint exists",
+        "queue = orders",
+    ):
+        assert parse(text).matches(glance, 0.0), text
