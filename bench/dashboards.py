@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.messages, options.letters, options.visits, options.idle = 20_000, 2_000, 2, 5.0
+        options.messages, options.messages, options.visits, options.idle = 20_000, 2_000, 2, 5.0
     folder = DATA / "dashboard"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         progress.finish()
         shutil.rmtree(folder, ignore_errors=True)
     head = [f"{name}: {value}" for name, value in machine.description().items()]
-    head.append(f"{options.messages:,} messages, {options.letters:,} dead letters")
+    head.append(f"{options.messages:,} messages, {options.messages:,} dead letters")
     parts = [
         ("Pages", page_table(found.shown)),
         ("Idle", idle_table(found.idle)),
@@ -90,18 +90,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace, folder: Path, progress: Progress) -> Found:
     with browsing.running() as browser:
         with places.semel(folder, "serve", "--data", str(folder / "data"), "--port", "0") as broker:
-            places.fill(broker.url, options.messages, options.letters, progress.say)
+            places.fill(broker.url, options.messages, options.messages, progress.say)
             with places.semel(folder, "dashboard", "--endpoint-url", broker.url, "--port", "0") as dashboard:
                 wanted = pages.addresses(broker.url)
                 progress.expect(len(wanted) + 5)
                 shown = pages.measured(browser, dashboard.url, wanted, options.visits, progress.step)
-                limit = min(REDRIVEN, options.letters // 10)
+                limit = min(REDRIVEN, options.messages // 10)
                 redriven = redriving.measured(dashboard.url, WHERE, limit)
                 progress.step(f"redrive of {redriven.count:,} over the API: {redriven.rate:,.0f} messages/s")
             with places.client_of(broker.url) as client:
-                engine = redrive.measure(client, options.letters, limit)
+                engine = redrive.measure(client, options.messages, limit)
             progress.step(
-                f"redrive of {engine.matched:,} out of {engine.letters:,}: {engine.per_second:,.0f} messages/s"
+                f"redrive of {engine.matched:,} out of {engine.messages:,}: {engine.per_second:,.0f} messages/s"
             )
         idle = idling.measured(browser, QUEUES, options.idle, progress.step)
     return Found(shown, redriven, engine, idle)

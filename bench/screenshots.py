@@ -27,7 +27,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from screens.shop import ACCESS, Shop, Trade, open_shop, send_one_that_is_stuck, worker
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
-from semel.telemetry import annotations as marks
+from semel.telemetry import annotations as annotations
 
 IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"
 CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -75,7 +75,7 @@ def say(text: str) -> None:
 def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
     """Faults, trade, and a worker that stands still for longer than its leases: what it held is taken over, and what it
     records when it wakes is refused."""
-    marks.add(shop.state, "deploy 2.14", "ci", time.time() - 37 * 60)
+    annotations.add(shop.state, "deploy 2.14", "ci", time.time() - 37 * 60)
     shop.broker.faults.set("duplicate", 0.03, queue="orders")
     shop.broker.faults.set("lost-delete", 0.02, queue="emails")
     stack.enter_context(worker(shop))
@@ -133,7 +133,7 @@ def operate(page: Page, url: str) -> str:
     body = page.locator("#edit-body")
     body.fill(body.input_value().replace("EURO", "EUR"))
     page.get_by_role("button", name="Resend").click()
-    page.goto(f"{url}/dead-letters/emails-dead/drop?where=age+%3E+40m")
+    page.goto(f"{url}/dead-letters/emails-dead/delete?where=age+%3E+40m")
     page.get_by_label("To confirm").fill("emails-dead")
     page.get_by_role("button", name="Drop").click()
     page.get_by_role("heading", name="Finished").wait_for()
@@ -157,7 +157,7 @@ PAGES: Final[dict[str, tuple[str, str]]] = {
     "letters": ("/dead-letters/orders-dead", ""),
     "letter": ("/dead-letters/orders-dead", LETTERS),
     "redrive": ("/dead-letters/orders-dead/redrive?where=error+~+%22currency%22+and+age+%3E+15m", ""),
-    "once": ("/once", ""),
+    "once": ("/deliveries", ""),
     "workers": ("/workers", ""),
     "doctor": ("/doctor", ""),
     "audit": ("/audit", ""),

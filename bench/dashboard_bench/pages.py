@@ -45,7 +45,7 @@ def addresses(broker: str) -> list[tuple[str, str]]:
         assert admin is not None
         depth = next(row["visible"] for row in admin.queues() if row["name"] == LARGE)
         middle = admin.peek(LARGE, after=depth // 2, limit=1, bodies=False).messages[0]["MessageId"]
-        letter = admin.peek(DEAD, limit=1, bodies=False).messages[0]["MessageId"]
+        message = admin.peek(DEAD, limit=1, bodies=False).messages[0]["MessageId"]
     return [
         ("Queues", "/"),
         ("Queue", f"/queues/{LARGE}"),
@@ -55,9 +55,9 @@ def addresses(broker: str) -> list[tuple[str, str]]:
         ("Dead letters", "/dead-letters"),
         ("Letters of one queue", f"/dead-letters/{DEAD}"),
         ("Letters, filtered", f"/dead-letters/{DEAD}?where=error+~+KeyError+and+%24.total+%3E+400"),
-        ("One letter", f"/dead-letters/{DEAD}/letters/{letter}"),
+        ("One letter", f"/dead-letters/{DEAD}/messages/{message}"),
         ("Redrive form", f"/dead-letters/{DEAD}/redrive?where=error+~+KeyError"),
-        ("Once", "/once"),
+        ("Once", "/deliveries"),
         ("Workers", "/workers"),
         ("Doctor", "/doctor"),
         ("Audit", "/audit"),

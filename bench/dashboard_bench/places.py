@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client, Entry
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -89,6 +89,6 @@ def _message(number: int) -> Entry:
 def _letter(number: int) -> Entry:
     error = ERRORS[number % 10 if number % 10 < len(ERRORS) else 0]
     told = error.format(number % 256, number // 256 % 256, number % 7)
-    letter = letters.Letter(f"order-{number}", told.partition(":")[0], told, 3, f"m-{number}", LARGE)
+    message = own_attributes.Letter(f"order-{number}", told.partition(":")[0], told, 3, f"m-{number}", LARGE)
     body = json.dumps({"order": number, "total": number % 500, "tenant": f"t-{number % 20}"})
-    return Entry(body, letters.attributes(letter, {}, len(body)))
+    return Entry(body, own_attributes.attributes(message, {}, len(body)))

@@ -10,7 +10,7 @@ from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
 from semel.errors import SemelError
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client, Entry
 
 QUEUE: Final = "bench-orders"
@@ -21,7 +21,7 @@ _ERRORS: Final = ("KeyError: 'country'", "ValueError: no such product", "Connect
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    letters: int
+    messages: int
     matched: int
     seconds: float
 
@@ -43,8 +43,8 @@ def fill(client: Client, total: int, matching: int) -> None:
 def _letter(n: int, *, matches: bool) -> Entry:
     error = f"TimeoutError: timeout after {n % 90} s" if matches else _ERRORS[n % len(_ERRORS)]
     body = f'{{"order": {{"id": {n}, "total": {500 if matches else 50}, "customer": "customer-{n % 1_000}"}}}}'
-    letter = letters.Letter(f"order-{n}", "failed", error, 5, f"m-{n}", QUEUE)
-    return Entry(body, letters.attributes(letter, {}, len(body)))
+    message = own_attributes.Letter(f"order-{n}", "failed", error, 5, f"m-{n}", QUEUE)
+    return Entry(body, own_attributes.attributes(message, {}, len(body)))
 
 
 def measure(client: Client, total: int = 100_000, matching: int = 10_000) -> Redriven:

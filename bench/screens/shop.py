@@ -124,7 +124,7 @@ def _past(shop: Shop) -> None:
     """An hour of trade: it comes in waves, and the workers of orders were slow for a while."""
     chance, n = random.Random(7), 10_000
     queues = {name: shop.client.queue(name) for name, *_ in QUEUES}
-    letters = _letters(chance)
+    messages = _letters(chance)
     for step in range(int(HOUR / STEP)):
         minutes_ago = 60 - step * STEP / 60
         for name, mean, *_ in QUEUES:
@@ -134,8 +134,8 @@ def _past(shop: Shop) -> None:
             n += count
             slow = (name == "webhooks-out" and minutes_ago < 11) or (name == "orders" and 22 < minutes_ago < 36)
             _work(queues[name], round(count * 0.55) if slow else count + (40 if name == "orders" else 12))
-        while letters and letters[0][0] >= minutes_ago:
-            _, name, entry = letters.pop(0)
+        while messages and messages[0][0] >= minutes_ago:
+            _, name, entry = messages.pop(0)
             shop.client.queue(dead(name)).send_many([entry])
         shop.broker.clock.advance(STEP)
 
@@ -176,11 +176,11 @@ def _letters(chance: random.Random) -> list[tuple[float, str, Entry]]:
             body = json.dumps(content)
             key = f"o-{n}"
             id = str(uuid.UUID(int=chance.getrandbits(128), version=4))
-            letter = Letter(key, reason, error.format(n=n), chance.randrange(3, 6), id, name)
+            message = Letter(key, reason, error.format(n=n), chance.randrange(3, 6), id, name)
             fifo = name.endswith(".fifo")
             entry = Entry(
                 body,
-                attributes=attributes(letter, {}, len(body)),
+                attributes=attributes(message, {}, len(body)),
                 group=f"c-{n}" if fifo else None,
                 dedup=id if fifo else None,
             )

@@ -24,11 +24,11 @@ from semel.cli import main
 from semel.cli.following import bar, summary
 from semel.dlq import watch as watching
 from semel.dlq.access.peek import ReceivingPeeker
-from semel.dlq.access.sqs import ByReceiving
+from semel.dlq.access.sqs import SqsClaims
 from semel.dlq.jobs import Job
-from semel.dlq.model import QueueInfo
+from semel.dlq.messages import DeadLetterQueue
 from semel.dlq.watch import Watch
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client, Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
@@ -64,10 +64,10 @@ class Shell:
         """The ids of letters as a worker writes them."""
         entries = []
         for n in range(count):
-            about = letters.Letter(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
+            about = own_attributes.Letter(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
             body = json.dumps({"id": f"o-{n}", "n": n})
             own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
-            entries.append(Entry(body, attributes=letters.attributes(about, own, len(body))))
+            entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body))))
         return [one.message_id for one in self.client.queue(queue).send_many(entries) if hasattr(one, "message_id")]
 
     def count(self, queue: str = DLQ, state: str | None = None) -> int:
@@ -131,7 +131,7 @@ def test_list_filters_and_goes_on(shell: Shell) -> None:
     after = re.search(r"--after (\d+)", ran.out)
     assert after is not None
     more = shell("dlq", "list", DLQ, "--where", "attr.tenant = acme", "--after", after[1], "--json").json
-    assert [one["key"] for one in more["letters"]] == ["o-9"]
+    assert [one["key"] for one in more["messages"]] == ["o-9"]
     assert (more["next"], more["complete"], more["cost"]["receives"]) == (None, True, 0)
     assert "none of the 10 messages in" in shell("dlq", "list", DLQ, "--where", "nowhere").out
 
@@ -145,13 +145,13 @@ def test_list_groups_by_error_and_names_the_filter_of_a_group(shell: Shell) -> N
     assert lines[1].endswith("TimeoutError: read timed out after <n> s")
     where = re.search(r"--where '(.+)'", ran.out)
     assert where is not None
-    assert len(shell("dlq", "list", DLQ, "--where", where[1], "--json").json["letters"]) == 7
+    assert len(shell("dlq", "list", DLQ, "--where", where[1], "--json").json["messages"]) == 7
     assert [one["count"] for one in shell("dlq", "list", DLQ, "--group-by", "error", "--json").json["groups"]] == [7, 2]
 
 
 def test_show_prints_one_letter_and_nothing_in_it_steers_the_terminal(shell: Shell) -> None:
     shell.client.queue(DLQ).send('{"a": "\u009b31mred\u202e"}', attributes={"x": "\u009b1m"})
-    (one,) = shell("dlq", "list", DLQ, "--json").json["letters"]
+    (one,) = shell("dlq", "list", DLQ, "--json").json["messages"]
     ran = shell("dlq", "show", DLQ, one["id"])
     assert ran.code == 0
     assert not set(ran.out) & {"\x1b", "\u202e", "\u009b"}
@@ -245,7 +245,7 @@ def test_redrive_sends_what_matches_back_and_tells_it(shell: Shell) -> None:
         f"redrive of what matches, of 20 messages in orders-dlq\n  at {shell.broker.url}, account 000000000000\n"
     )
     assert (shell.count(), shell.count("orders")) == (10, 10)
-    ids = [one["id"] for one in shell("dlq", "list", DLQ, "--json").json["letters"]]
+    ids = [one["id"] for one in shell("dlq", "list", DLQ, "--json").json["messages"]]
     quiet = shell("dlq", "redrive", DLQ, "--id", f"{ids[0]},{ids[1]}", "--quiet", "--json")
     assert (quiet.err, quiet.json["state"], quiet.json["counts"]["sent"]) == ("", "done", 2)
     assert shell("dlq", "redrive", DLQ, "--all", "--limit", "3", "--rate", "1000").code == 0
@@ -469,7 +469,7 @@ def test_saying_yes_is_not_saying_that_messages_may_be_moved_on(shell: Shell, mo
     shell.client.queue(DLQ).call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
     (id,) = shell.bury(1)
     monkeypatch.setattr(Admin, "of", lambda _client: None)  # as on SQS, where looking is receiving
-    monkeypatch.setitem(ByReceiving.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    monkeypatch.setitem(SqsClaims.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
     monkeypatch.setitem(ReceivingPeeker.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
     for arguments in (
         ["drop", DLQ, "--all", "--yes"],
@@ -624,8 +624,8 @@ def test_a_bar_says_what_is_known_and_fits_the_terminal() -> None:
 # Watching.
 
 
-def info(depth: int, first_expires: float | None = None, name: str = DLQ) -> QueueInfo:
-    return QueueInfo(name, "", "", False, depth, 0, 0, 345_600.0, ("orders",), first_expires=first_expires)
+def info(depth: int, first_expires: float | None = None, name: str = DLQ) -> DeadLetterQueue:
+    return DeadLetterQueue(name, "", "", False, depth, 0, 0, 345_600.0, ("orders",), first_expires=first_expires)
 
 
 def kinds(watch: Watch, depth: int, now: float = 0.0, first_expires: float | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from semel.dashboard.process import server_for
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
 from semel.dashboard.views import Settings
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client, Queue
 
 PATIENCE = 60.0
@@ -135,9 +135,11 @@ class Shop:
         """Dead letters as the consumer writes them; returns their ids."""
         found = []
         for number in range(start, start + count):
-            letter = letters.Letter(f"order-{number}", "failed", error, 3, f"message-{number}", "orders")
+            message = own_attributes.Letter(f"order-{number}", "failed", error, 3, f"message-{number}", "orders")
             content = json.dumps({"order": number, **body})
-            found.append(self.dead.send(content, attributes=letters.attributes(letter, {}, len(content))).message_id)
+            found.append(
+                self.dead.send(content, attributes=own_attributes.attributes(message, {}, len(content))).message_id
+            )
         return found
 
     @contextmanager

@@ -125,13 +125,13 @@ def test_what_cannot_be_written_to_the_audit_log_is_not_done(tmp_path: Path) -> 
         for path, given, method in (
             ("queues/orders/messages", {"body": "{}"}, "POST"),
             ("queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, "PUT"),
-            ("marks", {"text": "deployed"}, "POST"),
+            ("annotations", {"text": "deployed"}, "POST"),
         ):
             refused = site.post(f"/api/v1/{path}", given, method=method)
             assert (refused.status, "not done" in refused.json()["error"]) == (400, True), path
         assert place.broker.peek("orders") == []
         assert not [one for one in site.api("queues/orders/faults") if one["rate"]]
-        assert site.api("marks")["marks"] == []
+        assert site.api("annotations")["annotations"] == []
 
 
 def test_a_send_is_in_the_audit_log_before_it_begins_and_when_it_has_failed(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def test_letters_are_grouped_found_and_shown(site: Site, place: Shop) -> None:
     assert (queue["visible"], queue["sources"]) == (6, ["orders"])
     groups = site.api("dead-letters/orders-dlq/groups")
     assert [group["count"] for group in groups["groups"]] == [4, 2]
-    chosen = site.api("dead-letters/orders-dlq/letters", where=groups["groups"][1]["where"])
-    assert [letter["id"] for letter in chosen["letters"]] == ids[4:]
-    letter = site.api(f"dead-letters/orders-dlq/letters/{ids[0]}")
-    assert (letter["key"], letter["source"], letter["attempts"]) == ("order-0", "orders", 3)
+    chosen = site.api("dead-letters/orders-dlq/messages", where=groups["groups"][1]["where"])
+    assert [message["id"] for message in chosen["messages"]] == ids[4:]
+    message = site.api(f"dead-letters/orders-dlq/messages/{ids[0]}")
+    assert (message["key"], message["source"], message["attempts"]) == ("order-0", "orders", 3)
     assert site.api("dead-letters/orders-dlq/impact", where="error ~ KeyError")["count"] == 2
 
 
@@ -205,32 +205,32 @@ def test_what_is_dropped_can_be_restored_from_its_export(site: Site, place: Shop
     assert export.headers["content-type"].startswith("application/x-ndjson")
     assert len(export.body.splitlines()) == 3
     seen = site.api("dead-letters/orders-dlq/impact", all=1)["shown"]
-    job = finished(site, site.post("/api/v1/dead-letters/orders-dlq/drop", {"all": True, "shown": seen}).json())
+    job = finished(site, site.post("/api/v1/dead-letters/orders-dlq/delete", {"all": True, "shown": seen}).json())
     assert (job["state"], job["counts"]["deleted"]) == ("done", 3), job
-    assert site.api("dead-letters/orders-dlq/letters")["letters"] == []
+    assert site.api("dead-letters/orders-dlq/messages")["messages"] == []
     headers = {"content-type": "application/x-ndjson"}
     begun = site.ask("POST", "/api/v1/dead-letters/orders-dlq/restore", export.body, headers)
     assert begun.status == 202, begun.text
     assert finished(site, begun.json())["counts"]["sent"] == 3
-    back = site.api("dead-letters/orders-dlq/letters")["letters"]
-    assert [letter["key"] for letter in back] == ["order-0", "order-1", "order-2"]
+    back = site.api("dead-letters/orders-dlq/messages")["messages"]
+    assert [message["key"] for message in back] == ["order-0", "order-1", "order-2"]
 
 
 def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: Shop) -> None:
     place.dead.purge()
     shown = place.bury(4)
     for blind in ({"all": True}, {"where": "$.order < 9"}):
-        answer = site.post("/api/v1/dead-letters/orders-dlq/drop", blind)
+        answer = site.post("/api/v1/dead-letters/orders-dlq/delete", blind)
         assert answer.status == 400
         assert "impact" in answer.json()["error"]
     seen = site.api("dead-letters/orders-dlq/impact", where="$.order < 9")["shown"]
     assert (seen["count"], seen["ids"]) == (4, shown)
     finished(site, site.post("/api/v1/dead-letters/orders-dlq/redrive", {"ids": shown[:3]}).json())
     later = place.bury(3)
-    begun = site.post("/api/v1/dead-letters/orders-dlq/drop", {"where": "$.order < 9", "shown": seen})
+    begun = site.post("/api/v1/dead-letters/orders-dlq/delete", {"where": "$.order < 9", "shown": seen})
     assert begun.status == 202, begun.text
     assert finished(site, begun.json())["counts"]["deleted"] == 1
-    assert [letter["id"] for letter in site.api("dead-letters/orders-dlq/letters")["letters"]] == later
+    assert [message["id"] for message in site.api("dead-letters/orders-dlq/messages")["messages"]] == later
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: S
 def test_selecting_nothing_or_twice_over_the_api_is_an_error(site: Site, place: Shop, nothing: dict[str, Any]) -> None:
     place.dead.purge()
     place.bury(2)
-    for action, more in (("redrive", {}), ("drop", {"shown": {"count": 2, "place": 10_000, "at": 2e9}})):
+    for action, more in (("redrive", {}), ("delete", {"shown": {"count": 2, "place": 10_000, "at": 2e9}})):
         answer = site.post(f"/api/v1/dead-letters/orders-dlq/{action}", nothing | more)
         assert answer.status == 400, answer.text
         assert "exactly one of where, ids" in answer.json()["what_to_do"]
@@ -266,15 +266,17 @@ def test_a_queue_that_is_no_dead_letter_queue_needs_any_queue_over_the_api(site:
     path = "/api/v1/dead-letters/live"
     for answer in (
         site.post(f"{path}/redrive", {"all": True, "to": "live"}),
-        site.post(f"{path}/drop", {"ids": [id]}),
-        site.post(f"{path}/letters/{id}/resend", {"to": "live"}),
+        site.post(f"{path}/delete", {"ids": [id]}),
+        site.post(f"{path}/messages/{id}/resend", {"to": "live"}),
         site.get(f"{path}/export", all=1),
     ):
         assert answer.status == 409, answer.text
         assert "live is not the dead-letter queue of any queue" in answer.json()["error"]
         assert "any_queue" in answer.json()["what_to_do"]
     assert site.get(f"{path}/export", all=1, any_queue=1).status == 200
-    assert finished(site, site.post(f"{path}/drop", {"ids": [id], "any_queue": True}).json())["counts"]["deleted"] == 1
+    assert (
+        finished(site, site.post(f"{path}/delete", {"ids": [id], "any_queue": True}).json())["counts"]["deleted"] == 1
+    )
     live.drop()
 
 
@@ -282,7 +284,7 @@ def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) ->
     place.dead.purge()
     target = place.client.create_queue("elsewhere")
     (id,) = place.bury(1)
-    path = f"/api/v1/dead-letters/orders-dlq/letters/{id}/resend"
+    path = f"/api/v1/dead-letters/orders-dlq/messages/{id}/resend"
     sent = site.post(path, {"body": '{"order": 0, "fixed": true}', "to": "elsewhere"})
     assert sent.status == 200, sent.text
     assert sent.json()["key"] == "order-0"
@@ -295,7 +297,7 @@ def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) ->
 def test_what_needs_the_ledger_is_refused_until_it_answers_and_then_done(place: Shop, tmp_path: Path) -> None:
     place.dead.purge()
     (id,) = place.bury(1)
-    path = f"/api/v1/dead-letters/orders-dlq/letters/{id}/resend"
+    path = f"/api/v1/dead-letters/orders-dlq/messages/{id}/resend"
     settings = place.settings(ledger=f"sqlite:///{tmp_path}/not-yet/ledger.db")
     with serving(settings, client=place.client) as site:
         for action, given in (
@@ -326,11 +328,11 @@ def test_a_job_is_paused_and_cancelled_over_the_api(site: Site, place: Shop) -> 
 
 def test_a_moment_is_marked_and_shows_on_the_charts(site: Site) -> None:
     before = time.time()
-    mark = site.post("/api/v1/marks", {"text": "deploy 7"}).json()
+    mark = site.post("/api/v1/annotations", {"text": "deploy 7"}).json()
     assert mark["text"] == "deploy 7"
     assert mark["at"] >= before
-    assert "deploy 7" in [one["text"] for one in site.api("queues/orders")["marks"]]
-    assert "deploy 7" in [one["text"] for one in site.api("marks", since=before)["marks"]]
+    assert "deploy 7" in [one["text"] for one in site.api("queues/orders")["annotations"]]
+    assert "deploy 7" in [one["text"] for one in site.api("annotations", since=before)["annotations"]]
 
 
 def test_the_doctor_examines_and_tells_the_cure(site: Site) -> None:
@@ -350,10 +352,10 @@ def test_the_doctor_examines_and_tells_the_cure(site: Site) -> None:
         ("queues/nope", 404, "list of queues"),
         ("queues/nope/messages", 404, "list of queues"),
         ("queues/orders/messages/nope", 404, "audit"),
-        ("dead-letters/nope/letters", 404, "nope"),
-        ("dead-letters/orders-dlq/letters/nope", 404, "reload"),
+        ("dead-letters/nope/messages", 404, "nope"),
+        ("dead-letters/orders-dlq/messages/nope", 404, "reload"),
         ("queues/orders/messages?where=age+%3E", 400, "^"),
-        ("dead-letters/orders-dlq/letters?where=nonsense+%3D+5", 400, "nonsense"),
+        ("dead-letters/orders-dlq/messages?where=nonsense+%3D+5", 400, "nonsense"),
         ("audit?where=%28", 400, "("),
         ("queues/orders/messages?limit=0", 422, "limit"),
         ("queues/orders/messages?after=x", 400, "next"),
@@ -403,7 +405,7 @@ def test_the_description_is_valid_openapi_and_names_every_call(site: Site) -> No
 
 def test_answers_are_as_they_are_described(site: Site, place: Shop) -> None:
     place.dead.purge()
-    (letter,) = place.bury(1)
+    (dead_letter,) = place.bury(1)
     message = site.api("queues/orders/messages", limit=1)["rows"][0]["id"]
     described = site.get("/api/v1/openapi.json").json()
     names = {"queue": "orders", "id": message}
@@ -411,7 +413,7 @@ def test_answers_are_as_they_are_described(site: Site, place: Shop) -> None:
         if "get" not in operations:
             continue
         dead = "/dead-letters/" in path
-        known = {"queue": "orders-dlq", "id": letter} if dead else names
+        known = {"queue": "orders-dlq", "id": dead_letter} if dead else names
         if path.startswith("/api/v1/jobs/"):
             begun = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"all": True, "dry_run": True}).json()
             known = {"id": finished(site, begun)["id"]}

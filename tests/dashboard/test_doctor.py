@@ -16,7 +16,7 @@ import pytest
 
 from dashboard.serving import Shop, shop, until
 from semel import App, SqliteLedger
-from semel.dashboard.views import House
+from semel.dashboard.views import QueueInspector
 from semel.dashboard.views.doctor import GOOD_FOR, RETRY_AFTER
 from semel.dashboard.views.duplicate_causes import WINDOW, CauseCounter
 from semel.dashboard.views.model import DuplicateCauses
@@ -195,12 +195,12 @@ def test_the_once_page_shows_the_causes_of_what_real_workers_logged(tmp_path: Pa
             runtime.finish()
 
         def causes() -> Any:
-            found = site.api("once")["causes"]
+            found = site.api("deliveries")["causes"]
             return found if found["rows"] else None
 
         (row,) = until(causes, "the causes")["rows"]
         assert (row["cause"], row["duplicates"], row["ran"]) == ("producer", 2, 0)
-        page = site.get("/once").text
+        page = site.get("/deliveries").text
         assert "Why duplicates came" in page
         assert CAUSES[Cause.PRODUCER][1][1:] in page
 
@@ -214,11 +214,11 @@ def place(tmp_path: Path, credentials: None) -> Iterator[Shop]:
         yield found
 
 
-def examined(house: House) -> Any:
+def examined(inspector: QueueInspector) -> Any:
     """The page after the examination that a look has started, if it has."""
-    house.doctor()
-    assert house.doctor_job.wait(60)
-    return house.doctor()
+    inspector.doctor()
+    assert inspector.doctor_job.wait(60)
+    return inspector.doctor()
 
 
 def test_the_first_look_examines_the_attempt_logs_too(place: Shop, tmp_path: Path) -> None:
@@ -235,14 +235,14 @@ def test_the_first_look_examines_the_attempt_logs_too(place: Shop, tmp_path: Pat
 
 def test_a_look_examines_again_when_the_last_time_was_minutes_ago(place: Shop, tmp_path: Path) -> None:
     now = [time.time()]
-    house = House(place.settings(), client=place.client, clock=lambda: now[0])
-    first = examined(house).made_at
+    inspector = QueueInspector(place.settings(), client=place.client, clock=lambda: now[0])
+    first = examined(inspector).made_at
     now[0] += GOOD_FOR - 1
-    assert examined(house).made_at == first
+    assert examined(inspector).made_at == first
     now[0] += 2
-    assert house.doctor().running
-    assert examined(house).made_at == now[0]
-    house.close()
+    assert inspector.doctor().running
+    assert examined(inspector).made_at == now[0]
+    inspector.close()
 
 
 def test_without_the_extra_the_page_says_what_to_install_and_examines_the_rest(
@@ -261,28 +261,28 @@ def test_without_the_extra_the_page_says_what_to_install_and_examines_the_rest(
 
 def test_an_examination_that_fails_leaves_the_last_one_and_is_tried_again_soon(place: Shop) -> None:
     now = [time.time()]
-    house = House(place.settings(), client=place.client, clock=lambda: now[0])
-    before = examined(house)
-    names = house.doctor_job._queues
-    house.doctor_job._queues = lambda: ["no-such-queue"]
-    house.doctor_job.start()
-    failed = examined(house)
+    inspector = QueueInspector(place.settings(), client=place.client, clock=lambda: now[0])
+    before = examined(inspector)
+    names = inspector.doctor_job._queues
+    inspector.doctor_job._queues = lambda: ["no-such-queue"]
+    inspector.doctor_job.start()
+    failed = examined(inspector)
     assert "no-such-queue" in failed.error
     assert failed.findings == before.findings
-    house.doctor_job._queues = names
+    inspector.doctor_job._queues = names
     now[0] += RETRY_AFTER
-    assert examined(house).error is None
-    house.close()
+    assert examined(inspector).error is None
+    inspector.close()
 
 
 def test_only_one_examination_runs_at_a_time(place: Shop) -> None:
-    house = House(place.settings(), client=place.client)
+    inspector = QueueInspector(place.settings(), client=place.client)
     go = threading.Event()
-    names = house.doctor_job._queues
-    house.doctor_job._queues = lambda: names() if go.wait(60) else []
-    assert house.examine()
-    assert not house.examine()
-    assert house.doctor().running
+    names = inspector.doctor_job._queues
+    inspector.doctor_job._queues = lambda: names() if go.wait(60) else []
+    assert inspector.examine()
+    assert not inspector.examine()
+    assert inspector.doctor().running
     go.set()
-    assert house.doctor_job.wait(60)
-    house.close()
+    assert inspector.doctor_job.wait(60)
+    inspector.close()

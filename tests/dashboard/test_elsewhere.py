@@ -12,11 +12,11 @@ import pytest
 
 from dashboard.serving import serving, until
 from semel.dashboard.sources.cloudwatch import CloudWatch
-from semel.dashboard.sources.sqs import SampledSource
-from semel.dashboard.views import House, HouseError, Settings
+from semel.dashboard.sources.sqs import SqsSource
+from semel.dashboard.views import DashboardError, QueueInspector, Settings
 from semel.dashboard.views.model import Level
 from semel.dlq.access.peek import PeekRisk
-from semel.dlq.remote import RemoteDesk
+from semel.dlq.remote import RemoteDeadLetterService
 from semel.sqs import Client
 from servers import moto
 
@@ -36,22 +36,22 @@ def client(endpoint: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def house(client: Client, tmp_path: Path) -> Iterator[House]:
-    house = House(Settings(endpoint_url=client.endpoint, state=tmp_path), client=client)
-    yield house
-    house.close()
+def inspector(client: Client, tmp_path: Path) -> Iterator[QueueInspector]:
+    inspector = QueueInspector(Settings(endpoint_url=client.endpoint, state=tmp_path), client=client)
+    yield inspector
+    inspector.close()
 
 
 def count_of(client: Client, queue: str) -> str:
     return client.queue(queue).attributes()["ApproximateNumberOfMessages"]
 
 
-def test_queues_are_shown_from_their_attributes_alone(client: Client, house: House) -> None:
+def test_queues_are_shown_from_their_attributes_alone(client: Client, inspector: QueueInspector) -> None:
     dead = client.create_queue("orders-dlq")
     policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3}
     orders = client.create_queue("orders", {"RedrivePolicy": policy})
     orders.send("x")
-    page = house.queues()
+    page = inspector.queues()
     assert not page.is_ours
     rows = {row.name: row for row in page.rows}
     assert rows["orders"].visible == 1
@@ -60,9 +60,9 @@ def test_queues_are_shown_from_their_attributes_alone(client: Client, house: Hou
     known = {alarm.name: alarm.level for alarm in rows["orders"].alarms}
     assert known["age"] is known["not-deleted"] is Level.UNKNOWN  # nobody knows, so nobody says it is well
     assert known["dead-letters"] is Level.OK
-    assert house.queue("orders").faults is None
-    with pytest.raises(HouseError, match="semel serve"):
-        house.faults()
+    assert inspector.queue("orders").faults is None
+    with pytest.raises(DashboardError, match="semel serve"):
+        inspector.faults()
 
 
 def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(client: Client, tmp_path: Path) -> None:
@@ -76,62 +76,62 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
     with serving(settings, client=client) as site:
         page = site.get("/dead-letters/orders-dlq").text
         assert "This queue moves its messages on after 2 receives" in page
-        paths = ("letters", f"letters/{id}", "groups", "impact?all=1", "export?all=1")
+        paths = ("messages", f"messages/{id}", "groups", "impact?all=1", "export?all=1")
         for path in paths:
             address = f"/api/v1/dead-letters/orders-dlq/{path}{'&' if '?' in path else '?'}look=1"
             refused = site.get(address)
             assert refused.status == 409, (path, refused.text)
             assert "moves its messages on after 2 receives" in refused.json()["error"]
             assert "receive=1" in refused.json()["what_to_do"]
-        remote = RemoteDesk(site.url)
+        remote = RemoteDeadLetterService(site.url)
         with pytest.raises(PeekRisk, match="moves its messages on after 2 receives"):
-            remote.letters("orders-dlq")
+            remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
-        (found,) = RemoteDesk(site.url, accept_risk=True).letters("orders-dlq").letters
+        (found,) = RemoteDeadLetterService(site.url, accept_risk=True).messages("orders-dlq").messages
         assert (found.id, found.receives) == (id, 1)
 
 
-def test_nothing_is_received_unless_somebody_says_so(client: Client, house: House) -> None:
+def test_nothing_is_received_unless_somebody_says_so(client: Client, inspector: QueueInspector) -> None:
     queue = client.create_queue("orders")
     id = queue.send(json.dumps({"n": 1})).message_id
-    page = house.messages("orders")
+    page = inspector.messages("orders")
     assert page.needs_look
     assert page.rows == ()
-    with pytest.raises(HouseError, match="look=1"):
-        house.message("orders", id)
-    looked = house.messages("orders", "$.n = 1", look=True)
+    with pytest.raises(DashboardError, match="look=1"):
+        inspector.message("orders", id)
+    looked = inspector.messages("orders", "$.n = 1", look=True)
     assert [row.id for row in looked.rows] == [id]
     assert "receive count of 1 message went up" in looked.cost
     until(lambda: count_of(client, "orders") == "1", "that it was given back")
-    assert house.message("orders", id, look=True).message.body == '{"n": 1}'
+    assert inspector.message("orders", id, look=True).message.body == '{"n": 1}'
 
 
 @pytest.mark.slow
-def test_a_page_that_refreshes_itself_does_not_look_again_and_again(client: Client, house: House) -> None:
+def test_a_page_that_refreshes_itself_does_not_look_again_and_again(client: Client, inspector: QueueInspector) -> None:
     queue = client.create_queue("orders-dlq")
     id = queue.send("x").message_id
     for _ in range(5):
-        assert house.messages("orders-dlq", look=True).rows
-        assert house.message("orders-dlq", id, look=True).message.id == id
-        assert until(lambda: house.letters("orders-dlq", look=True).complete, "the look")
+        assert inspector.messages("orders-dlq", look=True).rows
+        assert inspector.message("orders-dlq", id, look=True).message.id == id
+        assert until(lambda: inspector.dead_letters("orders-dlq", look=True).complete, "the look")
     (received,) = queue.receive(1, 0)
     assert received.receive_count == 4  # once for each of the three, and now
 
 
 @pytest.mark.slow
-def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, house: House) -> None:
+def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, inspector: QueueInspector) -> None:
     dead = client.create_queue("orders-dlq")
     for number in range(12):
         dead.send(json.dumps({"n": number}))
-    assert house.letters("orders-dlq").needs_look
-    found = until(lambda: (now := house.letters("orders-dlq", look=True)).complete and now, "the look")
+    assert inspector.dead_letters("orders-dlq").needs_look
+    found = until(lambda: (now := inspector.dead_letters("orders-dlq", look=True)).complete and now, "the look")
     assert found.matched == 12
     assert "receive" in found.cost
     assert found.queue.estimated
-    assert found.queue.first_expires == min(row.sent for row in found.letters) + found.queue.retention
-    (row,) = house.dead_letter_queues()
+    assert found.queue.first_expires == min(row.sent for row in found.messages) + found.queue.retention
+    (row,) = inspector.dead_letter_queues()
     assert (row.name, row.visible, row.first_expires) == ("orders-dlq", 12, None)  # nobody has looked for the list
-    again = house.letters("orders-dlq")
+    again = inspector.dead_letters("orders-dlq")
     assert (again.matched, again.needs_look) == (12, False)
     (received,) = dead.receive(1, 0)
     assert received.receive_count == 2  # once by the look, and now; the second page took nothing
@@ -143,7 +143,7 @@ def test_the_past_is_sampled_and_bounded(client: Client, monkeypatch: pytest.Mon
     monkeypatch.setattr(sampling, "KEPT", 8)
     now = [1_000.0]
     queue = client.create_queue("orders")
-    source = SampledSource(client, clock=lambda: now[0])
+    source = SqsSource(client, clock=lambda: now[0])
     for number in range(30):
         source.sample()
         now[0] += 60
@@ -165,7 +165,7 @@ def test_a_queue_that_may_not_be_looked_at_is_shown_with_the_reason(client: Clie
 
     client.create_queue("open")
     client.create_queue("secret")
-    source = SampledSource(client)
+    source = SqsSource(client)
     look = Queue.attributes
 
     def refused(queue: Queue, *names: str) -> dict[str, str]:
@@ -206,7 +206,7 @@ def test_rates_and_ages_come_from_cloudwatch(cloudwatch: Any, client: Client) ->
             cloudwatch.put_metric_data(Namespace="AWS/SQS", MetricData=data)
     client.create_queue("orders")
     watch = CloudWatch("us-east-1", client=cloudwatch, clock=lambda: now)
-    source = SampledSource(client, clock=lambda: now, metrics=watch)
+    source = SqsSource(client, clock=lambda: now, metrics=watch)
     series = source.series(("orders",), now - 900)["orders"]
     assert series.source == "cloudwatch"
     assert [rate for rate in series.sent if rate is not None] == [2.0, 2.0, 2.0]

@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.serving import Shop, shop, until
 from semel import App, Retry, SqliteLedger
-from semel.dashboard.views import House, HouseError, NotThere
+from semel.dashboard.views import DashboardError, NotThere, QueueInspector
 from semel.dashboard.views.model import Level
 
 
@@ -24,85 +24,85 @@ def place(tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def house(place: Shop) -> Iterator[House]:
-    house = House(place.settings(), client=place.client)
-    yield house
-    house.close()
+def inspector(place: Shop) -> Iterator[QueueInspector]:
+    inspector = QueueInspector(place.settings(), client=place.client)
+    yield inspector
+    inspector.close()
 
 
-def levels(house: House, queue: str) -> dict[str, Level]:
-    house.changed(queue)
-    return {alarm.name: alarm.level for alarm in house.queue(queue).row.alarms}
+def levels(inspector: QueueInspector, queue: str) -> dict[str, Level]:
+    inspector.changed(queue)
+    return {alarm.name: alarm.level for alarm in inspector.queue(queue).row.alarms}
 
 
 # Queues.
 
 
-def test_rates_come_from_the_brokers_own_past(house: House, place: Shop) -> None:
+def test_rates_come_from_the_brokers_own_past(inspector: QueueInspector, place: Shop) -> None:
     place.broker.clock.advance(10)
     for _ in range(20):
         place.orders.send("x")
     place.orders.delete([one.receipt for one in place.orders.receive(10, 0)])
     place.broker.clock.advance(10)
-    house.changed()
-    row = house.queue("orders").row
+    inspector.changed()
+    row = inspector.queue("orders").row
     assert row.rates.sent == pytest.approx(1.0, abs=0.5)
     assert row.rates.received == row.rates.deleted == pytest.approx(0.5, abs=0.25)
-    page = house.queue("orders")
+    page = inspector.queue("orders")
     assert page.series.source == "broker"
     assert page.series.visible[-1] == 10
     assert len(page.series.at) == len(page.series.sent) == len(page.series.oldest_age)
 
 
-def test_alarms_are_raised_by_what_is_there(house: House, place: Shop) -> None:
-    assert levels(house, "orders") == {
+def test_alarms_are_raised_by_what_is_there(inspector: QueueInspector, place: Shop) -> None:
+    assert levels(inspector, "orders") == {
         "dead-letters": Level.OK,
         "age": Level.OK,
         "in-flight": Level.OK,
         "not-deleted": Level.UNKNOWN,
     }
     place.bury(1)
-    assert levels(house, "orders")["dead-letters"] is Level.WARNING
-    assert levels(house, "orders-dlq")["dead-letters"] is Level.WARNING
-    assert house.queue("orders").row.level is Level.WARNING
+    assert levels(inspector, "orders")["dead-letters"] is Level.WARNING
+    assert levels(inspector, "orders-dlq")["dead-letters"] is Level.WARNING
+    assert inspector.queue("orders").row.level is Level.WARNING
 
 
-def test_an_old_message_raises_the_age_and_one_near_its_end_is_critical(house: House, place: Shop) -> None:
+def test_an_old_message_raises_the_age_and_one_near_its_end_is_critical(inspector: QueueInspector, place: Shop) -> None:
     place.orders.send("x")
     for _ in range(30):
         place.broker.clock.advance(60)
-    assert levels(house, "orders")["age"] is Level.WARNING
+    assert levels(inspector, "orders")["age"] is Level.WARNING
     place.broker.clock.advance(3.9 * 86_400)
     for _ in range(3):
         place.broker.clock.advance(30)
-    assert levels(house, "orders")["age"] is Level.CRITICAL
+    assert levels(inspector, "orders")["age"] is Level.CRITICAL
 
 
-def test_what_is_received_and_not_deleted_raises_an_alarm(house: House, place: Shop) -> None:
+def test_what_is_received_and_not_deleted_raises_an_alarm(inspector: QueueInspector, place: Shop) -> None:
     for _ in range(30):
         place.orders.send("x")
     for _ in range(3):
         place.orders.receive(10, 0)
     place.broker.clock.advance(10)
-    assert levels(house, "orders")["not-deleted"] is Level.WARNING
+    assert levels(inspector, "orders")["not-deleted"] is Level.WARNING
 
 
-def test_a_queue_without_dead_letter_queue_is_told_so(house: House, place: Shop) -> None:
+def test_a_queue_without_dead_letter_queue_is_told_so(inspector: QueueInspector, place: Shop) -> None:
     place.client.create_queue("alone")
-    (alarm,) = [one for one in house.queue("alone").row.alarms if one.name == "dead-letters"]
+    (alarm,) = [one for one in inspector.queue("alone").row.alarms if one.name == "dead-letters"]
     assert alarm.level is Level.INFO
 
 
-def test_a_queue_that_was_just_made_is_found(house: House, place: Shop) -> None:
-    house.queues()
+def test_a_queue_that_was_just_made_is_found(inspector: QueueInspector, place: Shop) -> None:
+    inspector.queues()
     place.client.create_queue("brand-new")
-    assert house.queue("brand-new").row.name == "brand-new"
+    assert inspector.queue("brand-new").row.name == "brand-new"
     with pytest.raises(NotThere, match="list of queues"):
-        house.queue("never-made")
+        inspector.queue("never-made")
 
 
 def test_nothing_is_asked_while_nobody_looks(place: Shop) -> None:
-    house = House(place.settings(), client=place.client)
+    inspector = QueueInspector(place.settings(), client=place.client)
     asked: list[str] = []
     exchange = place.client.exchange
 
@@ -111,53 +111,55 @@ def test_nothing_is_asked_while_nobody_looks(place: Shop) -> None:
         return exchange(method, path, *rest, **more)
 
     place.client.exchange = counted  # type: ignore[method-assign, assignment]
-    house.begin()
-    house.queues()
+    inspector.begin()
+    inspector.queues()
     after = len(asked)
     for _ in range(20):  # ten tabs in one moment ask once
-        house.queues()
+        inspector.queues()
     assert len([path for path in asked[after:] if "queues" in path]) <= 1
-    house.close()
+    inspector.close()
 
 
 # Messages: why is it stuck?
 
 
-def test_a_message_in_flight_says_when_it_comes_back_and_how_often_it_may(house: House, place: Shop) -> None:
+def test_a_message_in_flight_says_when_it_comes_back_and_how_often_it_may(
+    inspector: QueueInspector, place: Shop
+) -> None:
     id = place.orders.send("x").message_id
     place.orders.receive(1, 0)
-    page = house.message("orders", id)
+    page = inspector.message("orders", id)
     assert page.retries_left == 2
-    assert page.next_visible_at == pytest.approx(house.now() + 30)
+    assert page.next_visible_at == pytest.approx(inspector.now() + 30)
     assert "in flight for another 30 s" in page.stuck[0]
     place.broker.clock.advance(31)
     place.orders.receive(1, 0)
     place.broker.clock.advance(31)
     place.orders.receive(1, 0)
     place.broker.clock.advance(31)
-    assert any("next receive moves it to orders-dlq" in sentence for sentence in house.message("orders", id).stuck)
+    assert any("next receive moves it to orders-dlq" in sentence for sentence in inspector.message("orders", id).stuck)
 
 
-def test_a_fifo_message_names_the_one_that_holds_it_back(house: House, place: Shop) -> None:
+def test_a_fifo_message_names_the_one_that_holds_it_back(inspector: QueueInspector, place: Shop) -> None:
     queue = place.client.create_queue("steps.fifo")
     first = queue.send("1", group="g", dedup="1").message_id
     second = queue.send("2", group="g", dedup="2").message_id
     queue.receive(1, 0)
-    assert first in house.message("steps.fifo", second).stuck[0]
+    assert first in inspector.message("steps.fifo", second).stuck[0]
 
 
-def test_a_delayed_message_and_one_near_its_end_say_so(house: House, place: Shop) -> None:
+def test_a_delayed_message_and_one_near_its_end_say_so(inspector: QueueInspector, place: Shop) -> None:
     id = place.orders.send("x", delay=60).message_id
-    assert "delayed for another 60 s" in house.message("orders", id).stuck[0]
+    assert "delayed for another 60 s" in inspector.message("orders", id).stuck[0]
     place.broker.clock.advance(3.5 * 86_400)
-    assert any("retention ends" in sentence for sentence in house.message("orders", id).stuck)
+    assert any("retention ends" in sentence for sentence in inspector.message("orders", id).stuck)
 
 
-def test_a_message_that_is_gone_is_told_so(house: House, place: Shop) -> None:
+def test_a_message_that_is_gone_is_told_so(inspector: QueueInspector, place: Shop) -> None:
     id = place.orders.send("x").message_id
     place.orders.delete([place.orders.receive(1, 0)[0].receipt])
     with pytest.raises(NotThere, match="not in orders any more"):
-        house.message("orders", id, place=1)
+        inspector.message("orders", id, place=1)
 
 
 def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tmp_path: Path) -> None:
@@ -169,9 +171,9 @@ def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tm
         (won,) = ledger.claim([ClaimRequest(key, source="orders/message-0")], claimant="w1", lease=30)
         assert isinstance(won, Won)
         ledger.record([Completion(won.claim, Status.REJECTED)])
-        house = House(place.settings(), client=place.client, ledger=ledger)
-        page = house.message("orders-dlq", id)
-        house.close()
+        inspector = QueueInspector(place.settings(), client=place.client, ledger=ledger)
+        page = inspector.message("orders-dlq", id)
+        inspector.close()
     assert page.message.is_dead_letter
     assert page.ledger is not None
     assert (page.ledger.key, page.ledger.status) == (key, "rejected")
@@ -183,53 +185,55 @@ def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tm
 
 def test_a_ledger_that_is_away_is_a_sentence_and_not_an_error(place: Shop) -> None:
     id = place.orders.send("x").message_id
-    house = House(place.settings(ledger="redis://127.0.0.1:1/0"), client=place.client)
+    inspector = QueueInspector(place.settings(ledger="redis://127.0.0.1:1/0"), client=place.client)
     for _ in range(2):
-        assert "cannot be asked" in house.message("orders", id).ledger_note
-    house.close()
+        assert "cannot be asked" in inspector.message("orders", id).ledger_note
+    inspector.close()
 
 
 # Dead letters.
 
 
-def test_letters_are_grouped_and_their_group_is_a_filter(house: House, place: Shop) -> None:
+def test_letters_are_grouped_and_their_group_is_a_filter(inspector: QueueInspector, place: Shop) -> None:
     place.bury(30, "Timeout: no answer from 10.0.0.1 after 31 s")
     place.bury(5, "KeyError: 'total'", start=100)
-    page = until(lambda: (now := house.letters("orders-dlq")).complete and now, "the search")
+    page = until(lambda: (now := inspector.dead_letters("orders-dlq")).complete and now, "the search")
     assert [group.count for group in page.groups] == [30, 5]
     assert (page.matched, page.total) == (35, 35)
-    small = until(lambda: (now := house.letters("orders-dlq", page.groups[1].where)).complete and now, "the search")
+    small = until(
+        lambda: (now := inspector.dead_letters("orders-dlq", page.groups[1].where)).complete and now, "the search"
+    )
     assert small.matched == 5
-    assert {row.error for row in small.letters} == {"KeyError: 'total'"}
-    pages = house.letters("orders-dlq", limit=20)
-    rest = house.letters("orders-dlq", limit=20, after=pages.next)
-    assert [len(pages.letters), len(rest.letters), rest.next] == [20, 15, None]
+    assert {row.error for row in small.messages} == {"KeyError: 'total'"}
+    pages = inspector.dead_letters("orders-dlq", limit=20)
+    rest = inspector.dead_letters("orders-dlq", limit=20, after=pages.next)
+    assert [len(pages.messages), len(rest.messages), rest.next] == [20, 15, None]
 
 
-def test_a_wrong_filter_is_told_and_not_raised(house: House, place: Shop) -> None:
-    for page in (house.letters("orders-dlq", "age >"), house.messages("orders", "age >")):
+def test_a_wrong_filter_is_told_and_not_raised(inspector: QueueInspector, place: Shop) -> None:
+    for page in (inspector.dead_letters("orders-dlq", "age >"), inspector.messages("orders", "age >")):
         assert page.error is not None
         assert "^" in page.error
 
 
-def test_dead_letter_queues_know_when_the_first_is_lost(house: House, place: Shop) -> None:
+def test_dead_letter_queues_know_when_the_first_is_lost(inspector: QueueInspector, place: Shop) -> None:
     place.bury(2)
     place.broker.clock.advance(3600)
-    house.changed("orders-dlq")
-    (row,) = house.dead_letter_queues()
+    inspector.changed("orders-dlq")
+    (row,) = inspector.dead_letter_queues()
     assert row.depth == 2
     assert row.oldest_age == pytest.approx(3600, abs=1)
-    assert row.first_expires == pytest.approx(house.now() + 1_209_600 - 3600, abs=1)
+    assert row.first_expires == pytest.approx(inspector.now() + 1_209_600 - 3600, abs=1)
 
 
 # Faults are the broker's.
 
 
-def test_faults_are_set_and_ended_for_one_queue_only(house: House) -> None:
-    house.set_fault("duplicate", 0.1, None, None)
-    house.set_fault("latency", 0.2, "orders", 50)
-    house.clear_faults(None, "orders")
-    assert {(fault.kind, fault.queue) for fault in house.faults("orders") if fault.rate} == {("duplicate", None)}
+def test_faults_are_set_and_ended_for_one_queue_only(inspector: QueueInspector) -> None:
+    inspector.set_fault("duplicate", 0.1, None, None)
+    inspector.set_fault("latency", 0.2, "orders", 50)
+    inspector.clear_faults(None, "orders")
+    assert {(fault.kind, fault.queue) for fault in inspector.faults("orders") if fault.rate} == {("duplicate", None)}
 
 
 # Workers and once.
@@ -261,34 +265,36 @@ def worker(place: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_a_worker_shows_what_it_has_in_hand_and_can_be_paused(
-    house: House, place: Shop, worker: dict[str, Any]
+    inspector: QueueInspector, place: Shop, worker: dict[str, Any]
 ) -> None:
     id = place.orders.send(json.dumps({"key": "k1", "waits": True})).message_id
     assert worker["entered"].wait(60)
-    row = until(lambda: next((one for one in house.workers().workers if one.queues[0].in_progress), None), "the worker")
+    row = until(
+        lambda: next((one for one in inspector.workers().workers if one.queues[0].in_progress), None), "the worker"
+    )
     (held,) = row.queues[0].in_progress
     assert (held.message_id, held.key, row.app, row.live) == (id, "k1", "shop:app", True)
-    page = house.message("orders", id)
+    page = inspector.message("orders", id)
     assert page.in_progress is not None
     assert "works on it" in page.stuck[0]
-    assert house.queue("orders").row.workers == 1
-    assert "paused" in house.control(row.id, "pause", "orders")
-    assert house.workers().workers[0].paused
-    assert "the concurrency of orders to 3" in house.control(row.id, "concurrency", "orders", 3)
-    assert house.workers().workers[0].queues[0].concurrency == 3
-    house.control(row.id, "resume")
-    assert not house.workers().workers[0].paused
-    with pytest.raises(HouseError, match="does not receive from"):
-        house.control(row.id, "pause", "nope")
+    assert inspector.queue("orders").row.workers == 1
+    assert "paused" in inspector.control(row.id, "pause", "orders")
+    assert inspector.workers().workers[0].paused
+    assert "the concurrency of orders to 3" in inspector.control(row.id, "concurrency", "orders", 3)
+    assert inspector.workers().workers[0].queues[0].concurrency == 3
+    inspector.control(row.id, "resume")
+    assert not inspector.workers().workers[0].paused
+    with pytest.raises(DashboardError, match="does not receive from"):
+        inspector.control(row.id, "pause", "nope")
     with pytest.raises(NotThere):
-        house.control("nobody", "pause")
+        inspector.control("nobody", "pause")
 
 
-def test_deliveries_are_held_against_effects(house: House, place: Shop, worker: dict[str, Any]) -> None:
+def test_deliveries_are_held_against_effects(inspector: QueueInspector, place: Shop, worker: dict[str, Any]) -> None:
     for _ in range(3):  # a producer that sends the same thing three times
         place.orders.send(json.dumps({"key": "same"}))
     place.orders.send(json.dumps({"key": "other"}))
-    page = until(lambda: (now := house.once()).deliveries >= 4 and now.effects >= 2 and now, "the work")
+    page = until(lambda: (now := inspector.once()).deliveries >= 4 and now.effects >= 2 and now, "the work")
     assert page.effects == 2
     assert page.workers == 1
     (queue,) = [one for one in page.queues if one.queue == "orders"]
@@ -308,29 +314,29 @@ def test_the_trail_of_a_message_is_every_attempt_with_its_error(place: Shop, tmp
     log = tmp_path / "log"
     log.mkdir()
     (log / "attempts.jsonl").write_bytes(encode(events, "w")[0])
-    house = House(place.settings(attempt_logs=(str(log),)), client=place.client)
-    page = house.message("orders", id)
+    inspector = QueueInspector(place.settings(attempt_logs=(str(log),)), client=place.client)
+    page = inspector.message("orders", id)
     assert [(event.step, event.error) for event in page.trail] == [("started", ""), ("retried", "Timeout: bank")]
     assert page.trail_note == ""
     assert any("Timeout: bank" in sentence for sentence in page.stuck)
     place.orders.receive(wait=0, visibility=600)  # as a retry hides it
-    hidden = house.message("orders", id)
-    house.close()
+    hidden = inspector.message("orders", id)
+    inspector.close()
     assert "failed and waits for its next attempt" in hidden.stuck[0]
 
 
 def test_what_a_worker_counted_stays_when_it_has_ended() -> None:
-    from semel.dashboard.views.deliveries import Once
+    from semel.dashboard.views.deliveries import DeliveryCounts
 
     lines = ("semel_received_total", 10), ("semel_completed_total", 9), ("semel_in_flight", 4)
     texts = {"w1": "".join(f'{name}{{queue="orders"}} {count}\n' for name, count in lines)}
 
-    class Crew:
+    class WorkerDirectory:
         def metrics(self) -> dict[str, str]:
             return dict(texts)
 
     now = [100.0]
-    once = Once(Crew(), clock=lambda: now[0])  # type: ignore[arg-type]
+    once = DeliveryCounts(WorkerDirectory(), clock=lambda: now[0])  # type: ignore[arg-type]
     once._sample()
     texts["w1"] = texts["w1"].replace("} 10", "} 30").replace("} 9", "} 19")
     now[0] += 10
@@ -347,11 +353,11 @@ def test_what_a_worker_counted_stays_when_it_has_ended() -> None:
 
 
 def test_a_worker_that_does_not_answer_is_shown_with_the_reason(place: Shop) -> None:
-    house = House(place.settings(workers=("127.0.0.1:1",)), client=place.client)
-    (row,) = house.workers().workers
+    inspector = QueueInspector(place.settings(workers=("127.0.0.1:1",)), client=place.client)
+    (row,) = inspector.workers().workers
     assert row.error is not None
     assert not row.live
-    house.close()
+    inspector.close()
 
 
 # The doctor.
@@ -361,12 +367,12 @@ def test_the_doctor_examines_the_brokers_own_past(place: Shop, credentials: None
     place.broker.clock.advance(60)
     place.orders.send("x")
     place.broker.clock.advance(60)
-    house = House(place.settings(), client=place.client)
-    house.doctor()
-    assert house.doctor_job.wait(60)
-    assert house.doctor_job.diagnosis is not None
-    assert all(case.series is not None for case in house.doctor_job.diagnosis.cases)  # the broker's own past
-    page = house.doctor()
+    inspector = QueueInspector(place.settings(), client=place.client)
+    inspector.doctor()
+    assert inspector.doctor_job.wait(60)
+    assert inspector.doctor_job.diagnosis is not None
+    assert all(case.series is not None for case in inspector.doctor_job.diagnosis.cases)  # the broker's own past
+    page = inspector.doctor()
     assert page.error is None
     assert page.findings
-    house.close()
+    inspector.close()

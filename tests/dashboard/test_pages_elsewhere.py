@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from browsing import Browser
 from dashboard.serving import PATIENCE, Site, serving
 from semel.dashboard.views import Settings
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client
 from servers import moto
 
@@ -26,8 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         dead = client.create_queue("orders-dlq")
         policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5})
         client.create_queue("orders", {"RedrivePolicy": policy})
-        letter = letters.Letter("k-1", "Timeout", "no answer", 3, "id-1", "orders")
-        dead.send('{"id": 1}', attributes=letters.attributes(letter, {}, 9))
+        message = own_attributes.Letter("k-1", "Timeout", "no answer", 3, "id-1", "orders")
+        dead.send('{"id": 1}', attributes=own_attributes.attributes(message, {}, 9))
         settings = Settings(endpoint_url=url, region=moto.REGION, port=0, state=state)
         with serving(settings, client=client) as found:
             yield found
@@ -49,9 +49,9 @@ def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site
 
     visit = browser.look(f"{site.url}/dead-letters", operate)
     assert visit.complaints == []
-    (message,) = site.services.house.client.queue("orders").receive(10, 0)
+    (message,) = site.services.inspector.client.queue("orders").receive(10, 0)
     assert message.body == '{"id": 1}'
-    assert letters.carried_key(message.attributes) == "k-1"
+    assert own_attributes.carried_key(message.attributes) == "k-1"
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None
 
     visit = browser.look(f"{site.url}/dead-letters/orders-dlq?look=1", edit)
     assert visit.complaints == []
-    client = site.services.house.client
+    client = site.services.inspector.client
     assert [message.body for message in client.queue("orders").receive(10, 0)] == ['{"id": 2}']
     assert client.queue("orders-dlq").receive(10, 0) == []
 
@@ -75,7 +75,7 @@ def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None
 @pytest.mark.slow
 def test_every_page_has_something_to_say_there(site: Site, browser: Browser) -> None:
     paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?look=1", "/queues/orders?tab=settings",
-             "/dead-letters/orders-dlq/drop", "/once", "/workers", "/doctor", "/audit")  # fmt: skip
+             "/dead-letters/orders-dlq/delete", "/deliveries", "/workers", "/doctor", "/audit")  # fmt: skip
 
     def look(page: Page) -> list[int]:
         return [answer.status for path in paths if (answer := page.goto(site.url + path)) is not None]

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from browsing import Browser
 from dashboard.serving import Shop, Site, shop
 from semel.dashboard.web import bodies
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 
 SCRIPT = "<script>document.title = 'owned'; alert(1)</script><img src=x onerror=alert(2)>"
 HOSTILE = {
@@ -44,14 +44,14 @@ def site(place: Shop) -> Iterator[Site]:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_body_is_text_on_every_page(place: Shop, site: Site, browser: Browser, kind: str) -> None:
     body = HOSTILE[kind]
-    letter = letters.Letter(f"k{SCRIPT}", f"Reason {SCRIPT}", f"error {SCRIPT}", 3, f"id-{kind}", "orders")
-    own = letters.attributes(letter, {}, len(body.encode()))
+    message = own_attributes.Letter(f"k{SCRIPT}", f"Reason {SCRIPT}", f"error {SCRIPT}", 3, f"id-{kind}", "orders")
+    own = own_attributes.attributes(message, {}, len(body.encode()))
     sent = place.orders.send(body).message_id
     dead = place.dead.send(body, attributes=own).message_id
 
     def look(page: Page) -> list[str]:
         titles = [page.title()]
-        for path in ("/queues/orders", f"/dead-letters/orders-dlq/letters/{dead}", "/dead-letters/orders-dlq"):
+        for path in ("/queues/orders", f"/dead-letters/orders-dlq/messages/{dead}", "/dead-letters/orders-dlq"):
             page.goto(site.url + path)
             titles.append(page.title())
         assert not page.locator("main script, main img, main [onerror], main [onfocus]").count()

@@ -12,7 +12,7 @@ from semel.sqs import Client
 def resend(site: Site, id: str) -> Answer:
     """The button below the edited message, and the page that is shown then."""
     cookie, csrf = browse(site)
-    path = f"/dead-letters/orders-dlq/letters/{id}/resend"
+    path = f"/dead-letters/orders-dlq/messages/{id}/resend"
     sent = site.form(path, {"csrf": csrf, "body": "{}"}, cookie=cookie)
     assert sent.status == 303
     return site.get(sent.headers["location"])

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from dashboard.serving import shop, until
-from semel.dashboard.views.model import AuditRow, Fault, Mark, OncePage, OnceQueue, OnceSeries, QueueRow
+from semel.dashboard.views.model import (
+    Annotation,
+    AuditRow,
+    DeliveriesPage,
+    DeliverySeries,
+    Fault,
+    QueueDeliveries,
+    QueueRow,
+)
 from semel.dashboard.web import charts, jobs, queues
 from semel.dashboard.web import deliveries as once
 from semel.dashboard.web import operations as others
@@ -47,7 +55,7 @@ def test_any_values_make_a_picture_within_its_frame_or_none(values: list[float |
 
 def test_a_chart_says_in_words_what_it_shows_and_marks_are_text() -> None:
     line = Line("visible", "blue", [1.0, 7.0, 3.0])
-    chart = charts.timeline("Depth", [0.0, 10.0, 20.0], [line], marks=[Mark(10.0, SCRIPT, SCRIPT)])
+    chart = charts.timeline("Depth", [0.0, 10.0, 20.0], [line], annotations=[Annotation(10.0, SCRIPT, SCRIPT)])
     assert "visible: now 3, at most 7, at least 1" in chart
     assert "<script" not in chart
     assert "&lt;script&gt;" in chart
@@ -122,8 +130,8 @@ def test_times_past_and_to_come() -> None:
 
 
 def test_the_once_page_accounts_for_every_delivery() -> None:
-    queue = OnceQueue("orders", 100, 9, 80, 6, 4, 1, 1, 1, 3, 2, 1, 2, 0)
-    page = OncePage(100, 80, 9, (), 4, 6, 1, 1, (queue,), OnceSeries(), 1)
+    queue = QueueDeliveries("orders", 100, 9, 80, 6, 4, 1, 1, 1, 3, 2, 1, 2, 0)
+    page = DeliveriesPage(100, 80, 9, (), 4, 6, 1, 1, (queue,), DeliverySeries(), 1)
     assert sum(stream.count for stream in once.streams(page)) == 100
     assert "11 caught before they took effect" in once.verdict(page)
     assert "1 late record was refused" in once.verdict(page)

@@ -92,8 +92,8 @@ def operate(page: Page, site: Site) -> None:
     # One of them needs an edit.
     page.get_by_role("link", name="ValidationError").click()
     expect(page.get_by_role("heading", name=f"1 of {OTHERS + 1} match")).to_be_visible()
-    letter = page.get_by_role("table", name="Letters of orders-dlq").locator("tbody th a")
-    letter.click()
+    message = page.get_by_role("table", name="Letters of orders-dlq").locator("tbody th a")
+    message.click()
     expect(page.get_by_text("unknown currency").first).to_be_visible()
     body = page.get_by_label("Body", exact=True).and_(page.locator("textarea"))
     body.fill(body.input_value().replace("EURO", "EUR"))

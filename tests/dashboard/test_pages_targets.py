@@ -67,7 +67,7 @@ def ids(place: Shop, queue: str = "orders-dlq") -> set[str]:
 @pytest.mark.parametrize("count", [4, 1_200])  # by their ids, and by their place where they are too many
 def test_a_confirmed_drop_touches_only_what_the_page_showed(site: Site, place: Shop, count: int) -> None:
     gone, *_ = place.bury(count)
-    form = Form(site, f"{DEAD}/drop", f"Drop {number(count)} letters")
+    form = Form(site, f"{DEAD}/delete", f"Drop {number(count)} letters")
     ended(site, Form(site, f"{DEAD}/redrive?id={gone}").send())
     later = set(place.bury(5))
     answer = form.send(confirm="orders-dlq")
@@ -77,7 +77,7 @@ def test_a_confirmed_drop_touches_only_what_the_page_showed(site: Site, place: S
 
 def test_a_drop_form_that_does_not_say_what_it_showed_drops_nothing(site: Site, place: Shop) -> None:
     place.bury(3)
-    form = Form(site, f"{DEAD}/drop", "Drop 3 letters")
+    form = Form(site, f"{DEAD}/delete", "Drop 3 letters")
     for wrong in ({"shown": ""}, {"shown": "{}"}, {"shown": "[]"}, {"shown": json.dumps({"count": 3})}, {"all": ""}):
         answer = form.send(**({"confirm": "orders-dlq"} | wrong))
         assert answer.status in (400, 422), answer.text
@@ -95,7 +95,7 @@ def test_a_redrive_form_that_selects_nothing_sends_nothing(site: Site, place: Sh
     assert (len(ids(place)), ids(place, "orders")) == (3, set())
 
 
-@pytest.mark.parametrize("action", ["drop", "redrive", "restore"])
+@pytest.mark.parametrize("action", ["delete", "redrive", "restore"])
 def test_every_form_that_acts_names_the_endpoint_the_account_and_the_queue(
     site: Site, place: Shop, action: str
 ) -> None:
@@ -107,14 +107,14 @@ def test_every_form_that_acts_names_the_endpoint_the_account_and_the_queue(
 
 def test_a_letter_that_is_edited_names_where_it_is(site: Site, place: Shop) -> None:
     (id,) = place.bury(1)
-    page = Form(site, f"{DEAD}/letters/{id}").page
+    page = Form(site, f"{DEAD}/messages/{id}").page
     assert f"1 message deleted from orders-dlq, at {place.broker.url}, account 000000000000" in page
 
 
 def test_a_queue_that_is_no_dead_letter_queue_needs_a_tick_of_its_own(site: Site, place: Shop) -> None:
     id = place.orders.send("{}").message_id
     assert "orders is not the dead-letter queue of any queue" in site.get("/dead-letters/orders").text
-    drop = Form(site, "/dead-letters/orders/drop", "Drop 1 letter")
+    drop = Form(site, "/dead-letters/orders/delete", "Drop 1 letter")
     redrive = Form(site, "/dead-letters/orders/redrive", "Redrive 1 letter")
     for form in (drop, redrive):
         assert 'type="checkbox" name="any_queue"' in form.page

@@ -22,7 +22,8 @@ TOKEN, READER = "operator-token", "reader-token"
 PAGES: Final = (
     "/", "/queues/orders", "/queues/orders?tab=send", "/queues/orders?tab=settings", "/queues/orders?tab=alarms",
     "/queues/orders?tab=faults", "/dead-letters", "/dead-letters/orders-dlq", "/dead-letters/orders-dlq/redrive",
-    "/dead-letters/orders-dlq/drop", "/dead-letters/orders-dlq/restore", "/once", "/workers", "/doctor", "/audit",
+    "/dead-letters/orders-dlq/delete", "/dead-letters/orders-dlq/restore", "/deliveries", "/workers", "/doctor",
+    "/audit",
     "/api", "/nowhere",
 )  # fmt: skip
 
@@ -158,7 +159,7 @@ def test_everything_can_be_reached_by_keys(site: Site, browser: Browser) -> None
         page.wait_for_url("**/dead-letters")
         page.keyboard.press("g")
         page.keyboard.press("o")
-        page.wait_for_url("**/once")
+        page.wait_for_url("**/deliveries")
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
         page.keyboard.press("Escape")
@@ -280,7 +281,7 @@ def test_a_reader_sees_everything_and_no_button_that_acts(closed_site: Site, bro
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()
         found = {}
         for path in PAGES:
-            if path.endswith(("/redrive", "/drop", "/restore")):
+            if path.endswith(("/redrive", "/delete", "/restore")):
                 continue
             page.goto(closed_site.url + path)
             forms = "form[method=post]:not([action='/logout']) button"
@@ -323,7 +324,7 @@ def test_an_empty_house_says_what_to_do(browser: Browser, tmp_path_factory: pyte
 
         def look(page: Page) -> list[str]:
             told = []
-            for path in ("/", "/dead-letters", "/once", "/workers", "/audit"):
+            for path in ("/", "/dead-letters", "/deliveries", "/workers", "/audit"):
                 page.goto(site.url + path)
                 told.append(page.locator(".empty").inner_text())
             return told

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 
 from dashboard.serving import until
-from dlq.letters import NOW, letter
+from dlq.dead_letters import NOW, message
 from semel.dashboard.views.search import FRESH, MOST_GROUPS, MOST_ROWS, STALE, Found, Page, Searches
 from semel.dlq.filter import parser as filters
 from semel.dlq.filter.parser import Filter
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 
 EVERYTHING = filters.parse("")
 
@@ -19,7 +19,7 @@ class Queue:
     """Letters that are read page by page, each page when a test lets it."""
 
     def __init__(self, count: int = 0, page: int = 100) -> None:
-        self.letters: list[tuple[int, DeadLetter]] = []
+        self.messages: list[tuple[int, DeadLetterMessage]] = []
         self.page = page
         self.gate: threading.Semaphore | None = None
         self.reads: list[int] = []
@@ -27,13 +27,13 @@ class Queue:
         self.add(count)
 
     def add(self, count: int, error: str = "Timeout: no answer") -> None:
-        start = self.letters[-1][0] if self.letters else 0
+        start = self.messages[-1][0] if self.messages else 0
         for place in range(start + 1, start + count + 1):
-            self.letters.append((place, letter(id=f"m{place}", error=error, reason="", sent=NOW - place)))
+            self.messages.append((place, message(id=f"m{place}", error=error, reason="", sent=NOW - place)))
 
     def read(self, _queue: str, _where: Filter, after: int) -> Iterator[Page]:
         self.reads.append(after)
-        chosen = [pair for pair in self.letters if pair[0] > after]
+        chosen = [pair for pair in self.messages if pair[0] > after]
         for start in range(0, max(1, len(chosen)), self.page):
             if self.gate is not None:
                 self.gate.acquire(timeout=60)
@@ -45,7 +45,7 @@ class Queue:
 
 def whole(searches: Searches, queue: Queue, where: Filter = EVERYTHING) -> Found:
     def looked() -> Found | None:
-        found = searches.look("dlq", where, total=len(queue.letters), wait=5)
+        found = searches.look("dlq", where, total=len(queue.messages), wait=5)
         return found if found.complete else None
 
     found = until(looked, "the end of the search")
@@ -91,7 +91,7 @@ def test_when_letters_have_left_it_is_done_anew_and_the_old_stays_until_then() -
     queue = Queue(200)
     searches = queue.searches()
     whole(searches, queue)
-    queue.letters = queue.letters[:50]
+    queue.messages = queue.messages[:50]
     queue.now += FRESH + 1
     queue.gate = threading.Semaphore(0)
     assert searches.look("dlq", EVERYTHING, total=50, wait=0).matched == 200
@@ -103,7 +103,7 @@ def test_after_an_action_the_next_look_begins_anew() -> None:
     queue = Queue(20)
     searches = queue.searches()
     whole(searches, queue)
-    queue.letters = queue.letters[:5]
+    queue.messages = queue.messages[:5]
     searches.forget("dlq")
     until(lambda: whole(searches, queue).matched == 5, "the new search")
 
@@ -122,7 +122,7 @@ def test_memory_is_bounded_in_letters_and_in_groups() -> None:
     words = [f"{first}{second}" for first in "abcdefghijklmnopqrstuvwxyz" for second in "abcdefghijklmnopqrstuvwxyz"]
     for number in range(MOST_ROWS + 500):
         error = f"Error in {words[number % 676]} of {words[number // 676]}"
-        found.add(number, letter(id=f"m{number}", error=error, reason=""))
+        found.add(number, message(id=f"m{number}", error=error, reason=""))
     assert found.matched == MOST_ROWS + 500
     assert len(found.rows) == MOST_ROWS
     assert len(found.groups) == MOST_GROUPS + 1

@@ -10,7 +10,7 @@ import pytest
 
 from dashboard.serving import Answer, Shop, Site, shop
 from semel.dashboard.auth.middleware import MAX_BODY
-from semel.dashboard.auth.policy import SESSION, TRIES, Gate, Refused
+from semel.dashboard.auth.policy import SESSION, TRIES, AccessPolicy, Refused
 from semel.dashboard.views import Settings
 from semel.errors import StartError
 from servers import moto
@@ -152,7 +152,7 @@ def test_a_script_on_this_machine_needs_no_token_of_an_open_dashboard(open_site:
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=b"])
 def test_what_any_page_can_send_is_not_taken_for_a_script(open_site: Site, kind: str) -> None:
-    answer = open_site.ask("POST", "/api/v1/marks", b'{"text": "forged"}', {"content-type": kind})
+    answer = open_site.ask("POST", "/api/v1/annotations", b'{"text": "forged"}', {"content-type": kind})
     assert answer.status == 403
 
 
@@ -204,29 +204,29 @@ def test_a_right_token_opens_the_api(closed_site: Site) -> None:
     assert answer.status == 200
 
 
-@pytest.mark.parametrize("path", ["/api/v1/marks", "/login"])
+@pytest.mark.parametrize("path", ["/api/v1/annotations", "/login"])
 def test_a_foreign_page_gets_nowhere_though_a_proxy_adds_the_token(closed_site: Site, path: str) -> None:
     headers = {"authorization": f"Bearer {TOKEN}", "origin": "http://evil.example", "content-type": "application/json"}
     assert closed_site.ask("POST", path, b'{"text": "forged"}', headers).status == 403
 
 
 def test_who_logs_in_gets_a_cookie_that_no_script_and_no_other_site_can_use(closed_site: Site) -> None:
-    answer = closed_site.form("/login", {"token": TOKEN, "next": "/once"})
-    assert (answer.status, answer.headers["location"]) == (303, "/once")
+    answer = closed_site.form("/login", {"token": TOKEN, "next": "/deliveries"})
+    assert (answer.status, answer.headers["location"]) == (303, "/deliveries")
     cookie = answer.cookies[0]
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert TOKEN not in cookie
-    page = closed_site.ask("GET", "/once", headers={"cookie": cookie_of(answer)})
+    page = closed_site.ask("GET", "/deliveries", headers={"cookie": cookie_of(answer)})
     assert page.status == 200
     assert closed_site.form("/doctor", {"csrf": csrf_of(page)}, cookie=cookie_of(answer)).status == 303
 
 
 def test_a_session_ends_when_somebody_logs_out(closed_site: Site) -> None:
     cookie = cookie_of(closed_site.form("/login", {"token": TOKEN}))
-    csrf = csrf_of(closed_site.ask("GET", "/once", headers={"cookie": cookie}))
+    csrf = csrf_of(closed_site.ask("GET", "/deliveries", headers={"cookie": cookie}))
     assert closed_site.form("/logout", {"csrf": csrf}, cookie=cookie).status == 303
-    assert closed_site.ask("GET", "/once", headers={"cookie": cookie}).status == 303
+    assert closed_site.ask("GET", "/deliveries", headers={"cookie": cookie}).status == 303
 
 
 @pytest.mark.parametrize("target", ["//evil.example", "http://evil.example", "/\\evil.example", "evil"])
@@ -237,29 +237,29 @@ def test_logging_in_leads_nowhere_else(closed_site: Site, target: str) -> None:
 def test_a_forged_session_is_none(closed_site: Site) -> None:
     cookie = cookie_of(closed_site.form("/login", {"token": READER}))
     forged = cookie.replace("reader", "operator", 1)
-    assert closed_site.ask("GET", "/once", headers={"cookie": forged}).status == 303
+    assert closed_site.ask("GET", "/deliveries", headers={"cookie": forged}).status == 303
 
 
 def test_tokens_cannot_be_tried_out() -> None:
     now = [1_000.0]
-    gate = Gate(Settings(token=TOKEN), clock=lambda: now[0])
+    policy = AccessPolicy(Settings(token=TOKEN), clock=lambda: now[0])
     for _ in range(TRIES):
         with pytest.raises(Refused, match="wrong"):
-            gate.begin("guess-guess", {}, "10.0.0.9")
+            policy.begin("guess-guess", {}, "10.0.0.9")
     with pytest.raises(Refused, match="too many"):
-        gate.begin(TOKEN, {}, "10.0.0.9")
-    assert gate.begin(TOKEN, {}, "10.0.0.10")  # others are not locked out
+        policy.begin(TOKEN, {}, "10.0.0.9")
+    assert policy.begin(TOKEN, {}, "10.0.0.10")  # others are not locked out
     now[0] += 61
-    assert gate.begin(TOKEN, {}, "10.0.0.9")
+    assert policy.begin(TOKEN, {}, "10.0.0.9")
 
 
 def test_a_session_ends_by_itself() -> None:
     now = [1_000.0]
-    gate = Gate(Settings(token=TOKEN), clock=lambda: now[0])
-    cookie = gate.begin(TOKEN, {}, "10.0.0.9")
-    assert gate.caller({}, cookie, "10.0.0.9")
+    policy = AccessPolicy(Settings(token=TOKEN), clock=lambda: now[0])
+    cookie = policy.begin(TOKEN, {}, "10.0.0.9")
+    assert policy.caller({}, cookie, "10.0.0.9")
     now[0] += SESSION + 1
-    assert gate.caller({}, cookie, "10.0.0.9") is None
+    assert policy.caller({}, cookie, "10.0.0.9") is None
 
 
 # Roles.
@@ -273,7 +273,7 @@ def test_a_reader_looks_and_nothing_else(closed_site: Site) -> None:
         ("PUT", "queues/orders/faults"),
         ("DELETE", "queues/orders/faults"),
         ("POST", "dead-letters/orders-dlq/redrive"),
-        ("POST", "dead-letters/orders-dlq/drop"),
+        ("POST", "dead-letters/orders-dlq/delete"),
         ("POST", "dead-letters/orders-dlq/restore"),
         ("POST", "jobs/x/cancel"),
         ("POST", "workers/x/control"),
@@ -286,7 +286,7 @@ def test_a_reader_looks_and_nothing_else(closed_site: Site) -> None:
 def test_a_read_only_dashboard_lets_nobody_act(place: Shop) -> None:
     with place.dashboard(read_only=True, token=TOKEN) as site:
         headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-        answer = site.ask("POST", "/api/v1/marks", b'{"text": "x"}', headers)
+        answer = site.ask("POST", "/api/v1/annotations", b'{"text": "x"}', headers)
     assert answer.status == 403
     assert "--read-only" in answer.json()["what_to_do"]
 
@@ -298,14 +298,14 @@ def test_the_audit_log_says_who_and_from_where(place: Shop) -> None:
             "x-forwarded-user": "alice",
             "x-forwarded-for": "1.1.1.1, 10.0.0.7",
         }
-        assert site.post("/api/v1/marks", {"text": "behind a proxy"}, origin="https://ops.example").status == 200
+        assert site.post("/api/v1/annotations", {"text": "behind a proxy"}, origin="https://ops.example").status == 200
         assert site.api("audit", where="action = mark", limit=1)["rows"][0]["who"] == "alice (operator, 10.0.0.7)"
 
 
 def test_nobody_gives_himself_a_name_without_a_proxy(place: Shop) -> None:
     with place.dashboard() as site:
         site.headers = {"x-forwarded-user": "alice", "x-forwarded-for": "10.0.0.7"}
-        assert site.post("/api/v1/marks", {"text": "not behind a proxy"}).status == 200
+        assert site.post("/api/v1/annotations", {"text": "not behind a proxy"}).status == 200
         assert site.api("audit", where="action = mark", limit=1)["rows"][0]["who"] == "operator 127.0.0.1"
 
 
@@ -332,7 +332,7 @@ def test_static_files_that_name_their_content_are_kept(open_site: Site) -> None:
 
 def test_too_much_is_refused_before_it_is_read(open_site: Site) -> None:
     headers = {"content-type": "application/json", "content-length": str(MAX_BODY + 1)}
-    assert open_site.ask("POST", "/api/v1/marks", b"", headers).status == 413
+    assert open_site.ask("POST", "/api/v1/annotations", b"", headers).status == 413
 
 
 def test_too_much_is_refused_though_its_length_was_not_said(open_site: Site) -> None:
@@ -341,7 +341,7 @@ def test_too_much_is_refused_though_its_length_was_not_said(open_site: Site) -> 
     connection = http.client.HTTPConnection(open_site.host, timeout=60)
     blocks = (b"x" * 65_536 for _ in range(MAX_BODY // 65_536 + 2))
     try:
-        connection.request("POST", "/api/v1/marks", blocks, {"content-type": "application/json"})
+        connection.request("POST", "/api/v1/annotations", blocks, {"content-type": "application/json"})
         assert connection.getresponse().status == 413
     except (BrokenPipeError, ConnectionResetError):
         pass  # it did not even wait for the rest

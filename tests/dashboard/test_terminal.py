@@ -23,7 +23,7 @@ from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet
-from semel.dashboard.terminal.messages import LettersSheet
+from semel.dashboard.terminal.messages import MessagesSheet
 from semel.dashboard.terminal.tables import LiveTable
 
 HOSTILE = "\x1b]0;owned\x07[bold red]markup[/] \u202eevil\r\n[@click=app.quit]x[/]"
@@ -198,7 +198,7 @@ def test_what_a_message_says_cannot_touch_the_terminal(there: Shop) -> None:
         assert "[bold red]markup[/]" in group[1], "shown as it is, not as a colour"
         await screen.press("enter")
         await screen.press("enter")
-        await screen.until(lambda: isinstance(screen.top.screen, LettersSheet))
+        await screen.until(lambda: isinstance(screen.top.screen, MessagesSheet))
         await screen.press("enter")
         await screen.until(screen.sheet)
         text = screen.sheet()
@@ -219,15 +219,15 @@ def test_bodies_of_any_kind_are_shown_in_bounded_room(length: int) -> None:
 def test_an_endpoint_that_does_not_answer_is_said_and_the_terminal_stays_up(
     there: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.dashboard.views import House, HouseError
+    from semel.dashboard.views import DashboardError, QueueInspector
 
     async def story(screen: Screen) -> None:
         await screen.until(lambda: screen.rows("queues"))
 
-        def fail(self: House) -> Any:
-            raise HouseError("nobody answers", "start the broker")
+        def fail(self: QueueInspector) -> Any:
+            raise DashboardError("nobody answers", "start the broker")
 
-        monkeypatch.setattr(House, "queues", fail)
+        monkeypatch.setattr(QueueInspector, "queues", fail)
         await screen.until(lambda: "nobody answers; start the broker" in screen.top.board.note)
         assert screen.rows("queues"), "the last that is known stays"
         monkeypatch.undo()
@@ -239,17 +239,17 @@ def test_an_endpoint_that_does_not_answer_is_said_and_the_terminal_stays_up(
 
 
 def test_a_read_that_hangs_does_not_keep_anybody_from_leaving(there: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.dashboard.views import House
+    from semel.dashboard.views import QueueInspector
 
     begun, go = threading.Event(), threading.Event()
 
-    def hang(self: House) -> Any:
+    def hang(self: QueueInspector) -> Any:
         begun.set()
         go.wait(PATIENCE)
         raise RuntimeError("too late for anybody to hear of it")
 
     async def story(screen: Screen) -> None:
-        monkeypatch.setattr(House, "workers", hang)
+        monkeypatch.setattr(QueueInspector, "workers", hang)
         await screen.press("3")
         await screen.until(begun.is_set)
         await screen.press("q")
@@ -277,9 +277,9 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
         assert [row[0] for row in screen.rows("groups")] == ["5", "2"]
         await screen.press("enter")  # from the queue to its groups
         await screen.press("enter")  # the letters of the first
-        await screen.until(lambda: isinstance(screen.top.screen, LettersSheet))
-        letters = screen.top.screen.query_one(LiveTable)
-        assert len(letters.keys) == 5
+        await screen.until(lambda: isinstance(screen.top.screen, MessagesSheet))
+        messages = screen.top.screen.query_one(LiveTable)
+        assert len(messages.keys) == 5
         await screen.press("enter")
         await screen.until(lambda: "the bank did not answer" in screen.sheet())
         assert '"order": ' in screen.sheet()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client.messages import Attribute
 
 NOW = 1_800_000_000.0
 
 
-def letter(**known: Any) -> DeadLetter:
+def message(**known: Any) -> DeadLetterMessage:
     """One that Semel buried an hour ago, with what a test says of it."""
     body: str = known.get(
         "body", '{"order": {"id": "o-17", "total": 120.5, "paid": false, "note": null}, "lines": [1]}'
@@ -31,4 +31,4 @@ def letter(**known: Any) -> DeadLetter:
         "body_bytes": len(body.encode("utf-8", "surrogatepass")),
         "by_semel": True,
     }
-    return DeadLetter(**(usual | known))
+    return DeadLetterMessage(**(usual | known))

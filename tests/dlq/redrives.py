@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from driven import ACCESS, Place, new_place
 from semel import App, Context, Reject
-from semel.dlq.access.sqs import ByReceiving
+from semel.dlq.access.sqs import SqsClaims
 from semel.dlq.jobs import Job
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -86,7 +86,7 @@ class Site:
         wanted: dict[str, Any] = {"queue": self.dead, "all": everything} | options
         plan = RedrivePlan(**wanted)
         if self.mode == SQS:
-            tools["taking"] = lambda _client, *given: ByReceiving(*given, wait=0)
+            tools["taking"] = lambda _client, *given: SqsClaims(*given, wait=0)
         return Redriver(plan, self.client, clock=self.place.clock.now, **tools)
 
     def redrive(self, **options: Any) -> Job:

@@ -11,28 +11,28 @@ from typing import Any
 
 import pytest
 
-from dlq.letters import letter
-from dlq.test_peeking import DLQ, bury
+from dlq.dead_letters import message
+from dlq.test_peek import DLQ, bury
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
 from semel.dlq.access.peek import PeekRisk, ReceivingPeeker, peeked
-from semel.dlq.access.sqs import ByReceiving
-from semel.dlq.answers import ShownMessages
+from semel.dlq.access.sqs import SqsClaims
 from semel.dlq.audit import Audit, AuditError
-from semel.dlq.delete import Dropper
+from semel.dlq.delete import Deleter
 from semel.dlq.edit import document, read_document
 from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job, State
+from semel.dlq.messages import ShownMessages
 from semel.dlq.queues import NotDeadLetterQueue, address
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.restore import Restorer
 from semel.dlq.selection import SelectionError
-from semel.dlq.service import Desk, EditError, Key, NoSuchLetter
+from semel.dlq.service import DeadLetterService, EditError, Key, NoSuchMessage
 from semel.dlq.snapshots import SnapshotError
 from semel.errors import SemelError
 from semel.ledger.contract import ClaimRequest, Completion, LedgerUnavailable, Won
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
 
@@ -45,8 +45,8 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def desk(place: Place, tmp_path: Path) -> Desk:
-    return Desk(place.client, ledger=place.ledger, state=tmp_path, who="tester", clock=place.clock.now)
+def service(place: Place, tmp_path: Path) -> DeadLetterService:
+    return DeadLetterService(place.client, ledger=place.ledger, state=tmp_path, who="tester", clock=place.clock.now)
 
 
 @pytest.fixture(params=["broker", "sqs"])
@@ -55,7 +55,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     kind: str = request.param
     if kind == "sqs":
         monkeypatch.setattr(Admin, "of", lambda _client: None)
-        for way in (ByReceiving, ReceivingPeeker):
+        for way in (SqsClaims, ReceivingPeeker):
             monkeypatch.setitem(way.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
     return kind
 
@@ -65,9 +65,9 @@ def ended(job: Job) -> Job:
     return job
 
 
-def audited(desk: Desk) -> list[tuple[str, str, int | None]]:
+def audited(service: DeadLetterService) -> list[tuple[str, str, int | None]]:
     """Oldest first."""
-    return [(entry.action, entry.outcome, entry.count) for entry in reversed(desk.audit_entries())]
+    return [(entry.action, entry.outcome, entry.count) for entry in reversed(service.audit_entries())]
 
 
 def ids(place: Place, queue: str = DLQ) -> set[str]:
@@ -86,11 +86,13 @@ def shown(place: Place, queue: str = DLQ) -> list[tuple[Any, ...]]:
 # Export.
 
 
-def test_an_export_has_each_letter_whole_and_touches_none(place: Place, desk: Desk, tmp_path: Path) -> None:
+def test_an_export_has_each_letter_whole_and_touches_none(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
     bury(place, 12)
     place.send("plain é", DLQ, attributes={"raw": b"\x00\xff", "n": 5})
     file = tmp_path / "letters.jsonl"
-    done = desk.export(DLQ, to=file, all=True)
+    done = service.export(DLQ, to=file, all=True)
     assert (done.count, done.path, done.complete) == (13, str(file), True)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["key"] for line in lines] == [f"o-{n}" for n in range(12)] + [""]
@@ -99,14 +101,14 @@ def test_an_export_has_each_letter_whole_and_touches_none(place: Place, desk: De
         "n": {"type": "Number", "value": "5"},
     }
     assert file.stat().st_mode & 0o077 == 0
-    assert audited(desk) == [("export", "begun", None), ("export", "done", 13)]
+    assert audited(service) == [("export", "begun", None), ("export", "done", 13)]
     stream = io.BytesIO()
-    assert desk.export(DLQ, "$.n < 3", stream).count == 3
-    assert b"".join(desk.lines(DLQ, "$.n < 3")).count(b"\n") == stream.getvalue().count(b"\n") == 3
+    assert service.export(DLQ, "$.n < 3", stream).count == 3
+    assert b"".join(service.lines(DLQ, "$.n < 3")).count(b"\n") == stream.getvalue().count(b"\n") == 3
 
 
 def test_a_line_reads_back_as_the_letter() -> None:
-    whole = letter(
+    whole = message(
         attributes={"raw": Attribute("Binary.png", b"\x00"), "tenant": Attribute("String", "é")},
         group="g",
         redrives=2,
@@ -126,36 +128,38 @@ def test_a_line_that_is_no_letter_is_named(text: bytes) -> None:
 
 
 def test_half_a_line_at_the_end_of_a_file_was_never_relied_on(tmp_path: Path) -> None:
-    whole = snapshots.line(letter(), at=5.0)
+    whole = snapshots.line(message(), at=5.0)
     file = tmp_path / "torn.jsonl"
     file.write_bytes(whole + whole[:50])
-    assert [one.id for one in snapshots.letters_in(file)] == ["6d2f"]
+    assert [one.id for one in snapshots.messages_in(file)] == ["6d2f"]
     file.write_bytes(whole[:50] + b"\n" + whole)
     with pytest.raises(SnapshotError, match="line 1"):
-        list(snapshots.letters_in(file))
+        list(snapshots.messages_in(file))
 
 
 # Drop and restore.
 
 
-def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Place, desk: Desk, either: str) -> None:
+def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(
+    place: Place, service: DeadLetterService, either: str
+) -> None:
     bury(place, 25)
     place.clock.advance(1)
     before = shown(place)
-    job = ended(desk.drop(DLQ, "attr.tenant = acme", shown=desk.impact(DLQ, "attr.tenant = acme").shown))
+    job = ended(service.delete(DLQ, "attr.tenant = acme", shown=service.impact(DLQ, "attr.tenant = acme").shown))
     assert (job.state, job.counts.deleted, job.reason) == (State.DONE, 12, "")
     assert len(ids(place)) == 13
     assert place.messages(DLQ, "in_flight") == []
     path = Path(job.result["snapshot"])
-    assert path.parent == desk.state / "snapshots"
+    assert path.parent == service.state / "snapshots"
     assert len(path.read_text().splitlines()) == 12
-    back = ended(desk.restore(path))
+    back = ended(service.restore(path))
     assert (back.state, back.counts.sent) == (State.DONE, 12)
     assert shown(place) == before
-    again = ended(desk.restore(path))
+    again = ended(service.restore(path))
     assert (again.state, again.counts.sent, again.counts.skipped) == (State.DONE, 0, 12)
     assert len(ids(place)) == 25
-    assert audited(desk) == [
+    assert audited(service) == [
         ("drop", "begun", None),
         ("drop", "done", 12),
         ("restore", "begun", None),
@@ -165,73 +169,75 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(place: Plac
     ]
 
 
-def test_what_was_not_shown_is_not_dropped(place: Place, desk: Desk, either: str) -> None:
+def test_what_was_not_shown_is_not_dropped(place: Place, service: DeadLetterService, either: str) -> None:
     bury(place, 5)
     place.clock.advance(1)
-    seen = desk.impact(DLQ, all=True).shown
+    seen = service.impact(DLQ, all=True).shown
     shown_to_somebody = ids(place)
-    assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    assert ended(service.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
     bury(place, 4)
     place.clock.advance(1)
-    job = ended(desk.drop(DLQ, all=True, shown=seen))
+    job = ended(service.delete(DLQ, all=True, shown=seen))
     assert (job.state, job.counts.deleted) == (State.DONE, 2)
     assert len(ids(place)) == 4
     assert ids(place).isdisjoint(shown_to_somebody)
     assert any("5 were shown" in line.text for line in job.messages)
 
 
-def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(place: Place, desk: Desk) -> None:
+def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(
+    place: Place, service: DeadLetterService
+) -> None:
     bury(place, 1_001)
-    seen = desk.impact(DLQ, all=True).shown
+    seen = service.impact(DLQ, all=True).shown
     assert (seen.count, seen.ids) == (1_001, None)
     old = ids(place)
-    assert ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    assert ended(service.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
     bury(place, 3)
-    assert ended(desk.drop(DLQ, all=True, shown=seen)).counts.deleted == 998
+    assert ended(service.delete(DLQ, all=True, shown=seen)).counts.deleted == 998
     assert (len(ids(place)), ids(place) & old) == (3, set())
 
 
-def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, desk: Desk) -> None:
+def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, service: DeadLetterService) -> None:
     bury(place, 1_500)
     place.clock.advance(30)
     bury(place, 2)
     old = ids(place)
     place.clock.advance(40)
     bury(place, 1)  # in the queue, but too young to be shown
-    seen = desk.impact(DLQ, "age > 35s").shown
+    seen = service.impact(DLQ, "age > 35s").shown
     assert (seen.count, seen.ids) == (1_502, None)  # too many to name
-    gone = ended(desk.redrive(RedrivePlan(queue=DLQ, where="$.n < 10", limit=10)))
+    gone = ended(service.redrive(RedrivePlan(queue=DLQ, where="$.n < 10", limit=10)))
     assert gone.counts.sent == 10
     place.clock.advance(60)
     bury(place, 3)
     place.clock.advance(60)
-    job = ended(desk.drop(DLQ, "age > 35s", shown=seen))
+    job = ended(service.delete(DLQ, "age > 35s", shown=seen))
     assert (job.state, job.counts.deleted) == (State.DONE, 1_492)
     assert len(ids(place)) == 4
     assert ids(place).isdisjoint(old)
 
 
-def test_nothing_shown_is_nothing_dropped(place: Place, desk: Desk) -> None:
+def test_nothing_shown_is_nothing_dropped(place: Place, service: DeadLetterService) -> None:
     bury(place, 3)
-    seen = desk.impact(DLQ, "nowhere").shown
+    seen = service.impact(DLQ, "nowhere").shown
     with pytest.raises(SemelError, match="no message was shown"):
-        desk.drop(DLQ, "nowhere", shown=seen)
+        service.delete(DLQ, "nowhere", shown=seen)
     with pytest.raises(SemelError, match="nothing says which messages were shown"):
-        desk.drop(DLQ, all=True, shown=ShownMessages(3))
+        service.delete(DLQ, all=True, shown=ShownMessages(3))
     assert len(ids(place)) == 3
 
 
 # Which messages.
 
 
-def acting(desk: Desk) -> dict[str, Any]:
+def acting(service: DeadLetterService) -> dict[str, Any]:
     """Each action, for a test to hand it a selection."""
     return {
-        "drop": desk.drop,
-        "export": desk.export,
-        "lines": lambda queue, **chosen: list(desk.lines(queue, **chosen)),
-        "impact": desk.impact,
-        "redrive": lambda queue, **chosen: desk.redrive(
+        "drop": service.delete,
+        "export": service.export,
+        "lines": lambda queue, **chosen: list(service.lines(queue, **chosen)),
+        "impact": service.impact,
+        "redrive": lambda queue, **chosen: service.redrive(
             RedrivePlan(queue=queue, **{name: one for name, one in chosen.items() if one is not None})
         ),
     }
@@ -243,44 +249,46 @@ def acting(desk: Desk) -> dict[str, Any]:
     [{}, {"where": ""}, {"where": "  "}, {"ids": []}, {"ids": [""]}, {"ids": ["a", " "]}],
 )
 def test_selecting_nothing_is_an_error_and_never_everything(
-    place: Place, desk: Desk, action: str, nothing: dict[str, Any]
+    place: Place, service: DeadLetterService, action: str, nothing: dict[str, Any]
 ) -> None:
     bury(place, 3)
     with pytest.raises(SelectionError):
-        acting(desk)[action](DLQ, **nothing)
+        acting(service)[action](DLQ, **nothing)
     assert (len(place.messages(DLQ, "visible")), place.messages("orders")) == (3, [])
-    assert desk.jobs() == []
+    assert service.jobs() == []
 
 
 @pytest.mark.parametrize("action", ["drop", "export", "lines", "impact", "redrive"])
 @pytest.mark.parametrize(
     "twice", [{"where": "$.n = 1", "all": True}, {"ids": ["a"], "all": True}, {"ids": ["a"], "where": "$.n = 1"}]
 )
-def test_there_is_one_way_of_selecting_at_a_time(place: Place, desk: Desk, action: str, twice: dict[str, Any]) -> None:
+def test_there_is_one_way_of_selecting_at_a_time(
+    place: Place, service: DeadLetterService, action: str, twice: dict[str, Any]
+) -> None:
     bury(place, 3)
     with pytest.raises(SelectionError, match="one way only"):
-        acting(desk)[action](DLQ, **twice)
+        acting(service)[action](DLQ, **twice)
     assert len(ids(place)) == 3
 
 
 def test_a_queue_that_is_no_dead_letter_queue_is_not_acted_on_unless_it_is_meant(
-    place: Place, desk: Desk, either: str
+    place: Place, service: DeadLetterService, either: str
 ) -> None:
     live = [place.send({"id": n}) for n in range(3)]
     place.clock.advance(1)
     for act in (
-        lambda: desk.drop("orders", all=True),
-        lambda: desk.drop("orders", ids=live),
-        lambda: desk.redrive(RedrivePlan(queue="orders", all=True, to="orders")),
-        lambda: desk.export("orders", all=True),
-        lambda: list(desk.lines("orders", all=True)),
-        lambda: desk.resend("orders", live[0], body="{}"),
+        lambda: service.delete("orders", all=True),
+        lambda: service.delete("orders", ids=live),
+        lambda: service.redrive(RedrivePlan(queue="orders", all=True, to="orders")),
+        lambda: service.export("orders", all=True),
+        lambda: list(service.lines("orders", all=True)),
+        lambda: service.resend("orders", live[0], body="{}"),
     ):
         with pytest.raises(NotDeadLetterQueue, match="orders is not the dead-letter queue of any queue"):
             act()
     assert ids(place, "orders") == set(live)
-    meant = Desk(place.client, state=desk.state, accept_risk=True, clock=place.clock.now)
-    assert ended(meant.drop("orders", ids=live[:2], any_queue=True)).counts.deleted == 2
+    meant = DeadLetterService(place.client, state=service.state, accept_risk=True, clock=place.clock.now)
+    assert ended(meant.delete("orders", ids=live[:2], any_queue=True)).counts.deleted == 2
     assert ids(place, "orders") == {live[2]}
 
 
@@ -309,10 +317,10 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
     bury(place, 1, "late-dlq")
     (id,) = ids(place, "late-dlq")
     monkeypatch.setattr(Admin, "of", lambda _client: None)
-    monkeypatch.setitem(ByReceiving.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
-    careful = Desk(place.client, state=tmp_path, clock=place.clock.now)
+    monkeypatch.setitem(SqsClaims.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    careful = DeadLetterService(place.client, state=tmp_path, clock=place.clock.now)
     for act in (
-        lambda: careful.drop("late-dlq", all=True),
+        lambda: careful.delete("late-dlq", all=True),
         lambda: careful.redrive(RedrivePlan(queue="late-dlq", all=True)),
         lambda: careful.resend("late-dlq", id, body="{}"),
     ):
@@ -323,28 +331,30 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
     assert message["Attributes"]["ApproximateReceiveCount"] == "0"
 
 
-def test_dropping_nothing_leaves_no_file(place: Place, desk: Desk) -> None:
+def test_dropping_nothing_leaves_no_file(place: Place, service: DeadLetterService) -> None:
     bury(place, 3)
-    job = ended(desk.drop(DLQ, "nowhere"))
+    job = ended(service.delete(DLQ, "nowhere"))
     assert (job.state, job.result) == (State.DONE, {})
-    assert list((desk.state / "snapshots").iterdir()) == []
+    assert list((service.state / "snapshots").iterdir()) == []
     chosen = sorted(ids(place))[:2]
-    assert ended(desk.drop(DLQ, ids=chosen)).counts.deleted == 2
+    assert ended(service.delete(DLQ, ids=chosen)).counts.deleted == 2
     assert ids(place).isdisjoint(chosen)
 
 
-def test_nothing_is_deleted_that_could_not_be_written_down(place: Place, desk: Desk, tmp_path: Path) -> None:
+def test_nothing_is_deleted_that_could_not_be_written_down(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
     bury(place, 3)
     (tmp_path / "there.jsonl").write_text("mine\n")
-    job = ended(desk.drop(DLQ, all=True, snapshot=tmp_path / "there.jsonl"))
+    job = ended(service.delete(DLQ, all=True, snapshot=tmp_path / "there.jsonl"))
     assert (job.state, "is there already" in job.reason) == (State.FAILED, True)
     assert (tmp_path / "there.jsonl").read_text() == "mine\n"
     assert len(place.messages(DLQ, "visible")) == 3
-    assert audited(desk)[-1][1].startswith("failed: ")
+    assert audited(service)[-1][1].startswith("failed: ")
 
 
 def test_a_disk_that_fails_half_way_costs_no_letter(
-    place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch, either: str
+    place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch, either: str
 ) -> None:
     bury(place, 3)
     place.clock.advance(1)
@@ -354,7 +364,7 @@ def test_a_disk_that_fails_half_way_costs_no_letter(
 
     monkeypatch.setattr(Audit, "write", lambda *_args, **_kwargs: None)  # it would notice first
     monkeypatch.setattr(os, "fsync", full)
-    job = ended(desk.drop(DLQ, all=True))
+    job = ended(service.delete(DLQ, all=True))
     assert (job.state, "No space left" in job.reason) == (State.FAILED, True)
     assert len(place.messages(DLQ, "visible")) == 3
 
@@ -375,7 +385,7 @@ def test_a_drop_that_dies_before_it_deletes_and_its_restore_double_nothing(place
     bury(place, 8)
     before = shown(place)
     file = tmp_path / "dropped.jsonl"
-    dropper = Dropper(place.client, DLQ, parse("$.n < 5"), file, clock=place.clock.now, crash=at("after_snapshot"))
+    dropper = Deleter(place.client, DLQ, parse("$.n < 5"), file, clock=place.clock.now, crash=at("after_snapshot"))
     with pytest.raises(Killed):
         dropper.run(Job("drop", DLQ))
     assert len(file.read_text().splitlines()) == 5
@@ -387,14 +397,14 @@ def test_a_drop_that_dies_before_it_deletes_and_its_restore_double_nothing(place
 
 @pytest.mark.parametrize("point", ["before_restore_send", "after_restore_send"])
 def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_known(
-    place: Place, desk: Desk, tmp_path: Path, point: str
+    place: Place, service: DeadLetterService, tmp_path: Path, point: str
 ) -> None:
     bury(place, 25)
     file = tmp_path / "all.jsonl"
-    desk.drop(DLQ, all=True, snapshot=file).wait(60)
+    service.delete(DLQ, all=True, snapshot=file).wait(60)
     with pytest.raises(Killed):
         Restorer(place.client, file, folder=tmp_path, crash=at(point)).run(Job("restore", DLQ))
-    job = ended(desk.restore(file))
+    job = ended(service.restore(file))
     assert job.state is State.DONE
     assert any("ended while it sent 10" in line.text for line in job.messages)
     keys = [one[0] for one in shown(place)]
@@ -403,53 +413,57 @@ def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_kno
     assert len(keys) == (25 if point == "before_restore_send" else 35)
 
 
-def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, desk: Desk, tmp_path: Path) -> None:
+def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, service: DeadLetterService, tmp_path: Path) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
     bury(place, 6, "pay-dlq.fifo")
     file = tmp_path / "all.jsonl"
-    assert ended(desk.drop("pay-dlq.fifo", all=True, snapshot=file)).counts.deleted == 6
+    assert ended(service.delete("pay-dlq.fifo", all=True, snapshot=file)).counts.deleted == 6
     with pytest.raises(Killed):
         Restorer(place.client, file, folder=tmp_path, crash=at("after_restore_send")).run(Job("restore", DLQ))
-    ended(desk.restore(file))
+    ended(service.restore(file))
     assert [body["n"] for body in place.bodies("pay-dlq.fifo")] == list(range(6))
     groups = [one["Attributes"]["MessageGroupId"] for one in place.messages("pay-dlq.fifo")]
     assert groups == ["g0", "g1"] * 3
 
 
-def test_letters_come_back_to_another_queue_or_from_a_stream(place: Place, desk: Desk, tmp_path: Path) -> None:
+def test_letters_come_back_to_another_queue_or_from_a_stream(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
     bury(place, 3)
-    lines = list(desk.lines(DLQ, all=True))
+    lines = list(service.lines(DLQ, all=True))
     place.client.create_queue("spare-dlq")
-    assert ended(desk.restore(lines, "spare-dlq")).counts.sent == 3
-    assert ended(desk.restore(iter(lines), "spare-dlq")).counts.sent == 0
+    assert ended(service.restore(lines, "spare-dlq")).counts.sent == 3
+    assert ended(service.restore(iter(lines), "spare-dlq")).counts.sent == 0
     assert len(ids(place, "spare-dlq")) == 3
     with pytest.raises(SnapshotError, match="line 2"):
-        desk.restore([lines[0], b"junk\n"])
-    assert ended(desk.restore(lines, "nowhere")).state is State.FAILED
+        service.restore([lines[0], b"junk\n"])
+    assert ended(service.restore(lines, "nowhere")).state is State.FAILED
 
 
 def test_a_file_is_restored_to_a_queue_of_work_only_if_somebody_names_that_queue(
-    place: Place, desk: Desk, tmp_path: Path
+    place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
     file = tmp_path / "letters.jsonl"
-    file.write_bytes(snapshots.line(letter(queue="orders"), at=0.0))
-    job = ended(desk.restore(file))
+    file.write_bytes(snapshots.line(message(queue="orders"), at=0.0))
+    job = ended(service.restore(file))
     assert (job.state, place.messages("orders")) == (State.FAILED, [])
     assert "letters.jsonl has messages for orders, which is not the dead-letter queue of any queue" in job.reason
     assert "--to orders" in job.reason
-    assert ended(desk.restore(file, "orders")).counts.sent == 1
+    assert ended(service.restore(file, "orders")).counts.sent == 1
 
 
-def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(place: Place, desk: Desk) -> None:
+def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(
+    place: Place, service: DeadLetterService
+) -> None:
     first = place.send({"id": 1})
     queue = place.client.queue("orders")
     for _ in range(3):
         queue.receive(1, 0, visibility=0)
-    (moved,) = desk.letters(DLQ).letters
+    (moved,) = service.messages(DLQ).messages
     assert (moved.source, moved.by_semel, moved.original_id) == ("orders", False, first)
-    job = ended(desk.drop(DLQ, all=True))
-    ended(desk.restore(Path(job.result["snapshot"])))
-    (back,) = desk.letters(DLQ).letters
+    job = ended(service.delete(DLQ, all=True))
+    ended(service.restore(Path(job.result["snapshot"])))
+    (back,) = service.messages(DLQ).messages
     assert (back.source, back.by_semel, back.original_id, back.key) == ("orders", False, first, "")
 
 
@@ -457,22 +471,22 @@ def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(place: 
 
 
 def test_an_edited_copy_goes_to_work_under_the_same_key_and_the_letter_is_gone(
-    place: Place, desk: Desk, either: str
+    place: Place, service: DeadLetterService, either: str
 ) -> None:
     place.send({"id": "a", "amount": -1})
     calls = Calls(Reject("the amount is negative"))
     worker = place.worker(shop(calls))
     worker.drain()
-    (dead,) = desk.letters(DLQ).letters
+    (dead,) = service.messages(DLQ).messages
     assert (dead.key, dead.source) == ("a", "orders")
-    sent = desk.resend(DLQ, dead.id, body='{"id": "a", "amount": 1}')
+    sent = service.resend(DLQ, dead.id, body='{"id": "a", "amount": 1}')
     assert (sent.queue, sent.key, sent.deleted, sent.notes) == ("orders", "a", True, ())
     assert place.is_empty(DLQ)
     worker.drain()
     assert calls.keys == ["a", "a"]
     assert place.known("a").status == "done"
-    assert audited(desk) == [("resend", "begun", None), ("resend", "done", 1)]
-    assert desk.audit_entries()[0].details["changed"] == "body"
+    assert audited(service) == [("resend", "begun", None), ("resend", "done", 1)]
+    assert service.audit_entries()[0].details["changed"] == "body"
 
 
 def done(place: Place, key: str) -> None:
@@ -482,16 +496,18 @@ def done(place: Place, key: str) -> None:
     place.ledger.record([Completion(won.claim)])
 
 
-def test_what_is_done_does_not_run_under_its_old_key_with_another_body(place: Place, desk: Desk) -> None:
+def test_what_is_done_does_not_run_under_its_old_key_with_another_body(
+    place: Place, service: DeadLetterService
+) -> None:
     bury(place, 2)
     done(place, "o-0")
     with pytest.raises(EditError, match=r"the ledger has o-0 as done.*--new-key"):
-        desk.resend(DLQ, "m-0", body="{}")
+        service.resend(DLQ, "m-0", body="{}")
     assert len(place.messages(DLQ, "visible")) == 2
-    assert audited(desk)[-1][0] == "resend"
-    unchanged = desk.resend(DLQ, "m-0")
+    assert audited(service)[-1][0] == "resend"
+    unchanged = service.resend(DLQ, "m-0")
     assert "will be recognised, and not run again" in unchanged.notes[0]
-    new = desk.resend(DLQ, "m-1", body="{}", key=Key.NEW)
+    new = service.resend(DLQ, "m-1", body="{}", key=Key.NEW)
     named = place.messages("orders")
     assert [message["MessageAttributes"]["semel-key"]["StringValue"] for message in named] == ["o-0", new.key]
     assert len(new.key) == 32
@@ -507,48 +523,50 @@ def moved_by_sqs(place: Place, body: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize("key", [None, "message-id"])
 def test_an_edited_copy_of_a_message_without_a_key_is_refused_if_its_message_id_is_done(
-    place: Place, desk: Desk, key: str | None
+    place: Place, service: DeadLetterService, key: str | None
 ) -> None:
     first = moved_by_sqs(place, {"id": 1})
     done(place, first)
     for change in ({"body": '{"id": 2}'}, {"attributes": {"tenant": "acme"}}):
         with pytest.raises(EditError, match=rf"the ledger has {first} as done.*--new-key"):
-            desk.resend(DLQ, first, **change)
+            service.resend(DLQ, first, **change)
     assert len(place.messages(DLQ, "visible")) == 1
-    copy = desk.resend(DLQ, first, body='{"id": 2}', key=Key.NEW)
+    copy = service.resend(DLQ, first, body='{"id": 2}', key=Key.NEW)
     calls = Calls()
     place.worker(shop(calls, key=key)).drain()
     assert calls.keys == [copy.key]
 
 
-def test_an_edited_copy_is_refused_if_the_key_that_its_producer_gave_it_is_done(place: Place, desk: Desk) -> None:
+def test_an_edited_copy_is_refused_if_the_key_that_its_producer_gave_it_is_done(
+    place: Place, service: DeadLetterService
+) -> None:
     first = moved_by_sqs(place, {"id": 1}, attributes={"idempotency-key": "order-1"})
     done(place, "order-1")
     with pytest.raises(EditError, match="the ledger has order-1 as done"):
-        desk.resend(DLQ, first, body='{"id": 2}')
+        service.resend(DLQ, first, body='{"id": 2}')
     assert len(place.messages(DLQ, "visible")) == 1
 
 
 def test_an_edited_copy_is_not_sent_while_the_ledger_cannot_be_asked(place: Place, tmp_path: Path) -> None:
     bury(place, 2)
     ledger = SqliteLedger(str(tmp_path / "ledger.db"))
-    desk = Desk(place.client, ledger=ledger, state=tmp_path, who="tester", clock=place.clock.now)
+    service = DeadLetterService(place.client, ledger=ledger, state=tmp_path, who="tester", clock=place.clock.now)
     ledger.close()
-    with pytest.raises(LedgerUnavailable, match=r"message .*: nothing was sent, as the ledger cannot say"):
-        desk.resend(DLQ, "m-0", body="{}")
+    with pytest.raises(LedgerUnavailable, match=r"message .*: nothing was sent: the ledger cannot say"):
+        service.resend(DLQ, "m-0", body="{}")
     assert (len(place.messages(DLQ, "visible")), place.messages("orders")) == (2, [])
-    assert audited(desk)[-1][1].startswith("failed: ")
-    job = ended(desk.redrive(RedrivePlan(queue=DLQ, where="key exists", canary=1)))
+    assert audited(service)[-1][1].startswith("failed: ")
+    job = ended(service.redrive(RedrivePlan(queue=DLQ, where="key exists", canary=1)))
     assert (job.state, place.messages("orders")) == (State.FAILED, [])
     assert "nothing was sent, as the ledger cannot say" in job.reason
-    assert desk.resend(DLQ, "m-0", body="{}", key=Key.NEW).deleted
+    assert service.resend(DLQ, "m-0", body="{}", key=Key.NEW).deleted
 
 
-def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, desk: Desk) -> None:
+def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, service: DeadLetterService) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
     place.queue("other.fifo")
     bury(place, 2, "pay-dlq.fifo")
-    sent = desk.resend(
+    sent = service.resend(
         "pay-dlq.fifo",
         "m-0",
         attributes={"size": 5, "raw": {"type": "Binary", "base64": "AP8="}},
@@ -578,43 +596,45 @@ def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, desk: Des
         ({"body": "\x00"}, "InvalidMessageContents"),
     ],
 )
-def test_what_cannot_be_sent_stays_where_it_is(place: Place, desk: Desk, wanted: Any, says: str) -> None:
+def test_what_cannot_be_sent_stays_where_it_is(
+    place: Place, service: DeadLetterService, wanted: Any, says: str
+) -> None:
     bury(place, 1)
     with pytest.raises(SemelError, match=says):
-        desk.resend(DLQ, "m-0", **wanted)
+        service.resend(DLQ, "m-0", **wanted)
     assert len(place.messages(DLQ, "visible")) == 1
-    assert audited(desk)[-1][1].startswith("failed: ")
+    assert audited(service)[-1][1].startswith("failed: ")
 
 
-def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, desk: Desk) -> None:
+def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, service: DeadLetterService) -> None:
     place.client.create_queue("lost-dlq")
     place.send("{}", "lost-dlq")
-    (one,) = desk.letters("lost-dlq").letters
+    (one,) = service.messages("lost-dlq").messages
     with pytest.raises(SemelError, match="lost-dlq"):
-        desk.resend("lost-dlq", one.id, any_queue=True)
-    assert desk.resend("lost-dlq", one.id, to="orders", any_queue=True).queue == "orders"
+        service.resend("lost-dlq", one.id, any_queue=True)
+    assert service.resend("lost-dlq", one.id, to="orders", any_queue=True).queue == "orders"
     place.send("{}", DLQ)
-    (one,) = desk.letters(DLQ).letters
-    assert desk.resend(DLQ, one.id).queue == "orders"
-    with pytest.raises(NoSuchLetter, match="there is no message nobody in orders-dlq"):
-        desk.resend(DLQ, "nobody")
+    (one,) = service.messages(DLQ).messages
+    assert service.resend(DLQ, one.id).queue == "orders"
+    with pytest.raises(NoSuchMessage, match="there is no message nobody in orders-dlq"):
+        service.resend(DLQ, "nobody")
 
 
-def test_an_edited_copy_goes_to_no_queue_that_only_the_message_names(place: Place, desk: Desk) -> None:
+def test_an_edited_copy_goes_to_no_queue_that_only_the_message_names(place: Place, service: DeadLetterService) -> None:
     place.queue("payments")
-    about = letters.Letter("k-1", "failed", "no", 3, "m-1", "payments")
-    place.send("{}", DLQ, attributes=letters.attributes(about, {}, 2))
+    about = own_attributes.Letter("k-1", "failed", "no", 3, "m-1", "payments")
+    place.send("{}", DLQ, attributes=own_attributes.attributes(about, {}, 2))
     with pytest.raises(SemelError, match=r"is not the dead-letter queue of that queue.* --to"):
-        desk.resend(DLQ, "m-1", body="[]")
+        service.resend(DLQ, "m-1", body="[]")
     assert (len(place.messages(DLQ, "visible")), place.messages("payments")) == (1, [])
-    assert desk.resend(DLQ, "m-1", body="[]", to="payments").queue == "payments"
+    assert service.resend(DLQ, "m-1", body="[]", to="payments").queue == "payments"
 
 
 # The document for an editor.
 
 
 def test_a_document_shows_json_unfolded_and_says_what_was_changed() -> None:
-    one = letter()
+    one = message()
     text = document(one)
     assert json.loads(text)["body"] == json.loads(one.body)
     assert read_document(text, one) is None
@@ -635,7 +655,7 @@ def test_a_document_shows_json_unfolded_and_says_what_was_changed() -> None:
 
 @pytest.mark.parametrize("body", ["", "plain", '"text"', "5", '{"a": 1.10}', '{"a": 1, "a": 2}', "{", '{"a": NaN}'])
 def test_a_body_that_json_would_change_stays_a_text(body: str) -> None:
-    one = letter(body=body)
+    one = message(body=body)
     text = document(one)
     assert json.loads(text)["body"] == body
     assert read_document(text, one) is None
@@ -652,7 +672,7 @@ def test_a_body_that_json_would_change_stays_a_text(body: str) -> None:
     ],
 )
 def test_a_document_that_cannot_be_read_says_so(edit: Any, says: str) -> None:
-    one = letter()
+    one = message()
     with pytest.raises(EditError, match=says):
         read_document(edit(document(one)), one)
 
@@ -678,16 +698,16 @@ def test_the_audit_log_is_read_newest_first_and_filtered(tmp_path: Path) -> None
     assert list(Audit.at(tmp_path / "empty").entries()) == []
 
 
-def test_what_cannot_be_written_down_is_not_done(place: Place, desk: Desk) -> None:
+def test_what_cannot_be_written_down_is_not_done(place: Place, service: DeadLetterService) -> None:
     bury(place, 2)
-    desk.audit.path.mkdir()
+    service.audit.path.mkdir()
     with pytest.raises(AuditError, match="not done, as it cannot be written to the audit log"):
-        desk.drop(DLQ, all=True)
+        service.delete(DLQ, all=True)
     assert len(ids(place)) == 2
 
 
 def test_what_is_done_already_is_told_though_its_end_cannot_be_written_down(
-    place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(place, 2)
     write = Audit.write
@@ -700,21 +720,24 @@ def test_what_is_done_already_is_told_though_its_end_cannot_be_written_down(
         return write(log, who, action, **known)
 
     monkeypatch.setattr(Audit, "write", full)
-    sent = desk.resend(DLQ, "m-0")
+    sent = service.resend(DLQ, "m-0")
     assert (sent.deleted, "audit log: No space left" in sent.notes[-1]) == (True, True)
-    job = ended(desk.drop(DLQ, all=True))
+    job = ended(service.delete(DLQ, all=True))
     assert (job.state, job.counts.deleted) == (State.DONE, 1)
     assert any("No space left" in line.text for line in job.messages)
-    assert desk.export(DLQ, all=True).notes[-1].endswith("No space left on device")
+    assert service.export(DLQ, all=True).notes[-1].endswith("No space left on device")
 
 
-def test_marks_are_kept_in_order_and_audited(desk: Desk, place: Place) -> None:
-    desk.mark("deployed  1.4.2\n")
+def test_marks_are_kept_in_order_and_audited(service: DeadLetterService, place: Place) -> None:
+    service.annotate("deployed  1.4.2\n")
     place.clock.advance(10)
-    desk.by("ann").mark("rolled back")
-    assert [(mark.text, mark.who) for mark in desk.marks()] == [("deployed 1.4.2", "tester"), ("rolled back", "ann")]
-    assert [mark.text for mark in desk.marks(since=place.clock.now() - 5)] == ["rolled back"]
-    with pytest.raises(SemelError, match="a mark needs a text"):
-        desk.mark("  ")
-    assert audited(desk)[:4] == [("mark", "begun", None), ("mark", "done", None)] * 2
-    assert [outcome.partition(":")[0] for _, outcome, _ in audited(desk)[4:]] == ["begun", "failed"]
+    service.by("ann").annotate("rolled back")
+    assert [(mark.text, mark.who) for mark in service.annotations()] == [
+        ("deployed 1.4.2", "tester"),
+        ("rolled back", "ann"),
+    ]
+    assert [mark.text for mark in service.annotations(since=place.clock.now() - 5)] == ["rolled back"]
+    with pytest.raises(SemelError, match="an annotation needs a text"):
+        service.annotate("  ")
+    assert audited(service)[:4] == [("mark", "begun", None), ("mark", "done", None)] * 2
+    assert [outcome.partition(":")[0] for _, outcome, _ in audited(service)[4:]] == ["begun", "failed"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dlq.redriving import BROKER, MODES, SQS, Site, at, site
+from dlq.redrives import BROKER, MODES, SQS, Site, at, site
 from semel import App, Context, Reject, SqliteLedger
 from semel.dlq.jobs import Job, State
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.dlq.redrive.canary import choose, patience
 
 
@@ -188,17 +188,17 @@ def test_a_canary_is_spread_over_what_the_letters_died_of_and_takes_the_heads_of
         assert sorted(seen) == ["a1", "b1", "c1"]
 
 
-def letter(n: int, error: str) -> DeadLetter:
-    return DeadLetter(str(n), "dead", "", 0.0, 1, error=error, by_semel=True)
+def message(n: int, error: str) -> DeadLetterMessage:
+    return DeadLetterMessage(str(n), "dead", "", 0.0, 1, error=error, by_semel=True)
 
 
 def test_each_kind_of_error_has_its_turn() -> None:
-    letters = [letter(n, "timeout") for n in range(8)] + [letter(8, "bad country"), letter(9, "no stock")]
-    assert [one.id for one in choose(letters, 3)] == ["0", "8", "9"]
-    assert [one.id for one in choose(letters, 5)] == ["0", "1", "2", "8", "9"]
-    assert len(choose(letters, 50)) == 10
+    messages = [message(n, "timeout") for n in range(8)] + [message(8, "bad country"), message(9, "no stock")]
+    assert [one.id for one in choose(messages, 3)] == ["0", "8", "9"]
+    assert [one.id for one in choose(messages, 5)] == ["0", "1", "2", "8", "9"]
+    assert len(choose(messages, 50)) == 10
     assert choose([], 3) == []
-    assert [one.id for one in choose(letters, 2)] == ["0", "8"]
+    assert [one.id for one in choose(messages, 2)] == ["0", "8"]
 
 
 def test_it_is_waited_as_long_as_a_message_is_tried_twice_over() -> None:
@@ -276,8 +276,8 @@ def test_what_was_done_before_it_died_is_no_failure() -> None:
         with site(mode) as standard:
             worker = Worker(standard)
             standard.bury("a1", "b1")
-            (letter, _) = standard.place.messages(standard.dead)
-            body, wire = letter["Body"], letter["MessageAttributes"]
+            (message, _) = standard.place.messages(standard.dead)
+            body, wire = message["Body"], message["MessageAttributes"]
             standard.place.client.queue(standard.queue).call(
                 "SendMessage", {"MessageBody": body, "MessageAttributes": {"semel-key": wire["semel-key"]}}
             )

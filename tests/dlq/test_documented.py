@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from dlq.letters import letter
+from dlq.dead_letters import message
 from semel.cli import build_parser
 from semel.dlq.audit import FIELDS as AUDITED
 from semel.dlq.filter.fields import FIELDS
@@ -35,4 +35,4 @@ def test_every_command_is_in_the_guide() -> None:
 
 def test_every_member_of_a_snapshot_is_in_the_guide() -> None:
     table = PAGE.split("| member |")[1].split("## Watch")[0]
-    assert [name for name in json.loads(line(letter(), at=1.0)) if f"`{name}`" not in table] == []
+    assert [name for name in json.loads(line(message(), at=1.0)) if f"`{name}`" not in table] == []

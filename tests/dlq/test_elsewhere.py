@@ -10,8 +10,8 @@ import pytest
 
 from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.dlq.service import Desk
-from semel.messages import dead_letter_attributes as letters
+from semel.dlq.service import DeadLetterService
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client, Entry
 from semel.sqs.client.messages import Attribute
 from servers import moto
@@ -32,10 +32,10 @@ def client() -> Iterator[Client]:
 def bury(client: Client, count: int) -> None:
     entries = []
     for n in range(count):
-        about = letters.Letter(f"o-{n}", "TimeoutError", f"no answer after {n} s", 3, f"m-{n}", "orders")
+        about = own_attributes.Letter(f"o-{n}", "TimeoutError", f"no answer after {n} s", 3, f"m-{n}", "orders")
         body = json.dumps({"n": n})
         own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
-        entries.append(Entry(body, attributes=letters.attributes(about, own, len(body))))
+        entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body))))
     client.queue(DLQ).send_many(entries)
 
 
@@ -53,23 +53,23 @@ def ended(job: Job) -> Job:
 @pytest.mark.slow
 def test_everything_works_where_looking_means_receiving(client: Client, tmp_path: Path) -> None:
     bury(client, 14)
-    desk = Desk(client, state=tmp_path, who="tester")
-    (info,) = desk.queues()
+    service = DeadLetterService(client, state=tmp_path, who="tester")
+    (info,) = service.queues()
     assert (info.name, info.depth, info.sources, info.first_expires) == (DLQ, 14, ("orders",), None)
-    found = desk.letters(DLQ, "attr.tenant = acme", bodies=True)
-    assert sorted(letter.key for letter in found.letters) == sorted(f"o-{n}" for n in range(1, 14, 2))
+    found = service.messages(DLQ, "attr.tenant = acme", bodies=True)
+    assert sorted(message.key for message in found.messages) == sorted(f"o-{n}" for n in range(1, 14, 2))
     assert "the receive count of 14 messages went up by 1" in str(found.cost)
     assert waiting(client) == ("14", "0")
-    assert [group.count for group in desk.groups(DLQ).groups] == [14]
+    assert [group.count for group in service.groups(DLQ).groups] == [14]
 
-    dropped = ended(desk.drop(DLQ, "$.n < 4"))
+    dropped = ended(service.delete(DLQ, "$.n < 4"))
     assert (dropped.counts.deleted, waiting(client)) == (4, ("10", "0"))
-    assert ended(desk.restore(Path(dropped.result["snapshot"]))).counts.sent == 4
+    assert ended(service.restore(Path(dropped.result["snapshot"]))).counts.sent == 4
 
-    some = ended(desk.redrive(RedrivePlan(queue=DLQ, where="attr.tenant = umbrella")))
+    some = ended(service.redrive(RedrivePlan(queue=DLQ, where="attr.tenant = umbrella")))
     assert (some.counts.sent, waiting(client), waiting(client, "orders")) == (7, ("7", "0"), ("7", "0"))
 
-    (one,) = [letter for letter in desk.letters(DLQ).letters if letter.key == "o-13"]
-    assert desk.impact(DLQ, ids=[one.id]).count == 1
-    assert desk.resend(DLQ, one.id, body="{}").key == "o-13"
+    (one,) = [message for message in service.messages(DLQ).messages if message.key == "o-13"]
+    assert service.impact(DLQ, ids=[one.id]).count == 1
+    assert service.resend(DLQ, one.id, body="{}").key == "o-13"
     assert (waiting(client), waiting(client, "orders")) == (("6", "0"), ("8", "0"))

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dlq.letters import NOW, letter
+from dlq.dead_letters import NOW, message
 from semel.dlq import fingerprints
 from semel.dlq.filter.fields import FIELDS
 from semel.dlq.filter.lexer import EXAMPLE
 from semel.dlq.filter.parser import FilterError, parse
 from semel.dlq.filter.patterns import MAX_LOOKED_AT, Pattern, PatternError
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client.messages import Attribute
 
 
 def matches(text: str, **known: Any) -> bool:
-    return parse(text).matches(letter(**known), NOW)
+    return parse(text).matches(message(**known), NOW)
 
 
 TRUE = (
@@ -109,7 +109,7 @@ def test_the_text_of_a_filter_is_the_same_filter(text: str) -> None:
     parsed = parse(text)
     again = parse(str(parsed))
     assert again == parsed
-    assert again.matches(letter(), NOW) == parsed.matches(letter(), NOW)
+    assert again.matches(message(), NOW) == parsed.matches(message(), NOW)
 
 
 def test_a_letter_that_sqs_moved_has_no_error() -> None:
@@ -120,7 +120,7 @@ def test_a_letter_that_sqs_moved_has_no_error() -> None:
 
 
 def test_a_fingerprint_finds_all_errors_of_its_kind() -> None:
-    print_ = fingerprints.of(letter())
+    print_ = fingerprints.of(message())
     assert matches(f"fingerprint = {print_}", error="reading from 'shop' timed out after 45 s")
     assert not matches(f"fingerprint = {print_}", error="reading from 'shop' was refused")
 
@@ -301,7 +301,7 @@ def test_every_filter_decides_every_letter_and_reads_back_as_itself(
         parsed = parse(text)
     except FilterError:
         return  # such as `receives ~ x`
-    one = letter(body=body, attributes={} if tenant is None else {"tenant": tenant})
+    one = message(body=body, attributes={} if tenant is None else {"tenant": tenant})
     found = parsed.matches(one, NOW)
     again = parse(str(parsed))
     assert again == parsed
@@ -315,7 +315,7 @@ def test_every_filter_decides_every_letter_and_reads_back_as_itself(
 @example("$[")
 def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
     try:
-        parse(text).matches(letter(), NOW)
+        parse(text).matches(message(), NOW)
     except FilterError as error:
         if not 0 <= error.position <= len(text):
             raise
@@ -325,22 +325,22 @@ def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
 def test_and_or_follow_the_rules_of_logic(pairs: list[tuple[str, str]]) -> None:
     (one, other) = pairs[0]
     try:
-        held = [parse(text).matches(letter(), NOW) for text in (one, other)]
+        held = [parse(text).matches(message(), NOW) for text in (one, other)]
     except FilterError:
         return
-    assert parse(f"({one}) and ({other})").matches(letter(), NOW) is all(held)
-    assert parse(f"({one}) or ({other})").matches(letter(), NOW) is any(held)
+    assert parse(f"({one}) and ({other})").matches(message(), NOW) is all(held)
+    assert parse(f"({one}) or ({other})").matches(message(), NOW) is any(held)
 
 
 def test_a_body_of_a_mebibyte_is_decided_at_once() -> None:
-    large = letter(body='{"order": {"total": 500}, "filling": "' + "x" * 1_048_000 + '"}')
+    large = message(body='{"order": {"total": 500}, "filling": "' + "x" * 1_048_000 + '"}')
     begun = time.process_time()
     assert parse("$.order.total > 100 and not body ~ /y$/ and not nowhere").matches(large, NOW)
     assert time.process_time() - begun < 30  # not a benchmark: only that it is not a matter of minutes
 
 
 def test_letters_need_no_more_than_an_id_and_a_queue() -> None:
-    bare = DeadLetter("1", "q", "", 0.0, 0)
+    bare = DeadLetterMessage("1", "q", "", 0.0, 0)
     for name in FIELDS:
         parse(f"{name} exists").matches(bare, NOW)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlq.letters import letter
+from dlq.dead_letters import message
 from semel.dlq import fingerprints
 
 ERRORS = (
@@ -52,9 +52,9 @@ def test_any_text_has_a_fingerprint_of_ten_digits(text: str) -> None:
 
 def test_a_letter_speaks_as_the_attempt_log_does() -> None:
     """Which says `reason: error`, and of an error without a reason only that."""
-    assert fingerprints.error_of(letter(reason="ValueError", error="bad")) == "ValueError: bad"
-    assert fingerprints.error_of(letter(reason="poisonous", error="poisonous")) == "poisonous"
-    assert fingerprints.error_of(letter(reason="", error="")) == "moved by SQS: received too often"
+    assert fingerprints.error_of(message(reason="ValueError", error="bad")) == "ValueError: bad"
+    assert fingerprints.error_of(message(reason="poisonous", error="poisonous")) == "poisonous"
+    assert fingerprints.error_of(message(reason="", error="")) == "moved by SQS: received too often"
 
 
 def test_the_doctor_makes_the_same_shapes_in_sql() -> None:

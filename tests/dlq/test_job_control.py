@@ -24,7 +24,7 @@ from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Question
 from semel.dlq.job_control import LATE, JobNotRunning
 from semel.dlq.jobs import Job, Jobs, State
-from semel.dlq.service import Desk
+from semel.dlq.service import DeadLetterService
 
 MANY = 120
 
@@ -73,8 +73,8 @@ def redrive_elsewhere(place: Shop) -> Iterator[Elsewhere]:
 
 def audited(place: Shop, action: str) -> list[str]:
     """Outcomes, the oldest first."""
-    desk = Desk(place.client, state=place.state)
-    return [entry.outcome for entry in reversed(desk.audit_entries(f'action = "{action}"'))]
+    service = DeadLetterService(place.client, state=place.state)
+    return [entry.outcome for entry in reversed(service.audit_entries(f'action = "{action}"'))]
 
 
 def press(site: Site, path: str) -> Answer:

@@ -7,25 +7,28 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.dlq.access.lazy_message import Glance
+from semel.dlq.access.lazy_message import LazyMessage
 from semel.dlq.access.peek import peeked
 from semel.dlq.filter.parser import parse
-from semel.dlq.model import DeadLetter
-from semel.messages import dead_letter_attributes as letters
+from semel.dlq.messages import DeadLetterMessage
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client.messages import Attribute, wire_attributes
 
 texts = st.sampled_from(["", "timeout", "rejected", "no such country", "7", "x", "²"])
 values = st.one_of(texts.map(lambda text: Attribute("String", text)), st.just(Attribute("Binary", b"\x00")))
 odd = st.dictionaries(
-    st.sampled_from([*letters.PLAIN, letters.PACKED, letters.OWN, letters.REDRIVES, "tenant"]), values
+    st.sampled_from(
+        [*own_attributes.PLAIN, own_attributes.PACKED, own_attributes.OWN, own_attributes.REDRIVES, "tenant"]
+    ),
+    values,
 )
 whole = st.builds(
-    letters.attributes,
-    st.builds(letters.Letter, texts, texts, texts, st.integers(0, 9), texts, texts, st.integers(0, 3)),
+    own_attributes.attributes,
+    st.builds(own_attributes.Letter, texts, texts, texts, st.integers(0, 9), texts, texts, st.integers(0, 3)),
     st.dictionaries(st.sampled_from([f"a{n}" for n in range(12)]), values, max_size=10),
     st.just(10),
 )
-FIELDS = [*DeadLetter.__dataclass_fields__, "why"]
+FIELDS = [*DeadLetterMessage.__dataclass_fields__, "why"]
 
 
 def message(attributes: dict[str, Attribute]) -> dict[str, Any]:
@@ -37,13 +40,15 @@ def message(attributes: dict[str, Attribute]) -> dict[str, Any]:
 @given(st.one_of(odd, whole), st.permutations(FIELDS))
 def test_whatever_is_asked_for_first(attributes: dict[str, Attribute], order: list[str]) -> None:
     seen = message(attributes)
-    glance, letter = Glance(seen, "dead"), peeked(seen, "dead")
-    assert [(name, getattr(glance, name)) for name in order] == [(name, getattr(letter, name)) for name in order]
+    glance, dead_letter = LazyMessage(seen, "dead"), peeked(seen, "dead")
+    assert [(name, getattr(glance, name)) for name in order] == [(name, getattr(dead_letter, name)) for name in order]
 
 
 def test_a_filter_cannot_tell_them_apart() -> None:
-    seen = message(letters.attributes(letters.Letter("k", "failed", "timeout after 3 s", 2, "m", "orders"), {}, 10))
-    glance: Any = Glance(seen, "dead")
+    seen = message(
+        own_attributes.attributes(own_attributes.Letter("k", "failed", "timeout after 3 s", 2, "m", "orders"), {}, 10)
+    )
+    glance: Any = LazyMessage(seen, "dead")
     for text in (
         "error ~ timeout",
         "timeout",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlq.redriving import BROKER, MODES, SQS, Site, at, site
+from dlq.redrives import BROKER, MODES, SQS, Site, at, site
 from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import Engine, PlanError, RedrivePlan
 

@@ -11,7 +11,7 @@ import pytest
 from driven import LEASE, Calls, Place, letter, new_place, shop
 from semel import App, Reject
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.dlq.service import Desk
+from semel.dlq.service import DeadLetterService
 
 WRONG, RIGHT = "$.order_id", "$.id"
 
@@ -24,23 +24,23 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def desk(place: Place, tmp_path: Path) -> Desk:
-    return Desk(place.client, state=tmp_path, clock=place.clock.now)
+def service(place: Place, tmp_path: Path) -> DeadLetterService:
+    return DeadLetterService(place.client, state=tmp_path, clock=place.clock.now)
 
 
-def redrive(place: Place, desk: Desk) -> None:
-    desk.redrive(RedrivePlan(queue="dead", where='reason = "no key"')).wait()
+def redrive(place: Place, service: DeadLetterService) -> None:
+    service.redrive(RedrivePlan(queue="dead", where='reason = "no key"')).wait()
     assert place.is_empty("dead")
 
 
-def drop_restore_and_redrive(place: Place, desk: Desk) -> None:
-    lines = list(desk.lines("dead", all=True))
+def drop_restore_and_redrive(place: Place, service: DeadLetterService) -> None:
+    lines = list(service.lines("dead", all=True))
     place.client.call("PurgeQueue", {"QueueUrl": place.client.queue("dead").url})
-    desk.restore(iter(lines)).wait()
-    redrive(place, desk)
+    service.restore(iter(lines)).wait()
+    redrive(place, service)
 
 
-def have_sqs_move_them(place: Place, _desk: Desk) -> None:
+def have_sqs_move_them(place: Place, _desk: DeadLetterService) -> None:
     place.redrive("dead")
 
 
@@ -54,7 +54,7 @@ def run(place: Place, calls: Calls, key: str) -> None:
 @pytest.mark.parametrize("own", [0, 8, 10])
 @pytest.mark.parametrize("back", [redrive, drop_restore_and_redrive, have_sqs_move_them])
 def test_a_message_that_had_no_key_is_not_given_one(
-    place: Place, desk: Desk, back: Callable[[Place, Desk], None], own: int
+    place: Place, service: DeadLetterService, back: Callable[[Place, DeadLetterService], None], own: int
 ) -> None:
     calls = Calls()
     for sending in range(3):
@@ -66,34 +66,36 @@ def test_a_message_that_had_no_key_is_not_given_one(
     for message in dead:
         assert "key" not in letter(message)
         assert json.loads(letter(message).get("dead-letter", "{}")).get("key", "") == ""
-    back(place, desk)
+    back(place, service)
     run(place, calls, RIGHT)
     assert calls.keys == ["7"], "one order, three sendings"
     assert place.is_empty("dead")
 
 
-def test_nor_is_its_edited_copy(place: Place, desk: Desk) -> None:
+def test_nor_is_its_edited_copy(place: Place, service: DeadLetterService) -> None:
     calls = Calls()
     place.send({"id": 7})
     run(place, calls, WRONG)
     (dead,) = place.messages("dead")
-    assert desk.resend("dead", dead["MessageId"], body='{"id": 8}').key == ""
+    assert service.resend("dead", dead["MessageId"], body='{"id": 8}').key == ""
     run(place, calls, RIGHT)
     assert calls.keys == ["8"]
 
 
-def test_without_the_right_rule_it_is_rejected_again(place: Place, desk: Desk) -> None:
+def test_without_the_right_rule_it_is_rejected_again(place: Place, service: DeadLetterService) -> None:
     calls = Calls()
     place.send({"id": 7})
     run(place, calls, WRONG)
-    redrive(place, desk)
+    redrive(place, service)
     run(place, calls, WRONG)
     assert calls.seen == []
     (dead,) = place.messages("dead")
     assert (letter(dead)["reason"], "key" in letter(dead)) == ("no key", False)
 
 
-def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_back_to(place: Place, desk: Desk) -> None:
+def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_back_to(
+    place: Place, service: DeadLetterService
+) -> None:
     app = App()
 
     @app.handler("orders")
@@ -105,16 +107,18 @@ def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_bac
     place.worker(app).drain()
     dead = place.messages("dead")
     assert [(letter(one)["reason"], "key" in letter(one)) for one in dead] == [("undecodable", False)] * 3
-    desk.redrive(RedrivePlan(queue="dead", where="reason = undecodable")).wait()
+    service.redrive(RedrivePlan(queue="dead", where="reason = undecodable")).wait()
     run(place, calls, RIGHT)
     assert calls.keys == ["7"]
 
 
-def test_what_a_handler_rejected_under_its_message_id_comes_back_under_that_id(place: Place, desk: Desk) -> None:
+def test_what_a_handler_rejected_under_its_message_id_comes_back_under_that_id(
+    place: Place, service: DeadLetterService
+) -> None:
     calls = Calls(Reject("not today"), Reject("nor today"))
     sent = place.send({"id": 7})
     for _ in range(3):
         run(place, calls, "message-id")
-        desk.redrive(RedrivePlan(queue="dead", where="reason = rejected")).wait()
+        service.redrive(RedrivePlan(queue="dead", where="reason = rejected")).wait()
     assert calls.keys == [sent] * 3
     assert place.is_empty()

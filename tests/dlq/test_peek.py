@@ -11,9 +11,9 @@ from driven import Place, new_place
 from semel.dlq import queues as listing
 from semel.dlq.access.peek import BrokerPeeker, NoSuchQueue, Peeker, PeekRisk, ReceivingPeeker, peeker
 from semel.dlq.filter import parser as filters
-from semel.dlq.model import DeadLetter
-from semel.dlq.service import Desk, NoSuchLetter
-from semel.messages import dead_letter_attributes as letters
+from semel.dlq.messages import DeadLetterMessage
+from semel.dlq.service import DeadLetterService, NoSuchMessage
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
@@ -32,11 +32,11 @@ def bury(place: Place, count: int, queue: str = DLQ, error: str = "read timed ou
     """Letters as a worker writes them."""
     entries = []
     for n in range(count):
-        about = letters.Letter(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
+        about = own_attributes.Letter(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
         body = f'{{"id": "o-{n}", "n": {n}}}'
         group = {"group": f"g{n % 2}", "dedup": f"d{n}"} if queue.endswith(".fifo") else {}
         own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
-        entries.append(Entry(body, attributes=letters.attributes(about, own, len(body)), **(group | options)))
+        entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body)), **(group | options)))
     place.client.queue(queue).send_many(entries)
 
 
@@ -48,12 +48,12 @@ def by_peeking(place: Place) -> Peeker:
     return peeker(place.client, clock=place.clock.now)
 
 
-def all_of(look: Peeker, queue: str = DLQ, where: str = "", **options: Any) -> list[DeadLetter]:
-    return [letter for page in look.pages(queue, where=filters.parse(where), **options) for letter in page]
+def all_of(look: Peeker, queue: str = DLQ, where: str = "", **options: Any) -> list[DeadLetterMessage]:
+    return [message for page in look.pages(queue, where=filters.parse(where), **options) for message in page]
 
 
-def numbers(found: list[DeadLetter]) -> list[int]:
-    return [int(letter.key.removeprefix("o-")) for letter in found]
+def numbers(found: list[DeadLetterMessage]) -> list[int]:
+    return [int(message.key.removeprefix("o-")) for message in found]
 
 
 def receive_counts(place: Place, queue: str = DLQ) -> set[str]:
@@ -93,8 +93,8 @@ def test_bodies_that_are_not_wanted_are_cut_also_if_the_filter_needs_them(place:
     long = '{"n": 1, "filling": "' + "é" * 5_000 + '"}'
     place.send(long, DLQ)
     for where in ("", "$.n = 1"):
-        (letter,) = all_of(by_peeking(place), where=where, bodies=False)
-        assert (letter.cut, letter.body_bytes, len(letter.body)) == (True, len(long.encode()), 200)
+        (message,) = all_of(by_peeking(place), where=where, bodies=False)
+        assert (message.cut, message.body_bytes, len(message.body)) == (True, len(long.encode()), 200)
     (whole,) = all_of(by_peeking(place))
     assert (whole.cut, whole.body) == (False, long)
 
@@ -102,12 +102,17 @@ def test_bodies_that_are_not_wanted_are_cut_also_if_the_filter_needs_them(place:
 def test_what_only_the_broker_knows_is_there(place: Place) -> None:
     bury(place, 1)
     place.client.queue(DLQ).receive(1, 0, visibility=40)
-    (letter,) = all_of(by_peeking(place))
+    (message,) = all_of(by_peeking(place))
     now = place.clock.now()
-    assert (letter.state, letter.receipt) == ("in_flight", "")
-    assert letter.visible_at == pytest.approx(now + 40)
-    assert letter.expires == pytest.approx(now + 345_600)
-    assert (letter.reason, letter.attempts, letter.original_id, letter.source) == ("TimeoutError", 3, "m-0", "orders")
+    assert (message.state, message.receipt) == ("in_flight", "")
+    assert message.visible_at == pytest.approx(now + 40)
+    assert message.expires == pytest.approx(now + 345_600)
+    assert (message.reason, message.attempts, message.original_id, message.source) == (
+        "TimeoutError",
+        3,
+        "m-0",
+        "orders",
+    )
 
 
 def test_one_letter_is_found_by_its_id_here_or_before(place: Place) -> None:
@@ -181,7 +186,7 @@ def test_what_was_received_is_given_back_also_when_something_goes_wrong(
 def test_what_is_held_stays_hidden_however_long_the_look_takes(place: Place) -> None:
     bury(place, 45)
     look = by_receiving(place)
-    seen: list[DeadLetter] = []
+    seen: list[DeadLetterMessage] = []
     for page in look.pages(DLQ):
         seen += page
         place.clock.advance(12)  # five of these outlast the first receive's visibility
@@ -268,15 +273,15 @@ def test_the_same_list_comes_from_an_endpoint_that_is_not_ours(place: Place, mon
 
 
 @pytest.fixture
-def desk(place: Place, tmp_path: Any) -> Desk:
-    return Desk(place.client, state=tmp_path, who="tester", clock=place.clock.now)
+def service(place: Place, tmp_path: Any) -> DeadLetterService:
+    return DeadLetterService(place.client, state=tmp_path, who="tester", clock=place.clock.now)
 
 
-def test_groups_count_what_died_of_the_same(place: Place, desk: Desk) -> None:
+def test_groups_count_what_died_of_the_same(place: Place, service: DeadLetterService) -> None:
     bury(place, 7)
     place.clock.advance(60)
     bury(place, 3, error="no such tenant 'acme'")
-    found = desk.groups(DLQ)
+    found = service.groups(DLQ)
     assert [(group.count, group.shape) for group in found.groups] == [
         (7, "TimeoutError: read timed out after <n> s"),
         (3, "TimeoutError: no such tenant '…'"),
@@ -284,32 +289,36 @@ def test_groups_count_what_died_of_the_same(place: Place, desk: Desk) -> None:
     assert (found.matched, found.looked_at, found.complete) == (10, 10, True)
     group = found.groups[0]
     assert (group.sources, group.first, group.last) == (("orders",), group.last, group.first)
-    assert len(desk.letters(DLQ, group.where).letters) == 7
-    assert [one.count for one in desk.groups(DLQ, "$.n < 2").groups] == [2, 2]
-    assert desk.impact(DLQ, group.where).count == 7
+    assert len(service.messages(DLQ, group.where).messages) == 7
+    assert [one.count for one in service.groups(DLQ, "$.n < 2").groups] == [2, 2]
+    assert service.impact(DLQ, group.where).count == 7
 
 
-def test_a_letter_that_is_not_there_says_what_may_have_become_of_it(desk: Desk) -> None:
-    with pytest.raises(NoSuchLetter, match="redriven, dropped or has expired"):
-        desk.letter(DLQ, "nobody")
+def test_a_letter_that_is_not_there_says_what_may_have_become_of_it(service: DeadLetterService) -> None:
+    with pytest.raises(NoSuchMessage, match="redriven, dropped or has expired"):
+        service.message(DLQ, "nobody")
 
 
-def test_the_desk_works_by_receiving_too(place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_desk_works_by_receiving_too(
+    place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bury(place, 25)
     monkeypatch.setattr(Admin, "of", lambda _client: None)
-    found = desk.letters(DLQ, "attr.tenant = acme", limit=5)
-    assert (len(found.letters), found.next, found.complete) == (5, None, False)
+    found = service.messages(DLQ, "attr.tenant = acme", limit=5)
+    assert (len(found.messages), found.next, found.complete) == (5, None, False)
     assert found.cost.messages == 10
-    assert desk.letter(DLQ, "m-7").key == "o-7"
-    assert desk.groups(DLQ).matched == 25
+    assert service.message(DLQ, "m-7").key == "o-7"
+    assert service.groups(DLQ).matched == 25
     assert place.messages(DLQ, "in_flight") == []
 
 
-def test_some_are_looked_at_by_their_ids(place: Place, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_are_looked_at_by_their_ids(
+    place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bury(place, 30)
-    all_ = desk.letters(DLQ).letters
+    all_ = service.messages(DLQ).messages
     wanted = [all_[3].id, all_[21].id, "nobody"]
-    assert desk.impact(DLQ, ids=wanted).count == 2
+    assert service.impact(DLQ, ids=wanted).count == 2
     assert numbers(all_of(by_peeking(place), ids=wanted, limit=1)) == [3]
     monkeypatch.setattr(Admin, "of", lambda _client: None)
     look = by_receiving(place)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dlq.redriving import BROKER, MODES, SQS, Site, at, site
+from dlq.redrives import BROKER, MODES, SQS, Site, at, site
 from semel import App, Message
 from semel.dlq.access import sqs as taking
 from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import PlanError, RedrivePlan
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
@@ -158,7 +158,7 @@ def test_more_than_one_round(standard: Site) -> None:
             [
                 Entry(
                     f'{{"name": "{name}"}}',
-                    letters.attributes(letters.Letter(name, "r", "e", 1, "m", "orders"), {}, 20),
+                    own_attributes.attributes(own_attributes.Letter(name, "r", "e", 1, "m", "orders"), {}, 20),
                 )
                 for name in part
             ]
@@ -227,7 +227,7 @@ def test_with_two_sources_it_must_be_said_where_a_stray_letter_goes(standard: Si
 
 def claims(queue: str) -> dict[str, Attribute]:
     """What a letter of Semel's own says of itself, in a message that anybody may send."""
-    return letters.attributes(letters.Letter("k-1", "failed", "no", 3, "m-1", queue), {}, 20)
+    return own_attributes.attributes(own_attributes.Letter("k-1", "failed", "no", 3, "m-1", queue), {}, 20)
 
 
 def test_a_message_that_sqs_moved_goes_back_to_where_sqs_took_it_from_whatever_it_says_of_itself(either: Site) -> None:
@@ -312,8 +312,8 @@ def test_a_handler_that_goes_by_deduplication_ids_is_told_that_sqs_replaced_it(f
     fifo.moved("a1")
     good(fifo.redrive())
     assert fifo.worked_off(key="dedup-id") == []
-    (letter,) = fifo.attributes(fifo.dead)
-    assert "replaced its deduplication id" in letter["semel-error"]
+    (message,) = fifo.attributes(fifo.dead)
+    assert "replaced its deduplication id" in message["semel-error"]
 
 
 def test_what_fails_again_meanwhile_is_not_sent_a_second_time(either: Site) -> None:
@@ -393,7 +393,7 @@ def test_a_second_run_after_a_death_between_send_and_delete_is_healed(either: Si
 
 def test_a_fifo_letter_is_sent_under_an_id_of_its_own_and_within_five_minutes_only_once(fifo: Site) -> None:
     fifo.bury("a1")
-    (letter,) = fifo.place.messages(fifo.dead)
+    (message,) = fifo.place.messages(fifo.dead)
 
     class Died(BaseException):
         pass
@@ -406,7 +406,7 @@ def test_a_fifo_letter_is_sent_under_an_id_of_its_own_and_within_five_minutes_on
     fifo.place.clock.advance(130)
     good(fifo.redrive())
     (copy,) = fifo.place.messages(fifo.queue)
-    assert copy["Attributes"]["MessageDeduplicationId"] == f"redrive-{letter['MessageId']}"
+    assert copy["Attributes"]["MessageDeduplicationId"] == f"redrive-{message['MessageId']}"
     assert fifo.dead_names() == []
 
 
@@ -626,7 +626,7 @@ def test_letters_that_do_not_match_are_held_until_the_end_and_no_more_than_sqs_h
         job = Job("redrive", standard.dead)
         standard.place.clock.advance(1)
         choice = taking.Choice(parse("$.name = 29"), frozenset(), standard.place.clock.now())
-        with taking.ByReceiving(standard.client.queue(standard.dead), choice, job, wait=0, max_held=20) as hand:
+        with taking.SqsClaims(standard.client.queue(standard.dead), choice, job, wait=0, max_held=20) as hand:
             assert hand.take(10) == []
             assert len(standard.dead_names("in_flight")) == 20
         assert len(standard.dead_names("visible")) == 30
@@ -669,7 +669,7 @@ def test_what_is_held_is_kept_hidden() -> None:
         clock.advance(1)
         choice = taking.Choice(parse("$.name = a1"), frozenset(), clock.now())
         source = standard.client.queue(standard.dead)
-        with taking.ByReceiving(source, choice, Job("redrive", "dead"), clock.now, wait=0) as hand:
+        with taking.SqsClaims(source, choice, Job("redrive", "dead"), clock.now, wait=0) as hand:
             assert len(hand.take(10)) == 1
             for _ in range(5):
                 clock.advance(70)

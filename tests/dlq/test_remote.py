@@ -14,9 +14,9 @@ from semel.cli import main
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.dlq.remote import RemoteDesk, RemoteError
+from semel.dlq.remote import RemoteDeadLetterService, RemoteError
 from semel.dlq.selection import SelectionError
-from semel.dlq.service import Desk, Key, NoSuchLetter
+from semel.dlq.service import DeadLetterService, Key, NoSuchMessage
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 
@@ -37,11 +37,11 @@ def site(place: Shop) -> Iterator[Site]:
 
 
 @pytest.fixture
-def remote(site: Site) -> RemoteDesk:
-    return RemoteDesk(f"{site.url}/", TOKEN)
+def remote(site: Site) -> RemoteDeadLetterService:
+    return RemoteDeadLetterService(f"{site.url}/", TOKEN)
 
 
-def ended(remote: RemoteDesk, job: Job) -> Job:
+def ended(remote: RemoteDeadLetterService, job: Job) -> Job:
     for _ in range(600):
         job = remote.job(job.id)
         if job.state.ended:
@@ -50,28 +50,30 @@ def ended(remote: RemoteDesk, job: Job) -> Job:
     raise AssertionError(job.to_json())
 
 
-def test_looking_gives_the_same_values_as_the_desk_itself(place: Shop, remote: RemoteDesk, tmp_path: Path) -> None:
+def test_looking_gives_the_same_values_as_the_desk_itself(
+    place: Shop, remote: RemoteDeadLetterService, tmp_path: Path
+) -> None:
     place.bury(5)
     place.dead.send("plain", attributes={"raw": b"\x00\xff", "n": 5})
-    desk = Desk(place.client, state=tmp_path)
+    service = DeadLetterService(place.client, state=tmp_path)
     assert [replace(one, oldest_age=None) for one in remote.queues()] == [
-        replace(one, oldest_age=None) for one in desk.queues()
+        replace(one, oldest_age=None) for one in service.queues()
     ]
     assert remote.queue(DLQ).sources == ("orders",)
-    found = remote.letters(DLQ, "", 3, bodies=True)
-    assert found == desk.letters(DLQ, "", 3, bodies=True)
-    rest = remote.letters(DLQ, "", 3, found.next)
-    assert rest.letters[-1].attributes["raw"] == Attribute("Binary", b"\x00\xff")
-    assert remote.groups(DLQ) == desk.groups(DLQ)
-    assert remote.impact(DLQ, "$.order > 1") == desk.impact(DLQ, "$.order > 1")
-    one = found.letters[0]
-    assert remote.letter(DLQ, one.id) == desk.letter(DLQ, one.id)
+    found = remote.messages(DLQ, "", 3, bodies=True)
+    assert found == service.messages(DLQ, "", 3, bodies=True)
+    rest = remote.messages(DLQ, "", 3, found.next)
+    assert rest.messages[-1].attributes["raw"] == Attribute("Binary", b"\x00\xff")
+    assert remote.groups(DLQ) == service.groups(DLQ)
+    assert remote.impact(DLQ, "$.order > 1") == service.impact(DLQ, "$.order > 1")
+    one = found.messages[0]
+    assert remote.message(DLQ, one.id) == service.message(DLQ, one.id)
     assert len(list(remote.lines(DLQ, "$.order < 2"))) == 2
     file = tmp_path / "all.jsonl"
     assert remote.export(DLQ, to=file, all=True).count == len(file.read_bytes().splitlines()) == 6
 
 
-def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tmp_path: Path) -> None:
+def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDeadLetterService, tmp_path: Path) -> None:
     ids = place.bury(12)
     job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, where="$.order < 3")))
     assert (job.state, job.counts.sent) == (State.DONE, 3)
@@ -80,12 +82,12 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tm
     assert remote.resend(DLQ, ids[4], key="mine").key == "mine"
     file = tmp_path / "kept.jsonl"
     remote.export(DLQ, "$.order >= 8", file)
-    dropped = ended(remote, remote.drop(DLQ, "$.order >= 8"))
+    dropped = ended(remote, remote.delete(DLQ, "$.order >= 8"))
     assert (dropped.counts.deleted, "snapshot" in dropped.result) == (4, True)
     back = ended(remote, remote.restore(file))
     assert (back.state, back.counts.sent) == (State.DONE, 4)
-    assert remote.mark("deployed").text == "deployed"
-    assert [mark.text for mark in remote.marks()] == ["deployed"]
+    assert remote.annotate("deployed").text == "deployed"
+    assert [mark.text for mark in remote.annotations()] == ["deployed"]
     assert [one.id for one in remote.jobs()] == [back.id, dropped.id, job.id]
     actions = {entry.action for entry in remote.audit_entries("outcome = done")}
     assert {"redrive", "resend", "drop", "restore", "export", "mark"} <= actions
@@ -94,7 +96,11 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDesk, tm
 
 
 def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
-    place: Shop, site: Site, remote: RemoteDesk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Shop,
+    site: Site,
+    remote: RemoteDeadLetterService,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     place.bury(3)
     assert remote.address(remote.queue(DLQ)) == (
@@ -109,35 +115,37 @@ def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
     assert "--any-queue" in capsys.readouterr().err
     seen = remote.impact(DLQ, all=True).shown
     later = place.bury(2)
-    assert ended(remote, remote.drop(DLQ, all=True, shown=seen)).counts.deleted == 1
-    assert [one.id for one in remote.letters(DLQ).letters] == later
+    assert ended(remote, remote.delete(DLQ, all=True, shown=seen)).counts.deleted == 1
+    assert [one.id for one in remote.messages(DLQ).messages] == later
     with pytest.raises(SelectionError):
-        remote.drop(DLQ)
+        remote.delete(DLQ)
     with pytest.raises(SelectionError):
-        remote.drop(DLQ, ids=[])
+        remote.delete(DLQ, ids=[])
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_as_the_desk_tells_them(place: Shop, site: Site, remote: RemoteDesk, tmp_path: Path) -> None:
+def test_mistakes_are_told_as_the_desk_tells_them(
+    place: Shop, site: Site, remote: RemoteDeadLetterService, tmp_path: Path
+) -> None:
     place.bury(1)
     with pytest.raises(RemoteError, match="there is no field 'eror'"):
-        remote.letters(DLQ, "eror = 5")
-    with pytest.raises(NoSuchLetter, match="nobody"):
-        remote.letter(DLQ, "nobody")
+        remote.messages(DLQ, "eror = 5")
+    with pytest.raises(NoSuchMessage, match="nobody"):
+        remote.message(DLQ, "nobody")
     with pytest.raises(RemoteError, match="nowhere"):
         remote.queue("nowhere")
     with pytest.raises(SemelError, match="there is no job"):
         remote.job("nobody")
     with pytest.raises(RemoteError, match="--snapshot"):
-        remote.drop(DLQ, all=True, snapshot=tmp_path / "x")
+        remote.delete(DLQ, all=True, snapshot=tmp_path / "x")
     for token in ("", "wrong"):
         with pytest.raises(RemoteError, match="--token or SEMEL_TOKEN"):
-            RemoteDesk(site.url, token).queues()
+            RemoteDeadLetterService(site.url, token).queues()
     with pytest.raises(RemoteError, match=r"is a dashboard there\?|HTTP"):
-        RemoteDesk(place.broker.url).queues()
+        RemoteDeadLetterService(place.broker.url).queues()
     for url in ("ftp://x", "nonsense", "http://"):
         with pytest.raises(RemoteError, match="write http://host:9325"):
-            RemoteDesk(url)
+            RemoteDeadLetterService(url)
 
 
 @pytest.mark.slow

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dlq.letters import letter
+from dlq.dead_letters import message
 from driven import Place, new_place
 from semel.dlq import snapshots
 from semel.dlq.jobs import Job, State
-from semel.dlq.service import Desk
+from semel.dlq.service import DeadLetterService
 
 DLQ = "orders-dlq"
 FIFO = "pay-dlq.fifo"
@@ -30,8 +30,8 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def desk(place: Place, tmp_path: Path) -> Desk:
-    return Desk(place.client, state=tmp_path / "state", who="tester", clock=place.clock.now)
+def service(place: Place, tmp_path: Path) -> DeadLetterService:
+    return DeadLetterService(place.client, state=tmp_path / "state", who="tester", clock=place.clock.now)
 
 
 def ended(job: Job) -> Job:
@@ -45,7 +45,7 @@ def snapshot(path: Path, queue: str, *names: str, size: int = 10) -> Path:
     for name in names:
         body = f'"{name}{"." * (3_000 if name.isupper() else size)}"'
         group = name[0].lower() if queue.endswith(".fifo") else ""
-        lines.append(snapshots.line(letter(id=name, queue=queue, body=body, group=group, attributes={}), at=0.0))
+        lines.append(snapshots.line(message(id=name, queue=queue, body=body, group=group, attributes={}), at=0.0))
     path.write_bytes(b"".join(lines))
     return path
 
@@ -59,22 +59,22 @@ def most_bytes(place: Place, queue: str, size: int) -> None:
 
 
 def test_a_fifo_letter_that_is_refused_holds_up_those_behind_it_and_the_next_run_keeps_their_order(
-    place: Place, desk: Desk, tmp_path: Path
+    place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
     file = snapshot(tmp_path / "all.jsonl", FIFO, "a1", "b1", "A2", "b2", "a3", "b3", "a4")
     most_bytes(place, FIFO, 2_048)
-    job = ended(desk.restore(file))
+    job = ended(service.restore(file))
     assert (job.state, job.counts.sent, job.counts.failed) == (State.FAILED, 4, 3)
     assert "3 letters were not sent; those of group a wait for message A2" in job.reason
     assert names(place, FIFO) == ["a1", "b1", "b2", "b3"]
     most_bytes(place, FIFO, 1_048_576)
-    job = ended(desk.restore(file))
+    job = ended(service.restore(file))
     assert (job.state, job.counts.sent, job.counts.skipped) == (State.DONE, 3, 4)
     assert names(place, FIFO) == ["a1", "b1", "b2", "b3", "A2", "a3", "a4"]
 
 
 def test_one_call_never_has_two_of_a_group(
-    place: Place, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, service: DeadLetterService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[list[str | None]] = []
     kind = type(place.client.queue(FIFO))
@@ -86,7 +86,7 @@ def test_one_call_never_has_two_of_a_group(
 
     monkeypatch.setattr(kind, "send_many", spy)
     file = snapshot(tmp_path / "all.jsonl", FIFO, "a1", "b1", "a2", "b2", "a3", "c1")
-    assert ended(desk.restore(file)).state is State.DONE
+    assert ended(service.restore(file)).state is State.DONE
     assert calls == [["a", "b"], ["a", "b"], ["a", "c"]]
 
 
@@ -109,9 +109,9 @@ print(Job("restore", "orders-dlq", who="ann", id="first").run(restorer.run).stat
 
 
 @contextmanager
-def restore_elsewhere(place: Place, desk: Desk, file: Path) -> Iterator[subprocess.Popen[str]]:
+def restore_elsewhere(place: Place, service: DeadLetterService, file: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that is about to send its first batch."""
-    code = [sys.executable, "-c", HOLD, place.broker.url, str(file), str(desk.state / "restores")]
+    code = [sys.executable, "-c", HOLD, place.broker.url, str(file), str(service.state / "restores")]
     process = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -124,14 +124,14 @@ def restore_elsewhere(place: Place, desk: Desk, file: Path) -> Iterator[subproce
 
 @pytest.mark.parametrize("way", ["the same file", "a copy of it", "an upload of it"])
 def test_a_restore_that_another_process_is_at_is_refused_and_each_letter_is_sent_once(
-    place: Place, desk: Desk, tmp_path: Path, way: str
+    place: Place, service: DeadLetterService, tmp_path: Path, way: str
 ) -> None:
     file = snapshot(tmp_path / "all.jsonl", DLQ, *[f"m{n}" for n in range(25)])
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(file.read_bytes())
     lines = file.read_bytes().splitlines(keepends=True)
-    with restore_elsewhere(place, desk, file) as first:
-        second = desk.restore(lines if way == "an upload of it" else copy if way == "a copy of it" else file)
+    with restore_elsewhere(place, service, file) as first:
+        second = service.restore(lines if way == "an upload of it" else copy if way == "a copy of it" else file)
         assert ended(second).state is State.FAILED
         assert f"is being restored already, by job first of ann (process {first.pid})" in second.reason
         assert names(place, DLQ) == []
@@ -139,13 +139,15 @@ def test_a_restore_that_another_process_is_at_is_refused_and_each_letter_is_sent
         assert said == "done\n"
     assert len(names(place, DLQ)) == 25
     if way == "the same file":
-        assert ended(desk.restore(file)).counts.skipped == 25
+        assert ended(service.restore(file)).counts.skipped == 25
         assert len(names(place, DLQ)) == 25
 
 
-def test_the_lock_of_a_restore_that_was_killed_is_nobodys(place: Place, desk: Desk, tmp_path: Path) -> None:
+def test_the_lock_of_a_restore_that_was_killed_is_nobodys(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
     file = snapshot(tmp_path / "all.jsonl", DLQ, "m1", "m2")
-    with restore_elsewhere(place, desk, file) as first:
+    with restore_elsewhere(place, service, file) as first:
         first.kill()
-    assert ended(desk.restore(file)).state is State.DONE
+    assert ended(service.restore(file)).state is State.DONE
     assert names(place, DLQ) == ["m1", "m2"]

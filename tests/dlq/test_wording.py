@@ -9,7 +9,7 @@ import pytest
 from semel.broker import EmbeddedBroker
 from semel.dlq.access.peek import peeked
 from semel.dlq.filter.parser import parse
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Attribute, Client, Entry
 from semel.sqs.client.admin import Admin
 
@@ -28,15 +28,15 @@ ERRORS = (
 def admin(sqs_broker: EmbeddedBroker) -> Admin:
     client = Client(sqs_broker.url, sqs_broker.region, access_key="test", secret_key="test")
     queue = client.create_queue("dead")
-    entries = [Entry("{}", letters.attributes(letter(error), own(n), 2)) for n, error in enumerate(ERRORS)]
+    entries = [Entry("{}", own_attributes.attributes(message(error), own(n), 2)) for n, error in enumerate(ERRORS)]
     queue.send_many([Entry("timeout, but only in the body"), *entries])
     found = Admin.of(client)
     assert found is not None
     return found
 
 
-def letter(error: str) -> letters.Letter:
-    return letters.Letter("k", "out of attempts", error, 3, "m", "orders")
+def message(error: str) -> own_attributes.Letter:
+    return own_attributes.Letter("k", "out of attempts", error, 3, "m", "orders")
 
 
 def own(n: int) -> dict[str, Attribute]:
@@ -58,7 +58,9 @@ def test_the_same_letters_match(admin: Admin, text: str, bodies: bool) -> None:
 
 
 def test_what_cannot_match_is_not_even_shown(admin: Admin) -> None:
-    shown = {letters.read({n: Attribute(a["DataType"], a["StringValue"]) for n, a in m["MessageAttributes"].items()})[0]
+    shown = {own_attributes.read(
+                 {n: Attribute(a["DataType"], a["StringValue"]) for n, a in m["MessageAttributes"].items()}
+             )[0]
              for m in admin.peek("dead", word="timeout").messages}  # fmt: skip
     assert {one.error for one in shown if one} == {
         error for error in ERRORS if "timeout" in error.lower() or not error.isascii()
@@ -68,7 +70,7 @@ def test_what_cannot_match_is_not_even_shown(admin: Admin) -> None:
 def test_pages_go_on_where_they_ended_and_count_what_was_passed(sqs_broker: EmbeddedBroker) -> None:
     client = Client(sqs_broker.url, sqs_broker.region, access_key="test", secret_key="test")
     queue = client.create_queue("many")
-    some = [letters.attributes(letter("timeout" if n % 100 == 0 else "other"), {}, 1) for n in range(4_500)]
+    some = [own_attributes.attributes(message("timeout" if n % 100 == 0 else "other"), {}, 1) for n in range(4_500)]
     queue.send_many([Entry(str(n), attributes) for n, attributes in enumerate(some)])
     admin = Admin.of(client)
     assert admin is not None

@@ -8,18 +8,18 @@ from pathlib import Path
 from redrive_process import client_for, killer
 
 from semel.dlq import delete as dropping
-from semel.dlq.access.sqs import ByReceiving
+from semel.dlq.access.sqs import SqsClaims
 from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job
 from semel.dlq.restore import Restorer
 
 dropping.ROUND = 7  # type: ignore[misc]  # several rounds of few letters
-ByReceiving.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]
+SqsClaims.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]
 
 
 def drop(url: str, queue: str, where: str, file: str, admitted: bool, ahead: float, point: str, nth: int) -> None:
     with client_for(url, admitted=admitted) as client:
-        dropper = dropping.Dropper(
+        dropper = dropping.Deleter(
             client, queue, parse(where), Path(file), clock=lambda: time.time() + ahead, crash=killer(point, nth)
         )
         _finished(Job("drop", queue).run(dropper.run))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from semel.dlq.access.sqs import ByReceiving
+from semel.dlq.access.sqs import SqsClaims
 from semel.dlq.jobs import Job
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -49,7 +49,7 @@ def redriver(
     seconds = itertools.count()  # time flies, so that no rate has to be waited for
     options: dict[str, Any] = {"monotonic": lambda: float(next(seconds))}
     if not admitted:
-        options["taking"] = lambda _client, *given: ByReceiving(*given, wait=0)
+        options["taking"] = lambda _client, *given: SqsClaims(*given, wait=0)
     return Redriver(
         RedrivePlan.from_json(plan), client, clock=lambda: time.time() + ahead, sleep=sleep, crash=crash, **options
     )

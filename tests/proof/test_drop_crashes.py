@@ -22,7 +22,7 @@ from semel.broker import running
 from semel.dlq.jobs import Job
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Entry
 
 _cases = itertools.count()
@@ -57,10 +57,10 @@ class Case:
         self.effects: Counter[int] = Counter()
         entries = []
         for n in range(COUNT):
-            about = letters.Letter(f"o-{n}", "TimeoutError", "no answer", 3, f"m-{n}", self.queue)
+            about = own_attributes.Letter(f"o-{n}", "TimeoutError", "no answer", 3, f"m-{n}", self.queue)
             body = json.dumps({"id": f"o-{n}", "n": n})
             group, dedup = (f"g{n % 3}", f"d{n}") if fifo else (None, None)
-            own = letters.attributes(about, {}, len(body))
+            own = own_attributes.attributes(about, {}, len(body))
             entries.append(Entry(body, attributes=own, group=group, dedup=dedup))
         place.client.queue(self.dead).send_many(entries)
         place.clock.advance(1)

@@ -23,10 +23,10 @@ import suite
 from driven import Place, new_place
 from semel import App, Batch, Message
 from semel.broker.engine.validation import checked_attributes
-from semel.dlq.access.lazy_message import Glance
-from semel.dlq.model import DeadLetter
+from semel.dlq.access.lazy_message import LazyMessage
+from semel.dlq.messages import DeadLetterMessage
 from semel.ledger.sqlite.ledger import SqliteLedger
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.messages.keys import key_rule
 from semel.spark.sinks.handlers import messages
 from semel.spark.source import columns
@@ -46,8 +46,15 @@ PROOF = settings(
 # What a message can be.
 
 NAMES = [
-    *(letters.CARRIED_KEY, letters.REASON, letters.ERROR, letters.ATTEMPTS, letters.MESSAGE_ID, letters.QUEUE),
-    *(letters.REDRIVES, letters.PACKED, letters.OWN, "idempotency-key", "order", "other"),
+    *(
+        own_attributes.CARRIED_KEY,
+        own_attributes.REASON,
+        own_attributes.ERROR,
+        own_attributes.ATTEMPTS,
+        own_attributes.MESSAGE_ID,
+        own_attributes.QUEUE,
+    ),
+    *(own_attributes.REDRIVES, own_attributes.PACKED, own_attributes.OWN, "idempotency-key", "order", "other"),
 ]
 sendable = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")
 texts = st.text(sendable, min_size=1, max_size=40)
@@ -62,7 +69,7 @@ parts = (
     | nested
 )
 packed_own = st.dictionaries(st.sampled_from([*NAMES, "", "AWS.x", "a..b", "a b"]) | texts, parts, max_size=12)
-packed_letter = st.dictionaries(st.sampled_from(letters.Letter.__slots__) | texts, leaves | nested, max_size=8)
+packed_letter = st.dictionaries(st.sampled_from(own_attributes.Letter.__slots__) | texts, leaves | nested, max_size=8)
 odd_texts = st.sampled_from(
     [
         "{",
@@ -90,7 +97,13 @@ values = (
 attributes = st.dictionaries(
     st.sampled_from(NAMES) | st.sampled_from("abcdef"), values, max_size=10
 ) | st.fixed_dictionaries(
-    {}, optional={letters.OWN: values, letters.PACKED: values, letters.REASON: values, letters.ATTEMPTS: values}
+    {},
+    optional={
+        own_attributes.OWN: values,
+        own_attributes.PACKED: values,
+        own_attributes.REASON: values,
+        own_attributes.ATTEMPTS: values,
+    },
 )
 orders = st.fixed_dictionaries({}, optional={"id": leaves | nested, "a": nested, "cents": leaves})
 bodies = orders.map(json.dumps) | nested.map(json.dumps) | texts | odd_texts
@@ -184,11 +197,11 @@ def dead_letters(place: Place, queue: str) -> list[str]:
     """The MessageIds that they had, read as an operator's tools read them; they are taken out of the queue."""
     ids = []
     for message in place.messages(queue):
-        glance = Glance(message, queue)
-        letter = glance.whole
-        assert (glance.reason, glance.error) == (letter.reason, letter.error)
-        assert letter.by_semel
-        ids.append(letter.original_id)
+        glance = LazyMessage(message, queue)
+        dead_letter = glance.whole
+        assert (glance.reason, glance.error) == (dead_letter.reason, dead_letter.error)
+        assert dead_letter.by_semel
+        ids.append(dead_letter.original_id)
     source = place.client.queue(queue)
     while received := source.receive(10, 0):
         for one in received:
@@ -198,17 +211,21 @@ def dead_letters(place: Place, queue: str) -> list[str]:
 
 
 def _sent_back(received: Received) -> dict[str, Any]:
-    letter = DeadLetter.of(received, "dead")
-    found = letters.sent_back(letter.attributes, letter.body_bytes, key=letter.key, message_id=letter.id, times=1)
+    message = DeadLetterMessage.of(received, "dead")
+    found = own_attributes.sent_back(
+        message.attributes, message.body_bytes, key=message.key, message_id=message.id, times=1
+    )
     return wire_attributes(found or {})
 
 
 @pytest.mark.parametrize("make", APPS)
 @PROOF
 @given(body=bodies, attributes=attributes, group=tokens, dedup=tokens)
-@example(body='{"id": 1}', attributes={letters.OWN: Attribute("String", '{"a": []}')}, group="g", dedup="d")
-@example(body="x", attributes={letters.MESSAGE_ID: Attribute("String", "i" * 2_000)}, group="g", dedup="d")
-@example(body='{"id": []}', attributes={letters.PACKED: Attribute("String", '{"key": []}')}, group="g", dedup="d")
+@example(body='{"id": 1}', attributes={own_attributes.OWN: Attribute("String", '{"a": []}')}, group="g", dedup="d")
+@example(body="x", attributes={own_attributes.MESSAGE_ID: Attribute("String", "i" * 2_000)}, group="g", dedup="d")
+@example(
+    body='{"id": []}', attributes={own_attributes.PACKED: Attribute("String", '{"key": []}')}, group="g", dedup="d"
+)
 def test_whatever_a_message_says_it_is_handled_or_dead_lettered_and_so_is_the_one_beside_it(
     place: Place, make: App_, body: str, attributes: dict[str, Attribute], group: str, dedup: str
 ) -> None:
@@ -237,23 +254,27 @@ def test_whatever_a_message_says_it_is_handled_or_dead_lettered_and_so_is_the_on
 
 @PROOF
 @given(attributes=attributes)
-@example(attributes={letters.OWN: Attribute("String", '{"a": []}')})
-@example(attributes={letters.OWN: Attribute("String", '{"a b": ["Number", "x"]}')})
-@example(attributes={letters.PACKED: Attribute("String", '{"key": [], "reason": "r", "error": "", "attempts": "x"}')})
+@example(attributes={own_attributes.OWN: Attribute("String", '{"a": []}')})
+@example(attributes={own_attributes.OWN: Attribute("String", '{"a b": ["Number", "x"]}')})
+@example(
+    attributes={own_attributes.PACKED: Attribute("String", '{"key": [], "reason": "r", "error": "", "attempts": "x"}')}
+)
 def test_whatever_attributes_say_they_can_be_read_and_what_is_made_of_them_can_be_sent(
     attributes: dict[str, Attribute],
 ) -> None:
-    letter, own = letters.read(attributes)
-    for value in (own, letters.restored(Received("id", "r", "body", {}, attributes)).attributes):
+    message, own = own_attributes.read(attributes)
+    for value in (own, own_attributes.restored(Received("id", "r", "body", {}, attributes)).attributes):
         assert all(isinstance(one, Attribute) for one in value.values())
-    if letter is not None:
-        assert all(isinstance(getattr(letter, name), str) for name in ("key", "reason", "error", "message_id", "queue"))
-        assert isinstance(letter.attempts, int)
-        assert isinstance(letter.redrives, int)
+    if message is not None:
+        assert all(
+            isinstance(getattr(message, name), str) for name in ("key", "reason", "error", "message_id", "queue")
+        )
+        assert isinstance(message.attempts, int)
+        assert isinstance(message.redrives, int)
     valid = {name: value for name, value in own.items() if limits.ATTRIBUTE_NAME.match(name)}
-    again = letters.attributes(letter or letters.Letter("k", "r", "e", 1, "id", "q"), valid, 100)
+    again = own_attributes.attributes(message or own_attributes.Letter("k", "r", "e", 1, "id", "q"), valid, 100)
     checked_attributes(wire_attributes(again))
-    checked_attributes(wire_attributes(letters.sent_back(valid, 100, key="k") or {}))
+    checked_attributes(wire_attributes(own_attributes.sent_back(valid, 100, key="k") or {}))
 
 
 RULES = [key_rule(None), key_rule("$.id"), key_rule("attribute:order"), key_rule(["$.a[0]", "$.id"])]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redrive_process
 
-from dlq.redriving import Site
+from dlq.redrives import Site
 from driven import Place, place_of
 from semel import App, Context
 from semel.broker import running

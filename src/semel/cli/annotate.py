@@ -27,16 +27,16 @@ def add_to(commands: Any) -> None:
 def _mark(given: argparse.Namespace) -> int:
     via = options.dashboard(given)
     if via:
-        from semel.dlq.remote import RemoteDesk
+        from semel.dlq.remote import RemoteDeadLetterService
 
-        mark = RemoteDesk(via, given.token or "").mark(given.text)
+        mark = RemoteDeadLetterService(via, given.token or "").annotate(given.text)
     else:
         from semel.dlq.audit import Audit, somebody
         from semel.state_folder import state_folder
-        from semel.telemetry import annotations as marks
+        from semel.telemetry import annotation_log
 
         folder, who = state_folder(), somebody()
-        mark = marks.add(folder, given.text, who, time.time())
+        mark = annotation_log.add(folder, given.text, who, time.time())
         Audit.at(folder).write(who, "mark", outcome="done", details={"text": mark.text})
     print(f"{text.moment(mark.at)} UTC  {text.plain(mark.text)}" + (f"  (at {via})" if via else ""))
     return 0

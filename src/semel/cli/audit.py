@@ -32,9 +32,9 @@ def add_to(commands: Any) -> None:
 def _audit(given: argparse.Namespace) -> int:
     via = options.dashboard(given)
     if via:
-        from semel.dlq.remote import RemoteDesk
+        from semel.dlq.remote import RemoteDeadLetterService
 
-        found = RemoteDesk(via, given.token or "").audit_entries(given.where, given.limit)
+        found = RemoteDeadLetterService(via, given.token or "").audit_entries(given.where, given.limit)
     else:
         from semel.dlq.audit import Audit
         from semel.state_folder import state_folder

@@ -17,9 +17,9 @@ from semel.cli.errors import UsageError
 from semel.cli.options import some_text
 
 if TYPE_CHECKING:
-    from semel.cli.dlq_options import AnyDesk
+    from semel.cli.dlq_options import AnyService
     from semel.dlq.jobs import Control
-    from semel.dlq.model import QueueInfo
+    from semel.dlq.messages import DeadLetterQueue
 
 _EXAMPLES = """\
 examples:
@@ -79,10 +79,10 @@ def _add_ls(actions: Any, where: Any) -> None:
 
 def _ls(given: argparse.Namespace) -> int:
     now = time.time()
-    with options.desk(given) as desk:
-        found = desk.queues()
+    with options.service(given) as service:
+        found = service.queues()
         if given.look:
-            found = [_looked(desk, one, now) if one.depth and one.oldest_age is None else one for one in found]
+            found = [_looked(service, one, now) if one.depth and one.oldest_age is None else one for one in found]
     if given.json:
         printed([asdict(one) | {"depth": one.depth} for one in found])
     else:
@@ -90,18 +90,18 @@ def _ls(given: argparse.Namespace) -> int:
     return 0
 
 
-def _looked(desk: AnyDesk, info: QueueInfo, now: float) -> QueueInfo:
+def _looked(service: AnyService, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
     from semel.dlq import queues as listing
     from semel.dlq.access.peek import PeekRisk
 
     try:
-        seen = desk.letters(info.name, limit=10)
+        seen = service.messages(info.name, limit=10)
     except PeekRisk as error:
         print(f"note: {error}; --receive accepts that", file=sys.stderr)
         return info
     if str(seen.cost):
         print(f"note: {info.name}: {seen.cost}", file=sys.stderr)
-    return listing.estimated(info, seen.letters, now)
+    return listing.estimated(info, seen.messages, now)
 
 
 # list
@@ -131,12 +131,12 @@ def _add_list(actions: Any, where: Any, which: Any) -> None:
 
 
 def _list(given: argparse.Namespace) -> int:
-    from semel.dlq.answers import as_json
+    from semel.dlq.messages import as_json
 
     now = time.time()
-    with options.desk(given) as desk:
+    with options.service(given) as service:
         if given.group_by:
-            found = desk.groups(given.queue, given.where)
+            found = service.groups(given.queue, given.where)
             if given.json:
                 printed(asdict(found))
             elif found.groups:
@@ -147,13 +147,13 @@ def _list(given: argparse.Namespace) -> int:
                 print(_none(given, found.looked_at))
             tell_cost(found.cost, found.notes)
             return 0
-        page = desk.letters(given.queue, given.where, given.limit, given.after, bodies=given.bodies)
+        page = service.messages(given.queue, given.where, given.limit, given.after, bodies=given.bodies)
     if given.json:
-        letters = [as_json(one, now=now) for one in page.letters]
-        content: dict[str, Any] = {"letters": letters, "next": page.next, "looked_at": page.looked_at}
+        messages = [as_json(one, now=now) for one in page.messages]
+        content: dict[str, Any] = {"messages": messages, "next": page.next, "looked_at": page.looked_at}
         printed(content | {"complete": page.complete, "cost": asdict(page.cost), "notes": page.notes})
-    elif page.letters:
-        print(text.letters(page.letters, now))
+    elif page.messages:
+        print(text.messages(page.messages, now))
         if page.next:
             print(f"\nmore: --after {page.next}, or a larger --limit")
     else:
@@ -191,18 +191,18 @@ def _add_show(actions: Any, where: Any) -> None:
 
 
 def _show(given: argparse.Namespace) -> int:
-    from semel.dlq.answers import as_json
+    from semel.dlq.messages import as_json
 
     now = time.time()
-    with options.desk(given) as desk:
-        answer = desk.find(given.queue, given.id)
-    (found,) = answer.letters
+    with options.service(given) as service:
+        answer = service.find(given.queue, given.id)
+    (found,) = answer.messages
     if given.body:
         sys.stdout.write(found.body)
     elif given.json:
         printed(as_json(found, now=now))
     else:
-        print(text.letter(found, now))
+        print(text.message(found, now))
     tell_cost(answer.cost, answer.notes)
     return 0
 
@@ -233,9 +233,9 @@ def _export(given: argparse.Namespace) -> int:
     path = None if given.file == "-" else Path(given.file)
     if path is not None and path.exists() and not given.force:
         raise UsageError(f"{path} is there already; --force replaces it")
-    with options.desk(given) as desk:
-        options.dead_letter_queue(desk, given)
-        done = desk.export(
+    with options.service(given) as service:
+        options.dead_letter_queue(service, given)
+        done = service.export(
             given.queue, to=path or sys.stdout.buffer, any_queue=given.any_queue, **options.selection(given)
         )
     sys.stdout.flush()
@@ -279,17 +279,17 @@ def _add_jobs(actions: Any, where: Any) -> None:
 def _jobs(given: argparse.Namespace) -> int:
     if given.action and not given.job:
         raise UsageError(f"--{given.action} needs the id of a job: semel dlq jobs ID --{given.action}")
-    with options.desk(given) as desk:
+    with options.service(given) as service:
         if given.job is None:
-            found = desk.jobs()
+            found = service.jobs()
             if given.json:
                 printed([job.to_json() for job in found])
             else:
                 print(text.jobs(found))
             return 0
         if given.action:
-            return _controlled(desk.control(given.job, given.action), given)
-        job = desk.job(given.job)
+            return _controlled(service.control(given.job, given.action), given)
+        job = service.job(given.job)
     if given.json:
         printed(job.to_json())
         return 0

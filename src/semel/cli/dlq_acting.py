@@ -23,11 +23,10 @@ from semel.cli.options import ledger_url, some_text
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.cli.dlq_options import AnyDesk
-    from semel.dlq.answers import Impact
+    from semel.cli.dlq_options import AnyService
     from semel.dlq.edit import Key, Wanted
     from semel.dlq.jobs import Job
-    from semel.dlq.model import DeadLetter, QueueInfo
+    from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue, Impact
 
 _CODES: Final = """\
 exit codes:
@@ -50,11 +49,11 @@ def add_to(actions: Any, where: Any) -> None:
     _add_restore(actions, where)
 
 
-def finished(desk: AnyDesk, job: Job, given: argparse.Namespace) -> int:
+def finished(service: AnyService, job: Job, given: argparse.Namespace) -> int:
     """Follows the job to its end, tells it, and returns the exit code."""
     from semel.dlq.jobs import State
 
-    job = follow(desk, job, quiet=given.quiet)
+    job = follow(service, job, quiet=given.quiet)
     if given.json:
         printed(job.to_json())
     else:
@@ -146,15 +145,15 @@ def _redrive(given: argparse.Namespace) -> int:
         engine=Engine(given.engine),
         threads=given.threads,
     )
-    with options.desk(given) as desk:
-        info = options.dead_letter_queue(desk, given)
+    with options.service(given) as service:
+        info = options.dead_letter_queue(service, given)
         if not given.quiet:
             to = f" to {given.to}" if given.to else ""
-            print(f"redrive of {text.plain(_meant(info, given) + to)}\n  at {desk.address(info)}", file=sys.stderr)
-        return finished(desk, desk.redrive(plan), given)
+            print(f"redrive of {text.plain(_meant(info, given) + to)}\n  at {service.address(info)}", file=sys.stderr)
+        return finished(service, service.redrive(plan), given)
 
 
-def _meant(info: QueueInfo, given: argparse.Namespace) -> str:
+def _meant(info: DeadLetterQueue, given: argparse.Namespace) -> str:
     """Which messages, in words, as far as that is known without looking."""
     if given.id:
         found = f"{len(given.id):,} by id, of {info.depth:,} messages in {info.name}"
@@ -198,26 +197,26 @@ def _file(name: str) -> Path:
 def _drop(given: argparse.Namespace) -> int:
     _check_terminal(given, "drop")
     chosen = options.selection(given)
-    with options.desk(given) as desk:
-        info = options.dead_letter_queue(desk, given)
+    with options.service(given) as service:
+        info = options.dead_letter_queue(service, given)
         impact: Impact | None = None
-        if not given.yes or desk.remote:
-            impact = desk.impact(given.queue, **chosen)
+        if not given.yes or service.remote:
+            impact = service.impact(given.queue, **chosen)
             if not impact.count:
                 print(f"none of the {impact.looked_at:,} messages in {info.name} match; nothing was dropped")
                 return 0
         if given.yes or impact is None:
             if not given.quiet:
                 which = _meant(info, given) if impact is None else f"{impact.count:,} messages in {info.name}"
-                print(f"drop of {text.plain(which)}\n  at {desk.address(info)}", file=sys.stderr)
+                print(f"drop of {text.plain(which)}\n  at {service.address(info)}", file=sys.stderr)
         else:
-            _show_impact(impact, info, desk.address(info))
+            _show_impact(impact, info, service.address(info))
             if _asked(f"Type {info.name} to drop them: ").strip() != info.name:
                 print("that is not its name; nothing was dropped")
                 return options.FAILED
         shown = None if impact is None else impact.shown
-        job = desk.drop(given.queue, snapshot=given.snapshot, shown=shown, any_queue=given.any_queue, **chosen)
-        code = finished(desk, job, given)
+        job = service.delete(given.queue, snapshot=given.snapshot, shown=shown, any_queue=given.any_queue, **chosen)
+        code = finished(service, job, given)
         if impact is not None and not impact.complete:
             print("note: not all messages could be looked at; those that were not looked at stay", file=sys.stderr)
         return code
@@ -229,7 +228,7 @@ def _check_terminal(given: argparse.Namespace, what: str) -> None:
         raise UsageError(f"there is no terminal to confirm at: add --yes to {what} without being asked")
 
 
-def _show_impact(impact: Impact, info: QueueInfo, address: str) -> None:
+def _show_impact(impact: Impact, info: DeadLetterQueue, address: str) -> None:
     now = time.time()
     print(text.groups(impact.groups[:_SHOWN], now))
     if len(impact.groups) > _SHOWN:
@@ -274,19 +273,19 @@ def _restore(given: argparse.Namespace) -> int:
     path = Path(given.file)
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
-    with options.desk(given) as desk:
+    with options.service(given) as service:
         if not given.quiet:
             for name, count in _in_file(path, given.to or "").items():
                 print(f"restore of {count:,} messages into {text.plain(name)}", file=sys.stderr)
-                print(f"  at {desk.address(desk.queue(name))}", file=sys.stderr)
-        return finished(desk, desk.restore(path, given.to or ""), given)
+                print(f"  at {service.address(service.queue(name))}", file=sys.stderr)
+        return finished(service, service.restore(path, given.to or ""), given)
 
 
 def _in_file(path: Path, to: str) -> Counter[str]:
     """How many messages would go to which queue."""
     from semel.dlq import snapshots
 
-    return Counter(to or letter.queue for letter in snapshots.letters_in(path))
+    return Counter(to or message.queue for message in snapshots.messages_in(path))
 
 
 # edit
@@ -329,27 +328,27 @@ def _edit(given: argparse.Namespace) -> int:
 
     key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
     _check_terminal(given, "send")
-    with options.desk(given) as desk, _Draft() as draft:
-        info = options.dead_letter_queue(desk, given)
-        letter = desk.letter(given.queue, given.id)
+    with options.service(given) as service, _Draft() as draft:
+        info = options.dead_letter_queue(service, given)
+        message = service.message(given.queue, given.id)
         if given.body is not None:
             wanted: Wanted | None = Wanted(_body(given.body), None, given.group, key, given.to or "")
         else:
-            wanted = _edited(letter, key, given, draft)
+            wanted = _edited(message, key, given, draft)
         if wanted is None:
             print("nothing was changed, and nothing was sent")
             return 0
         to = wanted.to or given.to or ""
         if not given.yes:
-            target = text.plain(to or letter.source or "its queue")
-            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {text.plain(_key_told(letter, key))}")
-            print(f"send 1 message to {target}, and delete it from {info.name}\n  at {desk.address(info)}")
+            target = text.plain(to or message.source or "its queue")
+            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {text.plain(_key_told(message, key))}")
+            print(f"send 1 message to {target}, and delete it from {info.name}\n  at {service.address(info)}")
             if _asked(f"Send it to {target}? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("nothing was sent")
                 return options.FAILED
-        resent = desk.resend(
+        resent = service.resend(
             given.queue,
-            letter.id,
+            message.id,
             body=wanted.body,
             attributes=wanted.attributes,
             group=given.group if given.group is not None else wanted.group,
@@ -367,10 +366,10 @@ def _edit(given: argparse.Namespace) -> int:
     return 0 if resent.deleted else options.FAILED
 
 
-def _key_told(letter: DeadLetter, key: str | Key) -> str:
+def _key_told(message: DeadLetterMessage, key: str | Key) -> str:
     if isinstance(key, str):
         return f"{key} (new)"
-    return "a new one" if key.value == "new" else f"{letter.key or 'none'} (kept)"
+    return "a new one" if key.value == "new" else f"{message.key or 'none'} (kept)"
 
 
 def _body(file: str) -> str:
@@ -392,8 +391,8 @@ class _Draft:
         self._path: Path | None = None
         self._before = ""
 
-    def open(self, letter: DeadLetter, content: str) -> Path:
-        handle, name = tempfile.mkstemp(prefix=f"semel-{letter.id[:8]}-", suffix=".json")
+    def open(self, message: DeadLetterMessage, content: str) -> Path:
+        handle, name = tempfile.mkstemp(prefix=f"semel-{message.id[:8]}-", suffix=".json")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(content)
         self._path, self._before = Path(name), content
@@ -413,21 +412,21 @@ class _Draft:
                 print(f"note: what you wrote is in {self._path}", file=sys.stderr)
 
 
-def _edited(letter: DeadLetter, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
+def _edited(message: DeadLetterMessage, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
     """Opens the editor, again and again while what was saved cannot be read and somebody wants to mend it."""
     from semel.dlq.edit import EditError, document, read_document
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     to = given.to or ""
-    path = draft.open(letter, document(letter, to))
+    path = draft.open(message, document(message, to))
     while True:
         _run_editor(editor, path)
         try:
-            return read_document(path.read_text(encoding="utf-8"), letter, key, to)
+            return read_document(path.read_text(encoding="utf-8"), message, key, to)
         except (EditError, UnicodeDecodeError) as error:
             again = sys.stdin.isatty() and not given.yes
             if not again or _asked(f"{error}\nOpen it again? [y/N] ").strip().lower() not in ("y", "yes"):
-                raise EditError(f"message {letter.id}: {error}; nothing was sent") from None
+                raise EditError(f"message {message.id}: {error}; nothing was sent") from None
 
 
 def _run_editor(editor: str, path: Path) -> None:

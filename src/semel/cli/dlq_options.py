@@ -17,12 +17,11 @@ from semel.durations import seconds
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.dlq.answers import Cost
-    from semel.dlq.model import QueueInfo
-    from semel.dlq.remote import RemoteDesk
-    from semel.dlq.service import Desk
+    from semel.dlq.messages import DeadLetterQueue, ReceiveCost
+    from semel.dlq.remote import RemoteDeadLetterService
+    from semel.dlq.service import DeadLetterService
 
-    AnyDesk = Desk | RemoteDesk
+    AnyService = DeadLetterService | RemoteDeadLetterService
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -130,11 +129,11 @@ def selection(given: argparse.Namespace) -> dict[str, Any]:
     return {"where": given.where, "ids": given.id, "all": given.all}
 
 
-def dead_letter_queue(desk: AnyDesk, given: argparse.Namespace) -> QueueInfo:
+def dead_letter_queue(service: AnyService, given: argparse.Namespace) -> DeadLetterQueue:
     """The queue that is named, if it is some queue's dead-letter queue, or meant all the same."""
     from semel.dlq.queues import not_dead_letter_queue
 
-    info = desk.queue(given.queue)
+    info = service.queue(given.queue)
     if not info.sources and not given.any_queue:
         raise UsageError(f"{not_dead_letter_queue(info.name)}; add --any-queue if it is meant all the same")
     return info
@@ -173,18 +172,18 @@ def _ids(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def desk(given: argparse.Namespace) -> Iterator[AnyDesk]:
+def service(given: argparse.Namespace) -> Iterator[AnyService]:
     """The desk for these options, until the end of the block."""
     risk = bool(getattr(given, "receive", False))
     via = dashboard(given)
     if via:
-        from semel.dlq.remote import RemoteDesk
+        from semel.dlq.remote import RemoteDeadLetterService
 
         if getattr(given, "ledger", None):
             raise UsageError("--ledger is not for --via: the dashboard has its own")
-        yield RemoteDesk(via, given.token or "", accept_risk=risk)
+        yield RemoteDeadLetterService(via, given.token or "", accept_risk=risk)
         return
-    from semel.dlq.service import Desk
+    from semel.dlq.service import DeadLetterService
 
     with contextlib.ExitStack() as stack:
         ledger = None
@@ -193,7 +192,7 @@ def desk(given: argparse.Namespace) -> Iterator[AnyDesk]:
 
             ledger = stack.enter_context(contextlib.closing(connect(given.ledger)))
         client = stack.enter_context(options.client(given))
-        yield Desk(client, ledger=ledger, accept_risk=risk, most=getattr(given, "most", 1_000))
+        yield DeadLetterService(client, ledger=ledger, accept_risk=risk, most=getattr(given, "most", 1_000))
 
 
 def command(
@@ -240,7 +239,7 @@ def printed(content: Any) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=sys.stdout.isatty()))
 
 
-def tell_cost(cost: Cost, notes: tuple[str, ...]) -> None:
+def tell_cost(cost: ReceiveCost, notes: tuple[str, ...]) -> None:
     for line in (*notes, str(cost)):
         if line:
             print(f"note: {line}", file=sys.stderr)

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from semel.dlq.answers import Group
     from semel.dlq.audit import AuditEntry
     from semel.dlq.jobs import Job
-    from semel.dlq.model import DeadLetter, QueueInfo
+    from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue, ErrorGroup
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _ENDLESS: Final = 1_000_000  # columns, where nobody looks at a terminal: a pipe gets all of it
@@ -75,7 +74,7 @@ def width() -> int:
 # What there is to see.
 
 
-def queues(found: Sequence[QueueInfo], now: float) -> str:
+def queues(found: Sequence[DeadLetterQueue], now: float) -> str:
     if not found:
         return (
             "there are no dead-letter queues here; give a queue one with a RedrivePolicy, "
@@ -98,7 +97,7 @@ def queues(found: Sequence[QueueInfo], now: float) -> str:
     return table(("QUEUE", "LETTERS", "IN FLIGHT", "OLDEST", "FIRST EXPIRES IN", "SOURCES"), rows, right=(1, 2, 3, 4))
 
 
-def letters(found: Sequence[DeadLetter], now: float) -> str:
+def messages(found: Sequence[DeadLetterMessage], now: float) -> str:
     rows = [
         (
             one.id,
@@ -113,7 +112,7 @@ def letters(found: Sequence[DeadLetter], now: float) -> str:
     return table(("ID", "AGE", "RECEIVES", "KEY", "SOURCE", "WHY"), rows, right=(1, 2))
 
 
-def groups(found: Sequence[Group], now: float) -> str:
+def groups(found: Sequence[ErrorGroup], now: float) -> str:
     rows = [
         (f"{one.count:,}", f"{span(now - one.first)} ago", f"{span(now - one.last)} ago", one.fingerprint, one.shape)
         for one in found
@@ -121,7 +120,7 @@ def groups(found: Sequence[Group], now: float) -> str:
     return table(("COUNT", "FIRST", "LAST", "FINGERPRINT", "ERROR"), rows, right=(0, 1, 2))
 
 
-def letter(one: DeadLetter, now: float) -> str:
+def message(one: DeadLetterMessage, now: float) -> str:
     """All of one letter; a body of JSON is unfolded."""
     from semel.dlq import fingerprints
 

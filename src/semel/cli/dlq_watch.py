@@ -21,8 +21,8 @@ from semel.signals import OnSignals
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from semel.cli.dlq_options import AnyDesk
-    from semel.dlq.model import QueueInfo
+    from semel.cli.dlq_options import AnyService
+    from semel.dlq.messages import DeadLetterQueue
     from semel.dlq.watch import Alarm
 
 _CODES: Final = """\
@@ -86,10 +86,10 @@ def _watch(given: argparse.Namespace) -> int:
         except SemelError as error:
             raise UsageError(str(error)) from None
     folder = state_folder()
-    with _signals() as stop, options.desk(given) as desk:
-        endpoint = desk.endpoint
+    with _signals() as stop, options.service(given) as service:
+        endpoint = service.endpoint
         watch = watching.Watch(given.before, watching.load(folder, endpoint))
-        queues = _queues(desk, given)  # that there is none of a name is an error now, and only now
+        queues = _queues(service, given)  # that there is none of a name is an error now, and only now
         if given.from_now:
             watch.know(queues)
         _begin(given, queues)
@@ -110,37 +110,37 @@ def _watch(given: argparse.Namespace) -> int:
                 return options.ALARM if alarms else 0
             if stop.wait(given.every):
                 return 0
-            queues = _again(desk, given)
+            queues = _again(service, given)
 
 
-def _queues(desk: AnyDesk, given: argparse.Namespace) -> list[QueueInfo]:
+def _queues(service: AnyService, given: argparse.Namespace) -> list[DeadLetterQueue]:
     from semel.dlq import queues as listing
 
-    found = [desk.queue(name) for name in given.queue] if given.queue else desk.queues()
+    found = [service.queue(name) for name in given.queue] if given.queue else service.queues()
     if not given.look:
         return found
     return [
-        listing.estimated(one, desk.letters(one.name, limit=10).letters, time.time())
+        listing.estimated(one, service.messages(one.name, limit=10).messages, time.time())
         if one.depth and one.first_expires is None
         else one
         for one in found
     ]
 
 
-def _again(desk: AnyDesk, given: argparse.Namespace) -> list[QueueInfo]:
+def _again(service: AnyService, given: argparse.Namespace) -> list[DeadLetterQueue]:
     """An endpoint that does not answer for a while is no reason to end."""
     try:
-        return _queues(desk, given)
+        return _queues(service, given)
     except SemelError as error:
         print(f"semel dlq watch: {text.plain(str(error))}", file=sys.stderr, flush=True)
         return []
 
 
-def _begin(given: argparse.Namespace, queues: Sequence[QueueInfo]) -> None:
+def _begin(given: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None:
     if given.once or given.json:
         return
-    letters = sum(info.depth for info in queues)
-    print(f"watching {len(queues)} queues with {letters:,} letters, every {text.span(given.every)}", file=sys.stderr)
+    messages = sum(info.depth for info in queues)
+    print(f"watching {len(queues)} queues with {messages:,} letters, every {text.span(given.every)}", file=sys.stderr)
     dark = [info.name for info in queues if info.depth and info.first_expires is None]
     if dark:
         print(

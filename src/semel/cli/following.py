@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from semel.cli.dlq_text import plain, span
 
 if TYPE_CHECKING:
-    from semel.cli.dlq_options import AnyDesk
+    from semel.cli.dlq_options import AnyService
     from semel.dlq.jobs import Job, Line
 
 _ERASE: Final = "\r\x1b[K"
@@ -27,46 +27,46 @@ _REMOTE_TICK: Final = 0.5
 _SELDOM: Final = 5.0  # seconds between lines where there is no terminal
 
 
-def follow(desk: AnyDesk, job: Job, *, quiet: bool = False, stream: TextIO | None = None) -> Job:
+def follow(service: AnyService, job: Job, *, quiet: bool = False, stream: TextIO | None = None) -> Job:
     """The job as it is at its end."""
     screen = _Screen(sys.stderr if stream is None else stream, quiet)
     last = time.monotonic()
     with _interrupts() as asked, _keys(screen) as key:
         cancelled = False
         while True:
-            job = desk.job(job.id)
+            job = service.job(job.id)
             screen.news(job)
             if job.state.ended:
                 break
             if asked() and not cancelled:
                 cancelled = True
                 screen.say("cancelling: what is in hand is given back; Ctrl-C again ends it at once")
-                _control(desk, job, "cancel")
+                _control(service, job, "cancel")
             if pressed := key():
-                _carry_out(desk, job, pressed, screen)
+                _carry_out(service, job, pressed, screen)
             if screen.moves or time.monotonic() - last >= _SELDOM:
                 last = time.monotonic()
                 screen.draw(job)
-            job.wait(_REMOTE_TICK if desk.remote else _TICK)
+            job.wait(_REMOTE_TICK if service.remote else _TICK)
     screen.erase()
     return job
 
 
-def _carry_out(desk: AnyDesk, job: Job, pressed: str, screen: _Screen) -> None:
+def _carry_out(service: AnyService, job: Job, pressed: str, screen: _Screen) -> None:
     if pressed == "p":
         action = "resume" if job.to_json()["pausing"] else "pause"
-        _control(desk, job, action)
+        _control(service, job, action)
         screen.say("going on" if action == "resume" else "pausing; p goes on, c cancels")
     elif pressed == "c":
         screen.say("cancelling: what is in hand is given back")
-        _control(desk, job, "cancel")
+        _control(service, job, "cancel")
 
 
-def _control(desk: AnyDesk, job: Job, action: str) -> None:
+def _control(service: AnyService, job: Job, action: str) -> None:
     from semel.dlq.job_control import JobNotRunning
 
     with contextlib.suppress(JobNotRunning):  # it has just ended, which is seen next
-        desk.control(job.id, action)
+        service.control(job.id, action)
 
 
 def summary(job: Job) -> str:

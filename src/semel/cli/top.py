@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     from semel.dlq.audit import somebody
 
     services = Services.of(Settings(**looking.settings(given)))
-    services = replace(services, desk=services.desk.by(somebody()))
+    services = replace(services, service=services.service.by(somebody()))
     try:
         top = Top(services, can_act=not given.read_only, every=given.every)
         top.run()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from semel.dashboard.views.errors import HouseError
+from semel.dashboard.views.errors import DashboardError
 from semel.dlq.access.peek import RECEIVE_TOO, NoSuchQueue, PeekRisk
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import NoSuchJob
 from semel.dlq.queues import NotDeadLetterQueue
 from semel.dlq.selection import SelectionError
-from semel.dlq.service import NoSuchLetter
+from semel.dlq.service import NoSuchMessage
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
 from semel.sqs.client.admin import AdminError
@@ -41,7 +41,7 @@ class Problem:
 _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
     (NoSuchJob, 404, "only the last 200 jobs are kept; see the list of jobs", ""),
     (JobNotRunning, 409, "", ""),
-    (NoSuchLetter, 404, "reload the list of letters", ""),
+    (NoSuchMessage, 404, "reload the list of letters", ""),
     (NoSuchQueue, 404, "see the list of queues for its name", ""),
     (QueueNotFound, 404, "see the list of queues for its name", ""),
     (FilterError, 400, "correct the filter", ""),
@@ -60,7 +60,7 @@ _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
 
 
 def of(error: SemelError) -> Problem:
-    if isinstance(error, HouseError):
+    if isinstance(error, DashboardError):
         return Problem(error.status, error.error, error.what_to_do)
     if isinstance(error, AdminError):
         status = error.status if error.status in (400, 404, 409) else 502

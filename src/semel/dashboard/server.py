@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from semel.dashboard import api, web
 from semel.dashboard import errors as problems
-from semel.dashboard.auth.middleware import Guard, is_for_people, session_cookie
+from semel.dashboard.auth.middleware import AuthMiddleware, is_for_people, session_cookie
 from semel.dashboard.auth.policy import Refused
 from semel.dashboard.errors import Problem
 from semel.dashboard.services import Services
@@ -45,11 +45,11 @@ def build(
     """The application. Raises StartError for settings that make no sense. `app.state.services` is what is behind it."""
     settings.check()
     services = Services.of(settings, client=client, ledger=ledger, clock=clock)
-    rendered = Pages.of(services.house)
+    rendered = Pages.of(services.inspector)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        services.house.begin()
+        services.inspector.begin()
         try:
             yield
         finally:
@@ -74,12 +74,12 @@ def build(
     _answer_problems(app, rendered)
 
     def costs() -> bool:
-        return not services.house.is_ours
+        return not services.inspector.is_ours
 
     def refusal(scope: Scope, refused: Refused) -> str:
         return bytes(rendered.problem(Request(scope), refused.status, refused.error, refused.what_to_do).body).decode()
 
-    app.add_middleware(Guard, gate=services.gate, is_open=settings.is_open, refusal=refusal, costs=costs)
+    app.add_middleware(AuthMiddleware, policy=services.policy, is_open=settings.is_open, refusal=refusal, costs=costs)
     api.describe(app, settings)
     return app
 
@@ -96,11 +96,13 @@ def run(settings: Settings) -> int:
 
 def _sessions(services: Services, rendered: Pages) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    gate = services.gate
+    policy = services.policy
 
     def answered(request: Request, response: Response, cookie: str, *, ends: bool = False) -> Response:
         headers = dict(request.headers)
-        response.headers.append("set-cookie", session_cookie(gate, request.scope, headers, cookie, ends=ends).decode())
+        response.headers.append(
+            "set-cookie", session_cookie(policy, request.scope, headers, cookie, ends=ends).decode()
+        )
         return response
 
     @router.get("/health")
@@ -116,7 +118,7 @@ def _sessions(services: Services, rendered: Pages) -> APIRouter:
     def log_in(request: Request, token: Annotated[str, Form()] = "", next: Annotated[str, Form()] = "/") -> Response:
         remote = request.client.host if request.client else "unknown"
         try:
-            cookie = gate.begin(token, dict(request.headers), remote)
+            cookie = policy.begin(token, dict(request.headers), remote)
         except Refused as refused:
             text = f"{refused.error[:1].upper()}{refused.error[1:]}: {refused.what_to_do}."
             return rendered.login(request, next=_inside(next), problem=text, status=refused.status)
@@ -124,7 +126,7 @@ def _sessions(services: Services, rendered: Pages) -> APIRouter:
 
     @router.post("/logout")
     def log_out(request: Request) -> Response:
-        gate.end(request.state.session)
+        policy.end(request.state.session)
         return answered(request, RedirectResponse("/login", 303), "", ends=True)
 
     return router
@@ -136,7 +138,7 @@ def _report(services: Services) -> APIRouter:
 
     @router.get("/doctor/report")
     def report() -> Response:
-        diagnosis = services.house.doctor_job.diagnosis
+        diagnosis = services.inspector.doctor_job.diagnosis
         if diagnosis is None:
             raise NotThere("there is no examination to report on yet", "start one on the doctor's page")
         from semel.doctor.report import html

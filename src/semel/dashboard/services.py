@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.dashboard.auth.policy import Gate
-from semel.dashboard.views import House, Settings
-from semel.dashboard.views.errors import HouseError
+from semel.dashboard.auth.policy import AccessPolicy
+from semel.dashboard.views import QueueInspector, Settings
+from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
 from semel.dlq.jobs import Jobs
-from semel.dlq.service import Desk
+from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError
 from semel.sqs import Client
 from semel.sqs.client.messages import Attribute
@@ -29,9 +29,9 @@ log = logging.getLogger("semel.dashboard")
 @dataclass(frozen=True, slots=True)
 class Services:
     settings: Settings
-    house: House
-    desk: Desk
-    gate: Gate
+    inspector: QueueInspector
+    service: DeadLetterService
+    policy: AccessPolicy
     jobs: Jobs
 
     @classmethod
@@ -43,30 +43,30 @@ class Services:
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Services:
-        house = House(settings, client=client, ledger=ledger, clock=clock)
+        inspector = QueueInspector(settings, client=client, ledger=ledger, clock=clock)
         try:
-            _ = house.memory.ledger
+            _ = inspector.memory.ledger
         except SemelError as error:
             log.warning("the ledger does not answer; what needs it is refused until it does: %s", error)
-        jobs = Jobs(house.state / "jobs", clock=clock)
+        jobs = Jobs(inspector.state / "jobs", clock=clock)
         # What is done may take its time and its tries; who only looks is told soon that nothing answers.
         acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
-        desk = Desk(
+        service = DeadLetterService(
             acting,
-            ledger=house.memory.connected,
-            state=house.state,
+            ledger=inspector.memory.connected,
+            state=inspector.state,
             jobs=jobs,
             accept_risk=True,
             who="dashboard",
             clock=clock,
         )
-        return cls(settings, house, desk, Gate(settings, clock=clock), jobs)
+        return cls(settings, inspector, service, AccessPolicy(settings, clock=clock), jobs)
 
     def close(self) -> None:
         self.jobs.close()
-        if self.desk.client is not self.house.client:
-            self.desk.client.close()
-        self.house.close()
+        if self.service.client is not self.inspector.client:
+            self.service.client.close()
+        self.inspector.close()
 
     # What the desk has no name for, and the audit log has.
 
@@ -82,38 +82,38 @@ class Services:
         dedup: str | None = None,
     ) -> str:
         """A test message; returns its id. A FIFO queue gets a deduplication id of its own: two of the same are two."""
-        target = self.house.client.queue(queue)
+        target = self.inspector.client.queue(queue)
         if target.fifo and dedup is None:
             dedup = uuid.uuid4().hex
-        with self.desk.audit.around(viewer.name, "send", queue=queue) as ending:
+        with self.service.audit.around(viewer.name, "send", queue=queue) as ending:
             try:
                 sent = target.send(body, attributes=attributes or None, delay=delay, group=group, dedup=dedup)
             except BadRequest as error:
-                raise HouseError(str(error), "see what SQS says about it", 400) from None
+                raise DashboardError(str(error), "see what SQS says about it", 400) from None
             ending.count, ending.details["id"] = 1, sent.message_id
-        self.house.changed(queue)
+        self.inspector.changed(queue)
         return sent.message_id
 
     def set_fault(
         self, viewer: Viewer, kind: str, rate: float, queue: str | None, milliseconds: float | None
     ) -> tuple[Any, ...]:
-        with self.desk.audit.around(viewer.name, "set fault", queue=queue or "", kind=kind, rate=f"{rate:g}"):
-            return self.house.set_fault(kind, rate, queue, milliseconds)
+        with self.service.audit.around(viewer.name, "set fault", queue=queue or "", kind=kind, rate=f"{rate:g}"):
+            return self.inspector.set_fault(kind, rate, queue, milliseconds)
 
     def clear_faults(self, viewer: Viewer, kind: str | None, queue: str | None) -> tuple[Any, ...]:
-        with self.desk.audit.around(viewer.name, "clear faults", queue=queue or "", kind=kind or "all"):
-            return self.house.clear_faults(kind, queue)
+        with self.service.audit.around(viewer.name, "clear faults", queue=queue or "", kind=kind or "all"):
+            return self.inspector.clear_faults(kind, queue)
 
     def control(self, viewer: Viewer, worker: str, action: str, queue: str | None, value: int | None) -> str:
         """Tells a worker what to do; what it answers is in the log, too."""
         told = {"worker": worker, "value": "" if value is None else str(value)}
-        with self.desk.audit.around(viewer.name, f"{action} worker", queue=queue or "", **told) as ending:
-            done = self.house.control(worker, action, queue, value)
+        with self.service.audit.around(viewer.name, f"{action} worker", queue=queue or "", **told) as ending:
+            done = self.inspector.control(worker, action, queue, value)
             ending.outcome = f"done: {done}"
         return done
 
     def examine(self, viewer: Viewer) -> bool:
-        started = self.house.examine()
+        started = self.inspector.examine()
         if started:
-            self.desk.audit.write(viewer.name, "doctor", outcome="begun")
+            self.service.audit.write(viewer.name, "doctor", outcome="begun")
         return started

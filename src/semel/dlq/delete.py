@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from semel.dlq import snapshots
-from semel.dlq.access.sqs import Choice, Taker, taker
-from semel.dlq.answers import ShownMessages
+from semel.dlq.access.sqs import Choice, MessageClaims, taker
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
+from semel.dlq.messages import ShownMessages
 from semel.errors import SemelError
 from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin
@@ -23,7 +23,7 @@ from semel.sqs.client.admin import Admin
 ROUND: Final = 500
 
 
-class Dropper:
+class Deleter:
     """What matches now and was there when it began; with `shown`, only that. `run` is a job's work."""
 
     def __init__(
@@ -76,21 +76,21 @@ class Dropper:
             raise SemelError(f"queue {self._queue.name}: SQS has no places in a queue; name the messages by their ids")
         return Choice(self._where, self._ids, now if shown.at is None else shown.at, shown.place)
 
-    def _drop(self, job: Job, hand: Taker, writer: snapshots.Writer) -> None:
-        while (left := self._left(job)) and (letters := hand.take(min(ROUND, left))):
+    def _drop(self, job: Job, hand: MessageClaims, writer: snapshots.Writer) -> None:
+        while (left := self._left(job)) and (messages := hand.take(min(ROUND, left))):
             try:
                 job.checkpoint()
-                writer.write(letters, at=self._clock())
+                writer.write(messages, at=self._clock())
                 writer.sync()
             except SemelError:
-                hand.refuse(letters)
+                hand.refuse(messages)
                 raise
             self._crash("after_snapshot")
-            kept = hand.delete(letters)
+            kept = hand.delete(messages)
             self._crash("after_drop")
-            job.add(deleted=len(letters) - len(kept), failed=len(kept))
-            for letter in kept:
-                job.say(f"message {letter.id} is in the snapshot, but could not be deleted: it is still in the queue")
+            job.add(deleted=len(messages) - len(kept), failed=len(kept))
+            for message in kept:
+                job.say(f"message {message.id} is in the snapshot, but could not be deleted: it is still in the queue")
 
     def _left(self, job: Job) -> int:
         done = job.counts.deleted + job.counts.failed

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.dlq.access.sqs import Choice, taker
-from semel.dlq.answers import Resent
 from semel.dlq.filter import parser as filters
 from semel.dlq.filter.lexer import quoted
 from semel.dlq.jobs import Job
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage, Resent
 from semel.dlq.redrive.sender import Targets
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError, LedgerUnavailable, Status
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.messages.keys import key_rule, scoped
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import Admin
@@ -32,7 +31,7 @@ from semel.sqs.client.messages import Attribute, Entry, Received, as_attribute
 from semel.sqs.errors import QueueNotFound
 
 
-class NoSuchLetter(SemelError):
+class NoSuchMessage(SemelError):
     """There is no letter with this id in the queue."""
 
 
@@ -62,8 +61,8 @@ class Wanted:
         return tuple(name for name in ("body", "attributes", "group") if getattr(self, name) is not None)
 
 
-def no_such_letter(queue: str, id: str) -> NoSuchLetter:
-    return NoSuchLetter(
+def no_such_message(queue: str, id: str) -> NoSuchMessage:
+    return NoSuchMessage(
         f"there is no message {id} in {queue} that can be had now: it was redriven, dropped or has expired, or is in "
         f"another's hands; `semel dlq list {queue}` shows those that there are"
     )
@@ -85,11 +84,11 @@ def resend(
         with taker(client, source, choice, Job("resend", queue)) as hand:
             taken = hand.take(1)
             if not taken:
-                raise no_such_letter(source.name, id)
-            letter = taken[0]
-            target = Targets(client, source, wanted.to).of(letter)
-            key, entry = copy_of(letter, target, wanted)
-            notes = _checked(ledger, letter, target, wanted, entry)
+                raise no_such_message(source.name, id)
+            message = taken[0]
+            target = Targets(client, source, wanted.to).of(message)
+            key, entry = copy_of(message, target, wanted)
+            notes = _checked(ledger, message, target, wanted, entry)
             sent = target.send(
                 entry.body, attributes=entry.attributes, group=entry.group, dedup=entry.dedup, trace=entry.trace
             )
@@ -110,13 +109,13 @@ def _choice(client: Client, source: Queue, id: str, now: float) -> Choice:
     return Choice(filters.parse(f"id = {quoted(id)}"), frozenset(), now)
 
 
-def copy_of(letter: DeadLetter, target: Queue, wanted: Wanted) -> tuple[str, Entry]:
+def copy_of(message: DeadLetterMessage, target: Queue, wanted: Wanted) -> tuple[str, Entry]:
     """The key that the copy carries, and the copy."""
-    body = letter.body if wanted.body is None else wanted.body
-    own = letter.attributes if wanted.attributes is None else read_attributes(wanted.attributes)
+    body = message.body if wanted.body is None else wanted.body
+    own = message.attributes if wanted.attributes is None else read_attributes(wanted.attributes)
     match wanted.key:
         case Key.KEEP:
-            key = letter.key
+            key = message.key
         case Key.NEW:
             key = uuid.uuid4().hex
         case str(given):
@@ -124,28 +123,30 @@ def copy_of(letter: DeadLetter, target: Queue, wanted: Wanted) -> tuple[str, Ent
             if not key:
                 raise EditError("a new key needs at least one character; leave it out to keep the old one")
     size = len(body.encode("utf-8", "surrogatepass"))
-    attributes = letters.sent_back(own, size, key=key, message_id=letter.original_id, times=letter.redrives + 1)
+    attributes = own_attributes.sent_back(
+        own, size, key=key, message_id=message.original_id, times=message.redrives + 1
+    )
     if attributes is None:
         raise EditError(
-            f"message {letter.id}: {size:,} bytes leave no room for the key that must travel with it; shorten the body "
+            f"message {message.id}: {size:,} bytes leave no room for the key that goes with it; shorten the body "
             "or its attributes"
         )
-    group = wanted.group if wanted.group is not None else letter.group
+    group = wanted.group if wanted.group is not None else message.group
     if target.fifo and not group:
         raise EditError(
-            f"queue {target.name} is FIFO, and message {letter.id} has no group: name one with --group GROUP"
+            f"queue {target.name} is FIFO, and message {message.id} has no group: name one with --group GROUP"
         )
-    dedup = f"edit-{letter.id}-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    dedup = f"edit-{message.id}-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     entry = Entry(
         body,
         attributes=attributes,
         group=group or None,
         dedup=dedup if target.fifo else None,
-        trace=letter.trace or None,
+        trace=message.trace or None,
     )
     problem = entry.unsendable()
     if problem is not None:
-        raise EditError(f"message {letter.id} cannot be sent: {problem.message}")
+        raise EditError(f"message {message.id} cannot be sent: {problem.message}")
     return key, entry
 
 
@@ -172,30 +173,32 @@ def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
     return found
 
 
-def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: Wanted, copy: Entry) -> tuple[str, ...]:
+def _checked(
+    ledger: Ledger | None, message: DeadLetterMessage, target: Queue, wanted: Wanted, copy: Entry
+) -> tuple[str, ...]:
     """What the ledger will make of the copy, as far as that can be told before. Raises if it cannot be asked."""
     if wanted.key is not Key.KEEP:
         return ()
-    unsure = () if letter.key else ("the letter carries no key: its handler makes one of the copy, as of any message",)
+    unsure = () if message.key else ("the letter carries no key: its handler makes one of the copy, as of any message",)
     if ledger is None:
         return unsure
-    keys = _keys(letter, copy)
+    keys = _keys(message, copy)
     try:
         entries = ledger.get([scoped(target.scope, key) for key in keys])
     except LedgerError as error:
         raise LedgerUnavailable(
-            f"message {letter.id}: nothing was sent, as the ledger cannot say whether it was done before: {error}. Try "
+            f"message {message.id}: nothing was sent: the ledger cannot say whether it was done before: {error}. Try "
             "again when it answers, or give the copy a new key (--new-key)"
         ) from None
     known = {key: entry for key, entry in zip(keys, entries, strict=True) if entry is not None}
     changed = (copy.body, copy.group or "", wanted.attributes and read_attributes(wanted.attributes)) != (
-        *(letter.body, letter.group),
-        wanted.attributes and letter.attributes,
+        *(message.body, message.group),
+        wanted.attributes and message.attributes,
     )
     done = next((key for key, entry in known.items() if entry.status is Status.DONE), None)
     if done is not None and changed:
         raise EditError(
-            f"message {letter.id}: the ledger has {done} as done, so a changed copy under it would not run. "
+            f"message {message.id}: the ledger has {done} as done, so a changed copy under it would not run. "
             "Give it a new key (--new-key auto, or --new-key KEY) if it is to run, or drop the letter"
         )
     if done is not None:
@@ -209,10 +212,10 @@ def _checked(ledger: Ledger | None, letter: DeadLetter, target: Queue, wanted: W
     return unsure
 
 
-def _keys(letter: DeadLetter, copy: Entry) -> list[str]:
+def _keys(message: DeadLetterMessage, copy: Entry) -> list[str]:
     """The keys that a handler may find in the copy without its body: the carried one; else the producer's, or the
     MessageId that it had."""
-    received = Received(letter.original_id, "", copy.body, None, copy.attributes)
+    received = Received(message.original_id, "", copy.body, None, copy.attributes)
     return list(dict.fromkeys(key_rule(rule).resolve(received, None).text for rule in (None, "message-id")))
 
 
@@ -224,30 +227,30 @@ _HELP: Final = (
 )
 
 
-def document(letter: DeadLetter, to: str = "") -> str:
+def document(message: DeadLetterMessage, to: str = "") -> str:
     """JSON with the body unfolded where that loses nothing."""
     content: dict[str, Any] = {
-        "_": [_HELP, f"message {letter.id} of {letter.queue}, {letter.why}"],
-        "to": to or letter.source,
-        "key": letter.key,
+        "_": [_HELP, f"message {message.id} of {message.queue}, {message.why}"],
+        "to": to or message.source,
+        "key": message.key,
     }
-    if letter.group:
-        content["group"] = letter.group
+    if message.group:
+        content["group"] = message.group
     content["attributes"] = {
         name: {"type": one.type, "base64": b64encode(one.value).decode()}
         if isinstance(one.value, bytes)
         else {"type": one.type, "value": one.value}
-        for name, one in letter.attributes.items()
+        for name, one in message.attributes.items()
     }
-    content["body"] = json.loads(letter.body) if _unfolds(letter.body) else letter.body
+    content["body"] = json.loads(message.body) if _unfolds(message.body) else message.body
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP, to: str = "") -> Wanted | None:
+def read_document(text: str, message: DeadLetterMessage, key: str | Key = Key.KEEP, to: str = "") -> Wanted | None:
     """What was changed in a document; None if nothing was. Raises EditError for what is none any more."""
     if not text.strip():
         return None
-    before: dict[str, Any] = json.loads(document(letter, to))
+    before: dict[str, Any] = json.loads(document(message, to))
     try:
         after = json.loads(text)
     except ValueError as error:
@@ -257,7 +260,7 @@ def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP, to: 
     unknown = after.keys() - before.keys() - {"group"}
     if unknown:
         raise EditError(f"{min(unknown)!r} cannot be changed; what can is body, attributes, group and to")
-    if after.get("key", letter.key) != letter.key:
+    if after.get("key", message.key) != message.key:
         raise EditError("the key is not changed by accident: leave it as it is, and use --new-key KEY for a new one")
     if not isinstance(after.get("attributes", {}), dict) or not isinstance(after.get("group", ""), str):
         raise EditError("attributes is an object, and group a text")
@@ -266,13 +269,13 @@ def read_document(text: str, letter: DeadLetter, key: str | Key = Key.KEEP, to: 
         return None
     body = None
     if json.dumps(after["body"]) != json.dumps(before["body"]):
-        folded = isinstance(after["body"], str) and not _unfolds(letter.body)
+        folded = isinstance(after["body"], str) and not _unfolds(message.body)
         body = after["body"] if folded else json.dumps(after["body"], ensure_ascii=False, separators=(",", ":"))
     attributes = after.get("attributes", {})
     return Wanted(
         body,
         attributes if attributes != before["attributes"] else None,
-        group if (group := after.get("group", "")) != letter.group else None,
+        group if (group := after.get("group", "")) != message.group else None,
         key,
         named if (named := str(after.get("to") or "")) != before["to"] else "",
     )

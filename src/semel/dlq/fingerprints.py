@@ -1,4 +1,4 @@
-"""Which dead letters died of the same thing: a fingerprint of the error, without ids, numbers and quoted text."""
+"""Which messages failed with the same error: a fingerprint of the error, without ids, numbers and quoted text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from semel.dlq.model import DeadLetter
 from semel.messages.fingerprint import FINGERPRINT_FROM
 from semel.messages.fingerprint import shape as shape
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import Glance
+    from semel.dlq.access.lazy_message import LazyMessage
+    from semel.dlq.messages import DeadLetterMessage
 
 LENGTH: Final = 10  # hexadecimal digits
 
@@ -26,11 +26,11 @@ def _printed(error: str) -> str:
     return sha256(shape(error).encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH]
 
 
-def error_of(letter: DeadLetter | Glance) -> str:
+def error_of(message: DeadLetterMessage | LazyMessage) -> str:
     """What the attempt log says of its end, in one line: so that its fingerprint is also the doctor's."""
     # An error without a kind of its own is written as both.
-    return letter.error if letter.error and letter.reason == letter.error else letter.why
+    return message.error if message.error and message.reason == message.error else message.why
 
 
-def of(letter: DeadLetter | Glance) -> str:
-    return fingerprint(error_of(letter))
+def of(message: DeadLetterMessage | LazyMessage) -> str:
+    return fingerprint(error_of(message))

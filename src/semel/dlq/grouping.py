@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from semel.dlq import fingerprints
-from semel.dlq.answers import Group
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage, ErrorGroup
 
 SAMPLE: Final = 500  # characters of an error
 
@@ -33,31 +32,31 @@ class Grouping:
         self.oldest: float | None = None
         self.newest: float | None = None
 
-    def add(self, letters: Iterable[DeadLetter]) -> None:
-        for letter in letters:
-            self._add(letter)
+    def add(self, messages: Iterable[DeadLetterMessage]) -> None:
+        for message in messages:
+            self._add(message)
 
-    def _add(self, letter: DeadLetter) -> None:
+    def _add(self, message: DeadLetterMessage) -> None:
         self.matched += 1
-        sent = letter.sent
+        sent = message.sent
         self.oldest = sent if self.oldest is None else min(self.oldest, sent)
         self.newest = sent if self.newest is None else max(self.newest, sent)
-        error = fingerprints.error_of(letter)
+        error = fingerprints.error_of(message)
         known = self._found.get(print_ := fingerprints.fingerprint(error))
         if known is None:
-            known = _Count(fingerprints.shape(error), error[:SAMPLE], letter.id, 0, sent, sent)
+            known = _Count(fingerprints.shape(error), error[:SAMPLE], message.id, 0, sent, sent)
             self._found[print_] = known
         known.count += 1
         known.first = min(known.first, sent)
         if sent > known.last:
-            known.last, known.sample, known.sample_id = sent, error[:SAMPLE], letter.id
-        if letter.source:
-            known.sources.add(letter.source)
+            known.last, known.sample, known.sample_id = sent, error[:SAMPLE], message.id
+        if message.source:
+            known.sources.add(message.source)
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[ErrorGroup, ...]:
         return tuple(
-            Group(
+            ErrorGroup(
                 fingerprint=print_,
                 shape=one.shape,
                 sample=one.sample,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from semel.dlq.access.peek import no_such_queue, peeked
-from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue
 from semel.errors import SemelError
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import MOST, Admin
@@ -24,7 +24,7 @@ _NAMED: Final = ("-dlq", "_dlq", "-dead-letter", "-dead-letters", "-deadletter",
 _RETENTION: Final = 345_600.0
 
 
-def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time) -> list[QueueInfo]:
+def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time) -> list[DeadLetterQueue]:
     """All of them, by name."""
     admin = Admin.of(client)
     if admin is not None:
@@ -38,7 +38,7 @@ def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time
     ]
 
 
-def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] = time.time) -> QueueInfo:
+def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] = time.time) -> DeadLetterQueue:
     """This one, by name, URL or ARN, whether or not any queue names it as its own."""
     queue = client.queue(name)
     admin = Admin.of(client)
@@ -98,9 +98,9 @@ def is_called_so(name: str) -> bool:
     return name.removesuffix(".fifo").lower().endswith(_NAMED)
 
 
-def estimated(info: QueueInfo, seen: Iterable[DeadLetter], now: float) -> QueueInfo:
+def estimated(info: DeadLetterQueue, seen: Iterable[DeadLetterMessage], now: float) -> DeadLetterQueue:
     """With the ages that some of its letters show."""
-    times = [letter.sent for letter in seen if letter.sent]
+    times = [message.sent for message in seen if message.sent]
     if not times:
         return info
     oldest = min(times)
@@ -115,7 +115,7 @@ def estimated(info: QueueInfo, seen: Iterable[DeadLetter], now: float) -> QueueI
 # Semel's broker.
 
 
-def _of_broker(client: Client, admin: Admin, now: float, only: str | None = None) -> list[QueueInfo]:
+def _of_broker(client: Client, admin: Admin, now: float, only: str | None = None) -> list[DeadLetterQueue]:
     rows = {row["name"]: row for row in admin.queues()}
     sources = _sources({name: row["attributes"] for name, row in rows.items()})
     found = []
@@ -133,16 +133,16 @@ def _of_broker(client: Client, admin: Admin, now: float, only: str | None = None
     return found
 
 
-def _dated(admin: Admin, info: QueueInfo, now: float) -> QueueInfo:
+def _dated(admin: Admin, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
     """The ages, from the first thousand: what SQS moved keeps the time it was sent at, so the first may be younger."""
     page = admin.peek(info.name, limit=MOST, bodies=False)
-    letters = [peeked(message, info.name) for message in page.messages]
-    if not letters:
+    messages = [peeked(message, info.name) for message in page.messages]
+    if not messages:
         return info
     return replace(
         info,
-        oldest_age=max(0.0, now - min(letter.sent for letter in letters)),
-        first_expires=min((letter.expires for letter in letters if letter.expires), default=None),
+        oldest_age=max(0.0, now - min(dead_letter.sent for dead_letter in messages)),
+        first_expires=min((dead_letter.expires for dead_letter in messages if dead_letter.expires), default=None),
         estimated=page.next is not None,
     )
 
@@ -192,7 +192,7 @@ def _listed_sources(queue: Queue) -> tuple[str, ...]:
         return tuple(sorted(found))
 
 
-def _info(name: str, url: str, attributes: Mapping[str, Any], sources: Iterable[str]) -> QueueInfo:
+def _info(name: str, url: str, attributes: Mapping[str, Any], sources: Iterable[str]) -> DeadLetterQueue:
     def number(key: str, otherwise: float) -> float:
         try:
             return float(attributes[key])
@@ -200,7 +200,7 @@ def _info(name: str, url: str, attributes: Mapping[str, Any], sources: Iterable[
             return otherwise
 
     receives = str(policy_of(attributes).get("maxReceiveCount", ""))
-    return QueueInfo(
+    return DeadLetterQueue(
         name=name,
         url=url,
         arn=str(attributes.get("QueueArn", "")),

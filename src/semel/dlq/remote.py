@@ -20,16 +20,27 @@ from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
 from semel.dlq.access.peek import RECEIVE_TOO, PeekRisk
-from semel.dlq.answers import Cost, Exported, Group, Groups, Impact, Letters, Mark, Resent, ShownMessages
 from semel.dlq.audit import AuditEntry
-from semel.dlq.edit import Key, NoSuchLetter
+from semel.dlq.edit import Key, NoSuchMessage
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import Control, Job
-from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.messages import (
+    DeadLetterMessage,
+    DeadLetterQueue,
+    ErrorGroup,
+    ErrorGroups,
+    Exported,
+    Impact,
+    MessagePage,
+    ReceiveCost,
+    Resent,
+    ShownMessages,
+)
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection
 from semel.errors import SemelError
 from semel.sqs.client.messages import as_attribute
+from semel.telemetry.annotation_log import Annotation
 
 SHOWN: Final = 100
 _T = TypeVar("_T")
@@ -50,7 +61,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class RemoteDesk:
+class RemoteDeadLetterService:
     """`RemoteDesk("https://semel.internal:9325", token)`: what `semel.dlq.service.Desk` does, done there."""
 
     remote: Final = True
@@ -70,46 +81,46 @@ class RemoteDesk:
     def endpoint(self) -> str:
         return self.url
 
-    def address(self, info: QueueInfo) -> str:
+    def address(self, info: DeadLetterQueue) -> str:
         """Where a queue is, in words, and through whom."""
         region = info.arn.split(":")[3] if info.arn.count(":") >= 5 else ""
         return f"{listing.address(info.url, region)}, through the dashboard at {self.url}"
 
     # Looking.
 
-    def queues(self) -> list[QueueInfo]:
-        return [_made(QueueInfo, row) for row in self._get("dead-letters")["queues"]]
+    def queues(self) -> list[DeadLetterQueue]:
+        return [_made(DeadLetterQueue, row) for row in self._get("dead-letters")["queues"]]
 
-    def queue(self, name: str) -> QueueInfo:
-        return _made(QueueInfo, self._get(f"dead-letters/{_part(name)}"))
+    def queue(self, name: str) -> DeadLetterQueue:
+        return _made(DeadLetterQueue, self._get(f"dead-letters/{_part(name)}"))
 
-    def letters(
+    def messages(
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
-    ) -> Letters:
+    ) -> MessagePage:
         wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/letters", self._look(wanted))
-        content["letters"] = tuple(map(_letter, content["letters"]))
-        return _made(Letters, content)
+        content = self._get(f"dead-letters/{_part(queue)}/messages", self._look(wanted))
+        content["messages"] = tuple(map(_letter, content["messages"]))
+        return _made(MessagePage, content)
 
-    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> Groups:
+    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
         content = self._get(f"dead-letters/{_part(queue)}/groups", self._look({"where": where, "most": most}))
-        return _made(Groups, content)
+        return _made(ErrorGroups, content)
 
     def impact(
         self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
     ) -> Impact:
         return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", self._look(_query(where, ids, all))))
 
-    def letter(self, queue: str, id: str) -> DeadLetter:
+    def message(self, queue: str, id: str) -> DeadLetterMessage:
         try:
-            return _letter(self._get(f"dead-letters/{_part(queue)}/letters/{_part(id)}", self._look({})))
+            return _letter(self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._look({})))
         except RemoteError as error:
             if error.status == 404:
-                raise NoSuchLetter(str(error)) from None
+                raise NoSuchMessage(str(error)) from None
             raise
 
-    def find(self, queue: str, id: str) -> Letters:
-        return Letters((self.letter(queue, id),), None, 1)
+    def find(self, queue: str, id: str) -> MessagePage:
+        return MessagePage((self.message(queue, id),), None, 1)
 
     def export(
         self,
@@ -172,10 +183,10 @@ class RemoteDesk:
             given["attributes"] = {name: _written(one) for name, one in editing.read_attributes(attributes).items()}
         if key is not Key.KEEP:
             given["new_key"] = "auto" if key is Key.NEW else key
-        path = f"dead-letters/{_part(queue)}/letters/{_part(id)}/resend"
+        path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
         return _made(Resent, self._ask("POST", path, {name: one for name, one in given.items() if one is not None}))
 
-    def drop(
+    def delete(
         self,
         queue: str,
         where: str | None = None,
@@ -194,7 +205,7 @@ class RemoteDesk:
             shown = self.impact(queue, where, ids, all=all).shown
         content = {"where": where, "ids": chosen["id"], "all": all, "shown": asdict(shown), "any_queue": any_queue}
         content = {name: value for name, value in content.items() if value is not None}
-        return self._job("POST", f"dead-letters/{_part(queue)}/drop", content)
+        return self._job("POST", f"dead-letters/{_part(queue)}/delete", content)
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
         content = source.read_bytes() if isinstance(source, Path) else b"".join(source)
@@ -233,11 +244,11 @@ class RemoteDesk:
         rows = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})["rows"]
         return [_made(AuditEntry, row) for row in rows]
 
-    def mark(self, text: str) -> Mark:
-        return _made(Mark, self._ask("POST", "marks", {"text": text}))
+    def annotate(self, text: str) -> Annotation:
+        return _made(Annotation, self._ask("POST", "annotations", {"text": text}))
 
-    def marks(self, since: float = 0.0) -> list[Mark]:
-        return [_made(Mark, row) for row in self._get("marks", {"since": since})["marks"]]
+    def annotations(self, since: float = 0.0) -> list[Annotation]:
+        return [_made(Annotation, row) for row in self._get("annotations", {"since": since})["annotations"]]
 
     # Asking.
 
@@ -319,8 +330,8 @@ def _part(text: str) -> str:
 
 
 _NESTED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "cost": lambda value: _made(Cost, value),
-    "groups": lambda value: tuple(_made(Group, one) for one in value),
+    "cost": lambda value: _made(ReceiveCost, value),
+    "groups": lambda value: tuple(_made(ErrorGroup, one) for one in value),
     "sources": tuple,
     "notes": tuple,
     "shown": lambda value: _made(ShownMessages, value),
@@ -339,10 +350,10 @@ def _made(kind: type[_T], content: Mapping[str, Any]) -> _T:
         raise RemoteError(f"the dashboard's answer is not understood ({error}); is it of the same version?") from None
 
 
-def _letter(content: Mapping[str, Any]) -> DeadLetter:
+def _letter(content: Mapping[str, Any]) -> DeadLetterMessage:
     known = dict(content)
     known["attributes"] = {name: snapshots.attribute(one) for name, one in content["attributes"].items()}
-    return _made(DeadLetter, known)
+    return _made(DeadLetterMessage, known)
 
 
 def _written(value: Any) -> dict[str, str]:

@@ -24,9 +24,9 @@ import orjson
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
 from semel.dlq.jobs import Job
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.errors import SemelError
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute, Entry, Sent
@@ -58,9 +58,9 @@ class Restorer:
         # All of it is read once before anything is sent: a file that is broken half-way changes nothing.
         self._count = 0
         self._queues: set[str] = set()
-        for letter in snapshots.letters_in(self._path):
+        for message in snapshots.messages_in(self._path):
             self._count += 1
-            self._queues.add(queue or letter.queue)
+            self._queues.add(queue or message.queue)
         if not self._count:
             raise snapshots.SnapshotError(f"{self._path}: there are no letters in it")
 
@@ -110,10 +110,10 @@ class Restorer:
             batch = self._missing(job, name, found)
             if not batch:
                 continue
-            journal.begin([letter.id for letter in batch])
+            journal.begin([message.id for message in batch])
             self._crash("before_restore_send")
             target = self._client.queue(name)
-            outcomes = target.send_many([entry(letter, fifo=target.fifo) for letter in batch])
+            outcomes = target.send_many([entry(message, fifo=target.fifo) for message in batch])
             self._crash("after_restore_send")
             sent = [one.id for one, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Sent)]
             journal.finish(sent)
@@ -130,78 +130,78 @@ class Restorer:
             )
         job.say(f"{job.counts.sent:,} letters are back in {self.target_name}")
 
-    def _missing(self, job: Job, queue: str, batch: list[DeadLetter]) -> list[DeadLetter]:
+    def _missing(self, job: Job, queue: str, batch: list[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Without those that were never deleted, as a drop was ended half-way. Only Semel's broker can tell."""
         admin = Admin.of(self._client)
         if admin is None:
             return batch
-        page = admin.peek(self._client.queue(queue).name, ids=[letter.id for letter in batch], bodies=False)
+        page = admin.peek(self._client.queue(queue).name, ids=[dead_letter.id for dead_letter in batch], bodies=False)
         there = {message["MessageId"] for message in page.messages}
         if there:
             job.add(skipped=len(there), matched=-len(there))
             job.say(f"{len(there)} are in {queue} still, and are left out")
-        return [letter for letter in batch if letter.id not in there]
+        return [dead_letter for dead_letter in batch if dead_letter.id not in there]
 
     def _batches(
         self, job: Job, journal: _Journal, behind: Mapping[tuple[str, str], str]
-    ) -> Iterator[tuple[str, list[DeadLetter]]]:
+    ) -> Iterator[tuple[str, list[DeadLetterMessage]]]:
         """In the file's order; a batch is for one queue, and has one letter of a FIFO group at most."""
-        for name, found in groupby(snapshots.letters_in(self._path), key=lambda one: self._queue or one.queue):
+        for name, found in groupby(snapshots.messages_in(self._path), key=lambda one: self._queue or one.queue):
             fifo = self._client.queue(name).fifo
-            batch: list[DeadLetter] = []
-            for letter in found:
-                group = letter.group or _NO_GROUP
+            batch: list[DeadLetterMessage] = []
+            for message in found:
+                group = message.group or _NO_GROUP
                 if batch and (
                     len(batch) == BATCH or (fifo and any(group == (one.group or _NO_GROUP) for one in batch))
                 ):
                     yield name, batch
                     batch = []
                 job.add(looked_at=1)
-                if letter.id in journal.done:
+                if message.id in journal.done:
                     job.add(skipped=1)
                 elif fifo and (name, group) in behind:
                     job.add(matched=1, failed=1)
                 else:
                     job.add(matched=1)
-                    batch.append(letter)
+                    batch.append(message)
             if batch:
                 yield name, batch
 
 
-def entry(letter: DeadLetter, *, fifo: bool) -> Entry:
+def entry(message: DeadLetterMessage, *, fifo: bool) -> Entry:
     """The letter as it was: whoever looks at it finds the same key, reason, error and source."""
     return Entry(
-        letter.body,
-        attributes=_attributes(letter) or None,
-        group=letter.group or (_NO_GROUP if fifo else None),
+        message.body,
+        attributes=_attributes(message) or None,
+        group=message.group or (_NO_GROUP if fifo else None),
         # Not its own: SQS would take a letter that was dropped within five minutes for one that is there already.
-        dedup=f"restore-{letter.id}" if fifo else None,
-        trace=letter.trace or None,
+        dedup=f"restore-{message.id}" if fifo else None,
+        trace=message.trace or None,
     )
 
 
-def _attributes(letter: DeadLetter) -> dict[str, Attribute]:
-    size = len(letter.body.encode())
-    if letter.by_semel:
-        about = letters.Letter(
-            key=letter.key,
-            reason=letter.reason,
-            error=letter.error,
-            attempts=letter.attempts,
-            message_id=letter.original_id,
-            queue=letter.source,
-            redrives=letter.redrives,
+def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
+    size = len(message.body.encode())
+    if message.by_semel:
+        about = own_attributes.Letter(
+            key=message.key,
+            reason=message.reason,
+            error=message.error,
+            attempts=message.attempts,
+            message_id=message.original_id,
+            queue=message.source,
+            redrives=message.redrives,
         )
-        return letters.attributes(about, letter.attributes, size)
-    found = letters.sent_back(
-        letter.attributes,
+        return own_attributes.attributes(about, message.attributes, size)
+    found = own_attributes.sent_back(
+        message.attributes,
         size,
-        key=letter.key,
-        message_id=letter.original_id or letter.id,
-        queue=letter.source,
-        times=letter.redrives,
+        key=message.key,
+        message_id=message.original_id or message.id,
+        queue=message.source,
+        times=message.redrives,
     )
-    return dict(letter.attributes) if found is None else found
+    return dict(message.attributes) if found is None else found
 
 
 class _Journal:

@@ -18,16 +18,24 @@ from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
 from semel.dlq.access.peek import LOOKED_AT, Peeker, no_such_queue, peeker, refuse_risk
-from semel.dlq.answers import Exported, Groups, Impact, Letters, Mark, Resent, ShownMessages
 from semel.dlq.audit import Audit, AuditEntry, somebody
-from semel.dlq.delete import Dropper
+from semel.dlq.delete import Deleter
 from semel.dlq.edit import EditError as EditError
 from semel.dlq.edit import Key as Key
-from semel.dlq.edit import NoSuchLetter as NoSuchLetter
+from semel.dlq.edit import NoSuchMessage as NoSuchMessage
 from semel.dlq.filter import parser as filters
 from semel.dlq.grouping import Grouping
 from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
-from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.messages import (
+    DeadLetterMessage,
+    DeadLetterQueue,
+    ErrorGroups,
+    Exported,
+    Impact,
+    MessagePage,
+    Resent,
+    ShownMessages,
+)
 from semel.dlq.redrive.canary import CanaryFailed
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -38,7 +46,8 @@ from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.errors import QueueNotFound
 from semel.state_folder import state_folder
-from semel.telemetry import annotations as marks
+from semel.telemetry import annotation_log
+from semel.telemetry.annotation_log import Annotation
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
@@ -47,7 +56,7 @@ SHOWN: Final = 100  # letters of one answer, unless more are asked for
 SHOWN_IDS: Final = 1_000  # more than these are known by their place in the queue, where there are places
 
 
-class Desk:
+class DeadLetterService:
     """One user's desk. `by` gives the same desk for another; jobs, log and folder are shared.
 
     `state` is the state folder. `ledger` may be a function that opens it when it is asked for. `accept_risk`: look also
@@ -78,7 +87,7 @@ class Desk:
         self._accept_risk, self._most = accept_risk, most
         self._clock = clock
 
-    def by(self, who: str) -> Desk:
+    def by(self, who: str) -> DeadLetterService:
         """The same desk in another's name."""
         other = copy.copy(self)
         other.who = who
@@ -93,36 +102,38 @@ class Desk:
     def endpoint(self) -> str:
         return self.client.endpoint
 
-    def address(self, info: QueueInfo) -> str:
+    def address(self, info: DeadLetterQueue) -> str:
         """Where a queue is, in words: endpoint or AWS region, and account."""
         return listing.address(info.url, self.client.region, self.client.endpoint)
 
     # Looking.
 
-    def queues(self) -> list[QueueInfo]:
+    def queues(self) -> list[DeadLetterQueue]:
         """All dead-letter queues, by name."""
         return listing.dead_letter_queues(self.client, clock=self._clock)
 
-    def queue(self, name: str) -> QueueInfo:
+    def queue(self, name: str) -> DeadLetterQueue:
         """One queue, whether or not any other names it as its dead-letter queue. Raises NoSuchQueue."""
         return listing.dead_letter_queue(self.client, name, clock=self._clock)
 
-    def letters(
+    def messages(
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
-    ) -> Letters:
+    ) -> MessagePage:
         """Letters that match, the oldest first where the endpoint tells; without `bodies`, only their beginnings."""
         look = self._peeker()
         with closing(_pages(look, queue, where, limit=limit, after=after, bodies=bodies)) as pages:
-            found = tuple(letter for page in pages for letter in page)
-        return Letters(found, look.next, look.looked_at, look.complete, look.cost, tuple(look.notes))
+            found = tuple(message for page in pages for message in page)
+        return MessagePage(found, look.next, look.looked_at, look.complete, look.cost, tuple(look.notes))
 
-    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> Groups:
+    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
         """What they died of, over all letters that match; at most `most` are looked at."""
         look, grouping = self._peeker(), Grouping()
         with closing(_pages(look, queue, where, bodies=False, most=most)) as pages:
             for page in pages:
                 grouping.add(page)
-        return Groups(grouping.groups, grouping.matched, look.looked_at, look.complete, look.cost, tuple(look.notes))
+        return ErrorGroups(
+            grouping.groups, grouping.matched, look.looked_at, look.complete, look.cost, tuple(look.notes)
+        )
 
     def impact(
         self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
@@ -135,7 +146,7 @@ class Desk:
             for page in pages:
                 grouping.add(page)
                 if ids_shown is not None:
-                    ids_shown += [letter.id for letter in page]
+                    ids_shown += [message.id for message in page]
                     if look.end is not None and len(ids_shown) > SHOWN_IDS:
                         ids_shown = None  # too many to name; the place says which
         return Impact(
@@ -152,17 +163,17 @@ class Desk:
             else ShownMessages(len(ids_shown), tuple(ids_shown)),
         )
 
-    def letter(self, queue: str, id: str) -> DeadLetter:
+    def message(self, queue: str, id: str) -> DeadLetterMessage:
         """The whole letter, by its MessageId here or before it became one. Raises NoSuchLetter."""
-        return self.find(queue, id).letters[0]
+        return self.find(queue, id).messages[0]
 
-    def find(self, queue: str, id: str) -> Letters:
+    def find(self, queue: str, id: str) -> MessagePage:
         """The same, with what it cost."""
         look = self._peeker()
         found = look.one(queue, id)
         if found is None:
-            raise editing.no_such_letter(queue, id)
-        return Letters((found,), None, look.looked_at, look.complete, look.cost, tuple(look.notes))
+            raise editing.no_such_message(queue, id)
+        return MessagePage((found,), None, look.looked_at, look.complete, look.cost, tuple(look.notes))
 
     def export(
         self,
@@ -179,7 +190,7 @@ class Desk:
         look = self._peeker()
         self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
         with closing(_pages(look, queue, chosen.where, ids=chosen.ids)) as pages:
-            count, path = snapshots.export((letter for page in pages for letter in page), to, at=self._clock())
+            count, path = snapshots.export((message for page in pages for message in page), to, at=self._clock())
         known: dict[str, Any] = {"queue": queue, "where": chosen.where, "details": {"file": path}}
         look.notes += filter(None, [self.audit.add(self.who, "export", count=count, outcome="done", **known)])
         return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
@@ -200,7 +211,7 @@ class Desk:
         with closing(_pages(self._peeker(), queue, chosen.where, ids=chosen.ids)) as pages:
             for page in pages:
                 count += len(page)
-                yield from (snapshots.line(letter, at=self._clock()) for letter in page)
+                yield from (snapshots.line(message, at=self._clock()) for message in page)
         self.audit.add(self.who, "export", queue=queue, where=chosen.where, count=count, outcome="done")
 
     # Acting.
@@ -254,7 +265,7 @@ class Desk:
         )
         return replace(resent, notes=(*resent.notes, problem)) if problem else resent
 
-    def drop(
+    def delete(
         self,
         queue: str,
         where: str | None = None,
@@ -271,7 +282,7 @@ class Desk:
         chosen = self._chosen(queue, where, ids, all, any_queue)
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
         matches = filters.parse(chosen.where)
-        dropper = Dropper(self.client, queue, matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
+        dropper = Deleter(self.client, queue, matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
         plan: dict[str, Any] = {"where": chosen.where, "ids": list(chosen.ids), "snapshot": str(path)}
         plan["expected"] = None if shown is None else shown.count
         return self._start("drop", queue, chosen.where, dropper.run, plan, {"snapshot": str(path)})
@@ -309,13 +320,13 @@ class Desk:
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
         return list(self.audit.entries(where, limit))
 
-    def mark(self, text: str) -> Mark:
+    def annotate(self, text: str) -> Annotation:
         """Writes down that something happened now, such as a deploy."""
         with self.audit.around(self.who, "mark", text=text):
-            return marks.add(self.state, text, self.who, self._clock())
+            return annotation_log.add(self.state, text, self.who, self._clock())
 
-    def marks(self, since: float = 0.0) -> list[Mark]:
-        return marks.since(self.state, since)
+    def annotations(self, since: float = 0.0) -> list[Annotation]:
+        return annotation_log.since(self.state, since)
 
     # How.
 
@@ -378,6 +389,6 @@ class Desk:
         return self._jobs.start(action.partition(" ")[0], queue, audited, plan, who=self.who)
 
 
-def _pages(look: Peeker, queue: str, where: str, **wanted: Any) -> Generator[list[DeadLetter], None, None]:
+def _pages(look: Peeker, queue: str, where: str, **wanted: Any) -> Generator[list[DeadLetterMessage], None, None]:
     """A generator of our own, so that it can be closed wherever the look is left."""
     yield from look.pages(queue, where=filters.parse(where), **wanted)

@@ -19,8 +19,7 @@ from typing import IO, Any, Final
 
 import orjson
 
-from semel.dlq.answers import as_json
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage, as_json
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 
@@ -36,14 +35,16 @@ class SnapshotError(SemelError):
     """A file of letters that cannot be written, or a line of it that cannot be read."""
 
 
-def line(letter: DeadLetter, *, at: float) -> bytes:
-    if letter.cut:
-        raise SnapshotError(f"message {letter.id}: only the beginning of its body is known; a snapshot needs all of it")
-    content = as_json(letter)
+def line(message: DeadLetterMessage, *, at: float) -> bytes:
+    if message.cut:
+        raise SnapshotError(
+            f"message {message.id}: only the beginning of its body is known; a snapshot needs all of it"
+        )
+    content = as_json(message)
     return orjson.dumps({"semel": FORMAT, "exported_at": at} | {name: content[name] for name in _KEPT}) + b"\n"
 
 
-def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetter:
+def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetterMessage:
     """The letter of a line. Raises SnapshotError, which names the line."""
     try:
         content: dict[str, Any] = orjson.loads(text)
@@ -55,7 +56,7 @@ def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetter:
             key: _text(content, key) if content.get(key) is not None else ""
             for key in ("source", "key", "reason", "error", "original_id", "group", "dedup", "sequence", "trace")
         }
-        return DeadLetter(
+        return DeadLetterMessage(
             id=_text(content, "id"),
             queue=_text(content, "queue"),
             body=_text(content, "body"),
@@ -117,8 +118,8 @@ class Writer:
             raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from None
         self._file = os.fdopen(handle, "wb")
 
-    def write(self, letters: Iterable[DeadLetter], *, at: float) -> None:
-        self.add(line(letter, at=at) for letter in letters)
+    def write(self, messages: Iterable[DeadLetterMessage], *, at: float) -> None:
+        self.add(line(message, at=at) for message in messages)
 
     def add(self, lines: Iterable[bytes]) -> None:
         for text in lines:
@@ -148,16 +149,16 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def export(letters: Iterable[DeadLetter], to: Path | IO[bytes] | None, *, at: float) -> tuple[int, str]:
+def export(messages: Iterable[DeadLetterMessage], to: Path | IO[bytes] | None, *, at: float) -> tuple[int, str]:
     """Writes them all; how many, and the file's name. A file appears only when it is complete."""
     if not isinstance(to, Path):
         count = 0
-        for letter in letters:
+        for message in messages:
             if to is not None:
-                to.write(line(letter, at=at))
+                to.write(line(message, at=at))
             count += 1
         return count, ""
-    return write_lines((line(letter, at=at) for letter in letters), to), str(to)
+    return write_lines((line(message, at=at) for message in messages), to), str(to)
 
 
 def write_lines(lines: Iterable[bytes], to: Path) -> int:
@@ -177,7 +178,7 @@ def write_lines(lines: Iterable[bytes], to: Path) -> int:
     return writer.count
 
 
-def letters_in(path: Path) -> Iterator[DeadLetter]:
+def messages_in(path: Path) -> Iterator[DeadLetterMessage]:
     """The letters of a file, one by one. Half a line at its end was never relied on: whoever wrote it was killed."""
     try:
         with path.open("rb") as file:

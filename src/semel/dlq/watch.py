@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from semel.dlq.model import QueueInfo
+from semel.dlq.messages import DeadLetterQueue
 from semel.errors import SemelError
 
 FILE: Final = "watch.json"
@@ -58,7 +58,7 @@ class Watch:
         self.told: dict[str, Told] = dict(told or {})
         self._delivered = _copied(self.told)
 
-    def know(self, queues: Sequence[QueueInfo]) -> None:
+    def know(self, queues: Sequence[DeadLetterQueue]) -> None:
         """Takes what is there as known."""
         for info in queues:
             self.told[info.name] = Told([info.depth])
@@ -68,7 +68,7 @@ class Watch:
         self._delivered |= _copied({name: told for name, told in self.told.items() if name not in waiting})
         return self._delivered
 
-    def look(self, queues: Sequence[QueueInfo], now: float) -> list[Alarm]:
+    def look(self, queues: Sequence[DeadLetterQueue], now: float) -> list[Alarm]:
         found: list[Alarm] = []
         for info in queues:
             told = self.told.setdefault(info.name, Told())
@@ -81,7 +81,7 @@ class Watch:
             found += self._expiring(info, told, now)
         return found
 
-    def _expiring(self, info: QueueInfo, told: Told, now: float) -> list[Alarm]:
+    def _expiring(self, info: DeadLetterQueue, told: Told, now: float) -> list[Alarm]:
         left = None if info.first_expires is None else info.first_expires - now
         if self._before is None or left is None or left > self._before or not info.depth:
             if left is not None:
@@ -99,7 +99,7 @@ def _copied(told: Mapping[str, Told]) -> dict[str, Told]:
     return {name: Told([*one.depths], one.expiry_at) for name, one in told.items()}
 
 
-def _first(info: QueueInfo) -> str:
+def _first(info: DeadLetterQueue) -> str:
     sources = f" of {', '.join(info.sources)}" if info.sources else ""
     return f"{info.depth:,} dead letter{'' if info.depth == 1 else 's'}{sources} in {info.name}"
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
-from semel.dashboard.api import dead_letters as letters
+from semel.dashboard.api import dead_letters as messages
 from semel.dashboard.api import operations as operating
 from semel.dashboard.api import queues as looking
 from semel.dashboard.services import Services
@@ -35,7 +35,7 @@ TAGS: Final[list[dict[str, Any]]] = [
 
 def router(services: Services) -> APIRouter:
     found = APIRouter(prefix=PREFIX)
-    for part in (looking, letters, operating):
+    for part in (looking, messages, operating):
         found.include_router(part.routes(services))
     return found
 

@@ -11,11 +11,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from semel.dashboard.api.queues import AttributeGiven, attribute
+from semel.dashboard.api.queues import AttributeRequest, attribute
 from semel.dashboard.api.schemas import (
     PROBLEMS,
     After,
-    JobAnswer,
+    JobSchema,
     Look,
     Receive,
     Where,
@@ -25,11 +25,10 @@ from semel.dashboard.api.schemas import (
     viewer,
 )
 from semel.dashboard.services import Services
-from semel.dlq.answers import Cost, Groups, Impact, Resent, ShownMessages, as_json
-from semel.dlq.model import QueueInfo
+from semel.dlq.messages import DeadLetterQueue, ErrorGroups, Impact, ReceiveCost, Resent, ShownMessages, as_json
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection, SelectionError
-from semel.dlq.service import Desk, Key
+from semel.dlq.service import DeadLetterService, Key
 
 _IN_MEMORY: Final = 4 * 1024 * 1024
 Ids = Annotated[list[str] | None, Query(description="only these message ids", max_length=1_000)]
@@ -38,8 +37,8 @@ All = Annotated[bool, Query(description="all messages of the queue")]
 AnyQueue = Annotated[bool, Query(description="also if it is not the dead-letter queue of any queue")]
 
 
-class QueuesAnswer(BaseModel):
-    queues: list[QueueInfo]
+class QueuesSchema(BaseModel):
+    queues: list[DeadLetterQueue]
 
 
 class AttributeShown(BaseModel):
@@ -48,7 +47,7 @@ class AttributeShown(BaseModel):
     base64: str | None = None
 
 
-class LetterAnswer(BaseModel):
+class DeadLetterSchema(BaseModel):
     """A dead letter. `body` is only its beginning where `cut` is true."""
 
     id: str
@@ -80,16 +79,16 @@ class LetterAnswer(BaseModel):
     system: dict[str, str]
 
 
-class LettersAnswer(BaseModel):
-    letters: list[LetterAnswer]
+class MessagePageSchema(BaseModel):
+    messages: list[DeadLetterSchema]
     next: str | None
     looked_at: int
     complete: bool
-    cost: Cost
+    cost: ReceiveCost
     notes: list[str]
 
 
-class RedriveGiven(BaseModel):
+class RedriveRequest(BaseModel):
     """See `semel dlq redrive --help`."""
 
     model_config = ConfigDict(extra="forbid")
@@ -109,7 +108,7 @@ class RedriveGiven(BaseModel):
     threads: int = Field(4, ge=1, le=32)
 
 
-class ShownGiven(BaseModel):
+class ShownRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     count: int = Field(ge=0)
@@ -122,7 +121,7 @@ class ShownGiven(BaseModel):
         return ShownMessages(self.count, None if self.ids is None else tuple(self.ids), self.place, self.at)
 
 
-class DropGiven(BaseModel):
+class DeleteRequest(BaseModel):
     """`shown` is what `impact` answered for the same selection: nothing else is dropped. Ids need none."""
 
     model_config = ConfigDict(extra="forbid")
@@ -130,17 +129,17 @@ class DropGiven(BaseModel):
     where: str | None = Field(None, description="a filter; exactly one of where, ids and all says which messages")
     ids: list[str] | None = Field(None, max_length=100_000)
     all: bool = False
-    shown: ShownGiven | None = None
+    shown: ShownRequest | None = None
     any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
 
 
-class ResendGiven(BaseModel):
+class ResendRequest(BaseModel):
     """What is left out stays as it is. `new_key`: "auto" makes one up; without it the letter's key is kept."""
 
     model_config = ConfigDict(extra="forbid")
 
     body: str | None = Field(None, max_length=1_048_576)
-    attributes: dict[str, AttributeGiven] | None = Field(None, max_length=10)
+    attributes: dict[str, AttributeRequest] | None = Field(None, max_length=10)
     group: str | None = None
     new_key: str | None = Field(None, min_length=1, max_length=1_024)
     to: str = ""
@@ -149,20 +148,20 @@ class ResendGiven(BaseModel):
 
 def routes(services: Services) -> APIRouter:
     router = APIRouter(tags=["Dead letters"], responses=PROBLEMS)
-    desk = services.desk
+    service = services.service
 
-    def acting(request: Request) -> Desk:
-        return desk.by(viewer(request).name)
+    def acting(request: Request) -> DeadLetterService:
+        return service.by(viewer(request).name)
 
-    @router.get("/dead-letters", summary="All dead-letter queues", response_model=QueuesAnswer)
+    @router.get("/dead-letters", summary="All dead-letter queues", response_model=QueuesSchema)
     def queues() -> Response:
-        return answer({"queues": desk.queues()})
+        return answer({"queues": service.queues()})
 
-    @router.get("/dead-letters/{queue}", summary="One dead-letter queue", response_model=QueueInfo)
+    @router.get("/dead-letters/{queue}", summary="One dead-letter queue", response_model=DeadLetterQueue)
     def queue(queue: str) -> Response:
-        return answer(desk.queue(queue))
+        return answer(service.queue(queue))
 
-    @router.get("/dead-letters/{queue}/groups", summary="What they died of", response_model=Groups)
+    @router.get("/dead-letters/{queue}/groups", summary="What they died of", response_model=ErrorGroups)
     def groups(
         queue: str,
         where: Where = "",
@@ -171,7 +170,7 @@ def routes(services: Services) -> APIRouter:
         receive: Receive = False,
     ) -> Response:
         check_look(services, queue, look, receive)
-        return answer(desk.groups(queue, where, most=most))
+        return answer(service.groups(queue, where, most=most))
 
     @router.get("/dead-letters/{queue}/impact", summary="What an action on these would touch", response_model=Impact)
     def impact(
@@ -184,10 +183,10 @@ def routes(services: Services) -> APIRouter:
     ) -> Response:
         Selection.of(where, id, all)
         check_look(services, queue, look, receive)
-        return answer(desk.impact(queue, where, id, all=all))
+        return answer(service.impact(queue, where, id, all=all))
 
-    @router.get("/dead-letters/{queue}/letters", summary="Letters", response_model=LettersAnswer)
-    def letters(
+    @router.get("/dead-letters/{queue}/messages", summary="Letters", response_model=MessagePageSchema)
+    def messages(
         queue: str,
         where: Where = "",
         limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
@@ -197,10 +196,10 @@ def routes(services: Services) -> APIRouter:
         receive: Receive = False,
     ) -> Response:
         check_look(services, queue, look, receive)
-        found = desk.letters(queue, where, limit, after, bodies=bodies)
+        found = service.messages(queue, where, limit, after, bodies=bodies)
         return answer(
             {
-                "letters": [as_json(letter) for letter in found.letters],
+                "messages": [as_json(message) for message in found.messages],
                 "next": found.next,
                 "looked_at": found.looked_at,
                 "complete": found.complete,
@@ -209,10 +208,10 @@ def routes(services: Services) -> APIRouter:
             }
         )
 
-    @router.get("/dead-letters/{queue}/letters/{id}", summary="One whole letter", response_model=LetterAnswer)
-    def letter(queue: str, id: str, look: Look = False, receive: Receive = False) -> Response:
+    @router.get("/dead-letters/{queue}/messages/{id}", summary="One whole letter", response_model=DeadLetterSchema)
+    def message(queue: str, id: str, look: Look = False, receive: Receive = False) -> Response:
         check_look(services, queue, look, receive)
-        return answer(as_json(desk.letter(queue, id)))
+        return answer(as_json(service.message(queue, id)))
 
     @router.get(
         "/dead-letters/{queue}/export",
@@ -232,7 +231,7 @@ def routes(services: Services) -> APIRouter:
     ) -> Response:
         Selection.of(where, id, all)
         check_look(services, queue, look, receive)
-        desk.queue(queue)  # what is not there is said before the answer begins
+        service.queue(queue)  # what is not there is said before the answer begins
         return StreamingResponse(
             _from_first(acting(request).lines(queue, where, id, all=all, any_queue=any_queue)),
             media_type="application/x-ndjson",
@@ -240,38 +239,38 @@ def routes(services: Services) -> APIRouter:
         )
 
     @router.post(
-        "/dead-letters/{queue}/redrive", summary="Send letters back", response_model=JobAnswer, status_code=202
+        "/dead-letters/{queue}/redrive", summary="Send letters back", response_model=JobSchema, status_code=202
     )
-    def redrive(request: Request, queue: str, given: RedriveGiven) -> Response:
+    def redrive(request: Request, queue: str, given: RedriveRequest) -> Response:
         Selection.of(given.where, given.ids, given.all)
         plan = RedrivePlan.from_json(
             {**given.model_dump(), "where": given.where or "", "ids": given.ids or [], "queue": queue}
         )
-        desk.queue(queue)
+        service.queue(queue)
         job = acting(request).redrive(plan)
-        services.house.changed(queue)
+        services.inspector.changed(queue)
         return job_answer(job, 202)
 
-    @router.post("/dead-letters/{queue}/drop", summary="Delete letters", response_model=JobAnswer, status_code=202)
-    def drop(request: Request, queue: str, given: DropGiven) -> Response:
+    @router.post("/dead-letters/{queue}/delete", summary="Delete letters", response_model=JobSchema, status_code=202)
+    def drop(request: Request, queue: str, given: DeleteRequest) -> Response:
         """Each is deleted only once it is in a snapshot; the job's result says where that is."""
         Selection.of(given.where, given.ids, given.all)
         if given.shown is None and given.ids is None:
             raise SelectionError(
                 f"a drop says what was shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
             )
-        desk.queue(queue)
+        service.queue(queue)
         shown = None if given.shown is None else given.shown.value
-        job = acting(request).drop(
+        job = acting(request).delete(
             queue, given.where, ids=given.ids, all=given.all, shown=shown, any_queue=given.any_queue
         )
-        services.house.changed(queue)
+        services.inspector.changed(queue)
         return job_answer(job, 202)
 
     @router.post(
         "/dead-letters/{queue}/restore",
         summary="Bring letters of an export back",
-        response_model=JobAnswer,
+        response_model=JobSchema,
         status_code=202,
         openapi_extra={
             "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
@@ -279,12 +278,12 @@ def routes(services: Services) -> APIRouter:
     )
     async def restore(request: Request, queue: str) -> Response:
         """The body is what `export` gave. The same content again sends only what was not sent before."""
-        await run_in_threadpool(desk.queue, queue)
+        await run_in_threadpool(service.queue, queue)
 
         def begin(kept: IO[bytes]) -> Response:
             # The desk has a copy of its own when it answers.
             job = acting(request).restore(kept, queue)
-            services.house.changed(queue)
+            services.inspector.changed(queue)
             return job_answer(job, 202)
 
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as kept:
@@ -294,11 +293,11 @@ def routes(services: Services) -> APIRouter:
             return await run_in_threadpool(begin, kept)
 
     @router.post(
-        "/dead-letters/{queue}/letters/{id}/resend",
+        "/dead-letters/{queue}/messages/{id}/resend",
         summary="Send one letter, changed or not",
         response_model=Resent,
     )
-    def resend(request: Request, queue: str, id: str, given: ResendGiven) -> Response:
+    def resend(request: Request, queue: str, id: str, given: ResendRequest) -> Response:
         attributes: Mapping[str, Any] | None = None
         if given.attributes is not None:
             attributes = {name: attribute(name, one) for name, one in given.attributes.items()}
@@ -313,7 +312,7 @@ def routes(services: Services) -> APIRouter:
             to=given.to,
             any_queue=given.any_queue,
         )
-        services.house.changed(queue)
+        services.inspector.changed(queue)
         return answer(sent)
 
     return router

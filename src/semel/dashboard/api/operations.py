@@ -8,16 +8,16 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from semel.dashboard.api.schemas import PROBLEMS, JobAnswer, Where, answer, job_answer, viewer
+from semel.dashboard.api.schemas import PROBLEMS, JobSchema, Where, answer, job_answer, viewer
 from semel.dashboard.services import Services
-from semel.dashboard.views.model import AuditPage, DoctorPage, Mark, OncePage, WorkersPage
+from semel.dashboard.views.model import Annotation, AuditPage, DeliveriesPage, DoctorPage, WorkersPage
 
 
 class JobsAnswer(BaseModel):
-    jobs: list[JobAnswer]
+    jobs: list[JobSchema]
 
 
-class ControlAnswer(JobAnswer):
+class ControlAnswer(JobSchema):
     acknowledged: bool = Field(description="whether the job knows of it; else it was only asked")
     outcome: str = Field(description="what is known of it, in a sentence")
 
@@ -45,20 +45,20 @@ class MarkGiven(BaseModel):
 
 
 class MarksAnswer(BaseModel):
-    marks: list[Mark]
+    annotations: list[Annotation]
 
 
 def routes(services: Services) -> APIRouter:
     router = APIRouter(responses=PROBLEMS)
-    house, desk = services.house, services.desk
+    inspector, service = services.inspector, services.service
 
     @router.get("/jobs", tags=["Jobs"], summary="The last jobs, newest first", response_model=JobsAnswer)
     def jobs() -> Response:
-        return answer({"jobs": [job.to_json() for job in desk.jobs()]})
+        return answer({"jobs": [job.to_json() for job in service.jobs()]})
 
-    @router.get("/jobs/{id}", tags=["Jobs"], summary="One job", response_model=JobAnswer)
+    @router.get("/jobs/{id}", tags=["Jobs"], summary="One job", response_model=JobSchema)
     def job(id: str) -> Response:
-        return job_answer(desk.job(id))
+        return job_answer(service.job(id))
 
     @router.post(
         "/jobs/{id}/{action}", tags=["Jobs"], summary="Pause, resume or cancel a job", response_model=ControlAnswer
@@ -66,17 +66,17 @@ def routes(services: Services) -> APIRouter:
     def control_job(request: Request, id: str, action: Literal["pause", "resume", "cancel"]) -> Response:
         """200: the job has acknowledged it, and obeys at its next checkpoint. 202: it was asked, and has not
         acknowledged it yet. 409: it has ended, or its process is gone."""
-        control = desk.by(viewer(request).name).control(id, action)
+        control = service.by(viewer(request).name).control(id, action)
         content = control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)}
         return answer(content, 200 if control.acknowledged else 202)
 
-    @router.get("/once", tags=["Once"], summary="Deliveries against effects", response_model=OncePage)
+    @router.get("/deliveries", tags=["Once"], summary="Deliveries against effects", response_model=DeliveriesPage)
     def once() -> Response:
-        return answer(house.once())
+        return answer(inspector.once())
 
     @router.get("/workers", tags=["Workers"], summary="Who works on what", response_model=WorkersPage)
     def workers() -> Response:
-        return answer(house.workers())
+        return answer(inspector.workers())
 
     @router.post("/workers/{id}/control", tags=["Workers"], summary="Tell a worker what to do", response_model=Done)
     def control(request: Request, id: str, given: ControlGiven) -> Response:
@@ -84,7 +84,7 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/doctor", tags=["Doctor"], summary="The last examination", response_model=DoctorPage)
     def doctor() -> Response:
-        return answer(house.doctor())
+        return answer(inspector.doctor())
 
     @router.post("/doctor/run", tags=["Doctor"], summary="Examine everything", response_model=Started, status_code=202)
     def examine(request: Request) -> Response:
@@ -92,14 +92,16 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/audit", tags=["Audit"], summary="Who did what, newest first", response_model=AuditPage)
     def audit(where: Where = "", limit: Annotated[int, Query(ge=1, le=1_000)] = 200) -> Response:
-        return answer(house.audit(where, limit))
+        return answer(inspector.audit(where, limit))
 
-    @router.get("/marks", tags=["Audit"], summary="Marks on the charts", response_model=MarksAnswer)
-    def marks(since: Annotated[float, Query(ge=0, le=1e11)] = 0.0) -> Response:
-        return answer({"marks": house.marks(since)})
+    @router.get("/annotations", tags=["Audit"], summary="Marks on the charts", response_model=MarksAnswer)
+    def annotations(since: Annotated[float, Query(ge=0, le=1e11)] = 0.0) -> Response:
+        return answer({"annotations": inspector.annotations(since)})
 
-    @router.post("/marks", tags=["Audit"], summary="Mark this moment, such as a deploy", response_model=Mark)
-    def mark(request: Request, given: MarkGiven) -> Response:
-        return answer(desk.by(viewer(request).name).mark(given.text))
+    @router.post(
+        "/annotations", tags=["Audit"], summary="Mark this moment, such as a deploy", response_model=Annotation
+    )
+    def annotate(request: Request, given: MarkGiven) -> Response:
+        return answer(service.by(viewer(request).name).annotate(given.text))
 
     return router

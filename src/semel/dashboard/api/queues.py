@@ -12,12 +12,12 @@ from pydantic import BaseModel, Field
 
 from semel.dashboard.api.schemas import PROBLEMS, After, Look, Where, answer, check_look, viewer
 from semel.dashboard.services import Services
-from semel.dashboard.views.errors import HouseError
-from semel.dashboard.views.model import Fault, MessagePage, MessagesPage, QueuePage, QueuesPage
+from semel.dashboard.views.errors import DashboardError
+from semel.dashboard.views.model import Fault, MessageDetails, MessagesPage, QueuePage, QueuesPage
 from semel.sqs.client.messages import Attribute
 
 
-class AttributeGiven(BaseModel):
+class AttributeRequest(BaseModel):
     """`value`, or `base64` for a binary one."""
 
     type: str = "String"
@@ -25,9 +25,9 @@ class AttributeGiven(BaseModel):
     base64: str | None = None
 
 
-class MessageGiven(BaseModel):
+class MessageRequest(BaseModel):
     body: str = Field(max_length=1_048_576, examples=['{"order": 7}'])
-    attributes: dict[str, AttributeGiven] = Field(default_factory=dict, max_length=10)
+    attributes: dict[str, AttributeRequest] = Field(default_factory=dict, max_length=10)
     delay: int | None = Field(None, ge=0, le=900, description="seconds; not for FIFO queues")
     group: str | None = Field(None, description="the message group; FIFO queues need one")
     dedup: str | None = Field(None, description="the deduplication id; made up for FIFO queues if it is left out")
@@ -37,7 +37,7 @@ class Sent(BaseModel):
     id: str
 
 
-class FaultGiven(BaseModel):
+class FaultRequest(BaseModel):
     kind: str = Field(examples=["duplicate"])
     rate: float = Field(ge=0, le=1)
     milliseconds: float | None = Field(None, ge=0, le=60_000, description="for latency")
@@ -45,15 +45,15 @@ class FaultGiven(BaseModel):
 
 def routes(services: Services) -> APIRouter:
     router = APIRouter(responses=PROBLEMS)
-    house = services.house
+    inspector = services.inspector
 
     @router.get("/queues", tags=["Queues"], summary="All queues", response_model=QueuesPage)
     def queues() -> Response:
-        return answer(house.queues())
+        return answer(inspector.queues())
 
     @router.get("/queues/{queue}", tags=["Queues"], summary="One queue and its past", response_model=QueuePage)
     def queue(queue: str, since: Annotated[float | None, Query(ge=0, le=1e11)] = None) -> Response:
-        return answer(house.queue(queue, since))
+        return answer(inspector.queue(queue, since))
 
     @router.get(
         "/queues/{queue}/messages", tags=["Messages"], summary="Messages in a queue", response_model=MessagesPage
@@ -66,13 +66,13 @@ def routes(services: Services) -> APIRouter:
         look: Look = False,
     ) -> Response:
         check_look(services, queue, look, receive=True)
-        page = house.messages(queue, where, limit=limit, after=after, look=look)
+        page = inspector.messages(queue, where, limit=limit, after=after, look=look)
         if page.error is not None:
-            raise HouseError(page.error, "correct the filter")
+            raise DashboardError(page.error, "correct the filter")
         return answer(page)
 
     @router.post("/queues/{queue}/messages", tags=["Messages"], summary="Send a message", response_model=Sent)
-    def send(request: Request, queue: str, given: MessageGiven) -> Response:
+    def send(request: Request, queue: str, given: MessageRequest) -> Response:
         id = services.send(
             viewer(request),
             queue,
@@ -88,20 +88,20 @@ def routes(services: Services) -> APIRouter:
         "/queues/{queue}/messages/{id}",
         tags=["Messages"],
         summary="One message, and why it is where it is",
-        response_model=MessagePage,
+        response_model=MessageDetails,
     )
     def message(
         queue: str, id: str, place: Annotated[int | None, Query(ge=0, le=1 << 40)] = None, look: Look = False
     ) -> Response:
         check_look(services, queue, look, receive=True)
-        return answer(house.message(queue, id, place=place, look=look))
+        return answer(inspector.message(queue, id, place=place, look=look))
 
     @router.get("/queues/{queue}/faults", tags=["Queues"], summary="Faults", response_model=tuple[Fault, ...])
     def faults(queue: str) -> Response:
-        return answer(house.faults(queue))
+        return answer(inspector.faults(queue))
 
     @router.put("/queues/{queue}/faults", tags=["Queues"], summary="Set a fault", response_model=tuple[Fault, ...])
-    def set_fault(request: Request, queue: str, given: FaultGiven) -> Response:
+    def set_fault(request: Request, queue: str, given: FaultRequest) -> Response:
         return answer(services.set_fault(viewer(request), given.kind, given.rate, queue, given.milliseconds))
 
     @router.delete("/queues/{queue}/faults", tags=["Queues"], summary="End faults", response_model=tuple[Fault, ...])
@@ -119,18 +119,18 @@ def routes(services: Services) -> APIRouter:
         format: Literal["cloudformation", "terraform", "prometheus", "cli"] = "cloudformation",
         sns: Annotated[str | None, Query(max_length=300, description="topic that is told")] = None,
     ) -> PlainTextResponse:
-        return PlainTextResponse(house.alarms(queue, format, sns))
+        return PlainTextResponse(inspector.alarms(queue, format, sns))
 
     return router
 
 
-def attribute(name: str, given: AttributeGiven) -> Attribute:
+def attribute(name: str, given: AttributeRequest) -> Attribute:
     if given.base64 is None:
         if given.value is None:
-            raise HouseError(f"attribute {name} has no value", "give it a value, or base64 if it is binary")
+            raise DashboardError(f"attribute {name} has no value", "give it a value, or base64 if it is binary")
         return Attribute(given.type, given.value)
     try:
         value: Any = base64.b64decode(given.base64, validate=True)
     except (binascii.Error, ValueError):
-        raise HouseError(f"attribute {name}: its base64 cannot be read", "encode its bytes again") from None
+        raise DashboardError(f"attribute {name}: its base64 cannot be read", "encode its bytes again") from None
     return Attribute("Binary" if given.type == "String" else given.type, value)

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from semel.dashboard.services import Services
-from semel.dashboard.views.errors import HouseError
+from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
 from semel.dlq.access.peek import refuse_risk
 from semel.dlq.jobs import Job
@@ -52,7 +52,7 @@ class Line(BaseModel):
     text: str
 
 
-class JobAnswer(BaseModel):
+class JobSchema(BaseModel):
     """A long piece of work on dead letters."""
 
     id: str
@@ -94,16 +94,16 @@ def viewer(request: Request) -> Viewer:
 
 def check_look(services: Services, queue: str, look: bool, receive: bool = False) -> None:
     """Where seeing a message means receiving it, nobody does so by accident; nor moves one on by doing so."""
-    if services.house.is_ours:
+    if services.inspector.is_ours:
         return
     if not look:
-        raise HouseError(
-            f"{services.house.client.endpoint} shows a message only to those who receive it, which counts against it",
+        raise DashboardError(
+            f"{services.inspector.client.endpoint} shows a message only if it is received, which counts against it",
             "ask again with look=1",
             409,
         )
     if not receive:
-        refuse_risk(services.house.client.queue(queue))
+        refuse_risk(services.inspector.client.queue(queue))
 
 
 def _plain(value: Any) -> Any:

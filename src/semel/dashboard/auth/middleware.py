@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from semel.dashboard.auth.policy import SAFE, SESSION, Caller, Gate, Refused
+from semel.dashboard.auth.policy import SAFE, SESSION, AccessPolicy, Caller, Refused
 from semel.errors import SemelError
 
 MAX_BODY: Final = 8 * 1024 * 1024  # a message of a mebibyte, as JSON escapes or a form writes it
@@ -54,20 +54,20 @@ def plain_refusal(_scope: Scope, refused: Refused) -> str:
     )
 
 
-class Guard:
+class AuthMiddleware:
     """Puts who calls into `request.state.viewer`, and refuses what the gate refuses."""
 
     def __init__(
         self,
         app: ASGIApp,
-        gate: Gate,
+        policy: AccessPolicy,
         *,
         is_open: bool,
         refusal: Refusal = plain_refusal,
         costs: Callable[[], bool] = lambda: True,
     ) -> None:
         """`costs`: whether looking at messages counts against them."""
-        self._app, self._gate, self._is_open, self._refusal, self._costs = app, gate, is_open, refusal, costs
+        self._app, self._gate, self._is_open, self._refusal, self._costs = app, policy, is_open, refusal, costs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,33 +87,33 @@ class Guard:
         await self._app(scope, receive, answer)
 
     async def _admit(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> tuple[Receive, Send]:
-        gate, path, safe = self._gate, scope["path"], scope["method"] in SAFE
-        gate.check_host(headers.get("host", ""))
+        policy, path, safe = self._gate, scope["path"], scope["method"] in SAFE
+        policy.check_host(headers.get("host", ""))
         looks = safe and _looks(scope) and await run_in_threadpool(self._counts_against)
         if not safe or looks:
-            gate.check_origin(headers)
+            policy.check_origin(headers)
         length = headers.get("content-length", "0")
         most = MAX_UPLOAD if path.endswith("/restore") else MAX_BODY
         if not length.isdigit() or int(length) > most:
             raise _too_large(scope)
         receive = _bounded(receive, most)
         remote = (scope.get("client") or ("unknown", 0))[0]
-        cookie = _cookie(headers.get("cookie", ""), gate.cookie)
+        cookie = _cookie(headers.get("cookie", ""), policy.cookie)
         if path.startswith(_PUBLIC):
             scope.setdefault("state", {}).update(viewer=None, session="")
             return receive, send
-        caller = gate.caller(headers, cookie, remote)
+        caller = policy.caller(headers, cookie, remote)
         if caller is None:
             raise Refused(401, "this dashboard asks who you are", "send the token as Authorization: Bearer TOKEN")
         if self._is_open and not caller.session and safe and "text/html" in headers.get("accept", ""):
-            begun = gate.begin_open()
-            caller = gate.caller(headers, begun, remote) or caller
-            send = _with_cookie(send, session_cookie(gate, scope, headers, begun))
+            begun = policy.begin_open()
+            caller = policy.caller(headers, begun, remote) or caller
+            send = _with_cookie(send, session_cookie(policy, scope, headers, begun))
         if not safe:
             given, receive = await _csrf(headers, receive)
-            gate.check_act(caller, given, _kind(headers))
+            policy.check_act(caller, given, _kind(headers))
         elif looks:
-            gate.check_may_act(caller)
+            policy.check_may_act(caller)
         _remember(scope, caller)
         return receive, send
 
@@ -161,12 +161,14 @@ def _remember(scope: Scope, caller: Caller) -> None:
     scope.setdefault("state", {}).update(viewer=caller.viewer, session=caller.session)
 
 
-def session_cookie(gate: Gate, scope: Scope, headers: dict[str, str], value: str, *, ends: bool = False) -> bytes:
+def session_cookie(
+    policy: AccessPolicy, scope: Scope, headers: dict[str, str], value: str, *, ends: bool = False
+) -> bytes:
     """The header's value; a cookie with an empty value ends the session."""
     secure = scope.get("scheme") == "https" or headers.get("x-forwarded-proto") == "https"
     age = 0 if ends else int(SESSION)
     return (
-        f"{gate.cookie}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{'; Secure' if secure else ''}"
+        f"{policy.cookie}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{'; Secure' if secure else ''}"
     ).encode("latin-1")
 
 

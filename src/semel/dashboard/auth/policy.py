@@ -50,7 +50,7 @@ class Caller:
     proven: bool = False
 
 
-class Gate:
+class AccessPolicy:
     """`clock` gives seconds since 1970. Thread-safe: what it keeps are single dictionary operations."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:

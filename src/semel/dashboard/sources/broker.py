@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from semel.dashboard.sources import series as past
-from semel.dashboard.sources.cache import Kept
+from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views.model import Fault, Series
 from semel.sqs import Client
@@ -23,8 +23,8 @@ class BrokerSource:
     def __init__(self, admin: Admin, client: Client, *, clock: Callable[[], float] = time.time) -> None:
         self.admin = admin
         self._client, self._clock = client, clock
-        self._facts: Kept[list[QueueFacts]] = Kept(_MOMENT)
-        self._series: Kept[Mapping[str, Series]] = Kept(_SAMPLE)
+        self._facts: TtlCache[list[QueueFacts]] = TtlCache(_MOMENT)
+        self._series: TtlCache[Mapping[str, Series]] = TtlCache(_SAMPLE)
         self._manual: bool | None = None
 
     def now(self) -> float:

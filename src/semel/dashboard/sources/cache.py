@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class TtlCache(Generic[T]):
     """At most `most` answers, each good for `seconds`. Those who ask for one that is being fetched wait for it."""
 
     def __init__(self, seconds: float, *, most: int = 64, clock: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from semel.dashboard.sources.cache import Kept
+from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views.model import Series
 
 PERIOD: Final = 60
@@ -44,7 +44,7 @@ class CloudWatch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._region, self._profile, self._client, self._clock = region, profile, client, clock
-        self._kept: Kept[Mapping[str, Series]] = Kept(PERIOD)
+        self._kept: TtlCache[Mapping[str, Series]] = TtlCache(PERIOD)
         self._note = ""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:

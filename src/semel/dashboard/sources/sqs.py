@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
-from semel.dashboard.sources.cache import Kept
+from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views.model import Series
 from semel.sqs import Client, Queue
@@ -38,15 +38,15 @@ class Metrics(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-class SampledSource:
+class SqsSource:
     is_ours = False
 
     def __init__(
         self, client: Client, *, clock: Callable[[], float] = time.time, metrics: Metrics | None = None
     ) -> None:
         self._client, self._clock, self._metrics = client, clock, metrics
-        self._listed: Kept[list[Queue]] = Kept(LISTED)
-        self._facts: Kept[list[QueueFacts]] = Kept(FRESH)
+        self._listed: TtlCache[list[Queue]] = TtlCache(LISTED)
+        self._facts: TtlCache[list[QueueFacts]] = TtlCache(FRESH)
         self._tracks: dict[str, array[float]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-look")

@@ -22,8 +22,8 @@ from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.background import on_thread
 from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet, keys
-from semel.dashboard.terminal.messages import LettersSheet
-from semel.dashboard.terminal.tables import Board, JobsBoard, LettersBoard, LiveTable, QueuesBoard, WorkersBoard
+from semel.dashboard.terminal.messages import MessagesSheet
+from semel.dashboard.terminal.tables import Board, DeadLettersBoard, JobsBoard, LiveTable, QueuesBoard, WorkersBoard
 from semel.dashboard.views.model import Viewer
 from semel.dlq.jobs import Job
 from semel.dlq.queues import not_dead_letter_queue
@@ -99,11 +99,11 @@ class Top(App[None]):
     def __init__(self, services: Services, *, can_act: bool = True, every: float = EVERY) -> None:
         super().__init__()
         self.services = services
-        self.viewer = Viewer(services.desk.who, can_act)
+        self.viewer = Viewer(services.service.who, can_act)
         self._every = every
         self.boards: dict[str, Board] = {
             "queues": QueuesBoard(services),
-            "letters": LettersBoard(services),
+            "letters": DeadLettersBoard(services),
             "workers": WorkersBoard(services),
             "jobs": JobsBoard(services),
         }
@@ -126,7 +126,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.sub_title = self.services.house.client.endpoint
+        self.sub_title = self.services.inspector.client.endpoint
         self.set_interval(self._every, self._tick)
         self._focus_table()
         self.update_now()
@@ -263,14 +263,14 @@ class Top(App[None]):
             self.in_background(partial(self._open, table.id or "", key))
 
     async def _open(self, table: str, key: str) -> None:
-        house, board = self.services.house, self.board
+        inspector, board = self.services.inspector, self.board
         if table == "queues":
-            row = await self._read(lambda: house.queue(key))
+            row = await self._read(lambda: inspector.queue(key))
             if row is not None:
                 self.push_screen(Sheet(f"Queue {key}", cells.queue_in_full(row)))
         elif table == "dead":
             self.board.table("groups").focus()
-        elif table == "groups" and isinstance(board, LettersBoard) and board.page is not None:
+        elif table == "groups" and isinstance(board, DeadLettersBoard) and board.page is not None:
             await self._open_letters(board.page.queue.name, key, board.page.where)
         elif table == "held" and isinstance(board, WorkersBoard):
             _, taken = board.chosen
@@ -280,29 +280,29 @@ class Top(App[None]):
             self.push_screen(Sheet(f"Job {key}", cells.job_in_full(board.chosen)))
 
     async def _open_letters(self, queue: str, group: str, where: str) -> None:
-        house = self.services.house
+        inspector = self.services.inspector
         both = f"({where}) and {group}" if where else group
 
         def read() -> Any:
             ends = time.monotonic() + PATIENCE
             while True:
-                page = house.letters(queue, both, limit=LETTERS_SHOWN)
-                if page.complete or len(page.letters) >= LETTERS_SHOWN or time.monotonic() > ends:
-                    return page, house.now()
+                page = inspector.dead_letters(queue, both, limit=LETTERS_SHOWN)
+                if page.complete or len(page.messages) >= LETTERS_SHOWN or time.monotonic() > ends:
+                    return page, inspector.now()
                 time.sleep(0.05)
 
         found = await self._read(read)
         if found is not None:
             page, now = found
-            rows = [cells.letter(row, now) for row in page.letters]
-            self.push_screen(LettersSheet(queue, rows, page.matched, self._open_one(queue)))
+            rows = [cells.message(row, now) for row in page.messages]
+            self.push_screen(MessagesSheet(queue, rows, page.matched, self._open_one(queue)))
 
     def _open_one(self, queue: str) -> Callable[[str], None]:
         return lambda id: self.in_background(partial(self.open_message, queue, id))
 
     async def open_message(self, queue: str, id: str) -> None:
-        house = self.services.house
-        found = await self._read(lambda: house.message(queue, id))
+        inspector = self.services.inspector
+        found = await self._read(lambda: inspector.message(queue, id))
         if found is not None:
             self.push_screen(Sheet(f"Message of {queue}", cells.message_in_full(found)))
 
@@ -322,7 +322,7 @@ class Top(App[None]):
 
     def action_look(self) -> None:
         board = self.boards["letters"]
-        if not isinstance(board, LettersBoard) or board.page is None or not board.page.needs_look:
+        if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_look:
             self.tell("looking is free here: it is up to date")
             return
 
@@ -341,21 +341,21 @@ class Top(App[None]):
 
     def action_redrive(self) -> None:
         board = self.boards["letters"]
-        choice = board.choice if isinstance(board, LettersBoard) else None
+        choice = board.choice if isinstance(board, DeadLettersBoard) else None
         if choice is None:
             self.tell("there are no letters to send back: choose a queue that has some", bad=True)
             return
-        if isinstance(board, LettersBoard) and board.page is not None and not board.page.queue.sources:
+        if isinstance(board, DeadLettersBoard) and board.page is not None and not board.page.queue.sources:
             self.tell(f"{not_dead_letter_queue(choice.queue)}; use semel dlq redrive --any-queue", bad=True)
             return
         self.push_screen(RedriveForm(choice), lambda plan: self._begin(plan) if plan is not None else None)
 
     def _begin(self, plan: RedrivePlan) -> None:
         async def begin() -> None:
-            job = await self._read(lambda: self.services.desk.redrive(plan))
+            job = await self._read(lambda: self.services.service.redrive(plan))
             if job is not None:
                 self._begun.append(job)
-                self.services.house.changed(plan.queue)
+                self.services.inspector.changed(plan.queue)
                 self.tell(f"job {job.id} has begun")
                 self.action_board("jobs")
 
@@ -414,7 +414,7 @@ class Top(App[None]):
         self._act(lambda: self.services.control(self.viewer, worker, action, queue, value))
 
     def _job(self, id: str, action: str) -> None:
-        self._act(lambda: f"{action} job {id}: {self.services.desk.control(id, action)}")
+        self._act(lambda: f"{action} job {id}: {self.services.service.control(id, action)}")
 
     def _act(self, do: Callable[[], str]) -> None:
         async def act() -> None:

@@ -17,11 +17,11 @@ from rich.text import Text
 from semel import durations
 from semel.dashboard.views.model import (
     DeadLetterQueueRow,
+    DeadLetterRow,
+    ErrorGroupRow,
     InProgress,
-    LetterGroup,
-    LetterRow,
     Level,
-    MessagePage,
+    MessageDetails,
     QueuePage,
     QueueRow,
     WorkerQueue,
@@ -149,7 +149,7 @@ def dead_letter_queue(row: DeadLetterQueueRow, now: float) -> Row:
     )
 
 
-def group(found: LetterGroup, now: float) -> Row:
+def group(found: ErrorGroupRow, now: float) -> Row:
     return found.where, (
         count(found.count),
         cell(found.shape or found.sample),
@@ -159,7 +159,7 @@ def group(found: LetterGroup, now: float) -> Row:
     )
 
 
-def letter(row: LetterRow, now: float) -> Row:
+def message(row: DeadLetterRow, now: float) -> Row:
     return row.id, (
         cell(row.id),
         right(span(now - row.sent)),
@@ -304,7 +304,7 @@ def queue_in_full(page: QueuePage) -> Text:
     return text
 
 
-def message_in_full(page: MessagePage) -> Text:
+def message_in_full(page: MessageDetails) -> Text:
     message, text = page.message, Text()
     _heading(text, message.id)
     _line(text, "queue", message.queue, "sent", moment(message.sent), "receives", str(message.receives))

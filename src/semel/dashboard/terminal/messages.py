@@ -16,7 +16,7 @@ from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.tables import LiveTable
 
 
-class LettersSheet(ModalScreen[None]):
+class MessagesSheet(ModalScreen[None]):
     """`open` shows the one that was chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]

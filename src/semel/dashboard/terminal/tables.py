@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Label
 from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.dialogs import Choice
-from semel.dashboard.views.model import LettersPage, WorkerQueue, WorkerRow
+from semel.dashboard.views.model import DeadLetterPage, WorkerQueue, WorkerRow
 from semel.dlq.jobs import Job
 from semel.dlq.queues import address
 
@@ -104,7 +104,7 @@ class QueuesBoard(Board):
     TABLES = (("queues", cells.QUEUES),)
 
     def reader(self) -> Callable[[], Any]:
-        return self.services.house.queues
+        return self.services.inspector.queues
 
     def show(self, found: Any) -> None:
         rows = [row for row in found.rows if self.matches(row.name)]
@@ -115,24 +115,24 @@ class QueuesBoard(Board):
         self.say(f"{shown} at {found.endpoint} ({whose}){notes}")
 
 
-class LettersBoard(Board):
+class DeadLettersBoard(Board):
     """Above, the dead-letter queues; below, what the letters of the chosen one died of."""
 
     TABLES = (("dead", cells.DEAD), ("groups", cells.GROUPS))
     filter_help = 'error ~ "timeout" and age > 2h, see docs/dead-letters.md'
-    page: LettersPage | None = None
+    page: DeadLetterPage | None = None
     look = False  # on AWS: once, because somebody said so
 
     def reader(self) -> Callable[[], Any]:
-        house, chosen, where, look = self.services.house, self.table("dead").chosen, self.filter, self.look
+        inspector, chosen, where, look = self.services.inspector, self.table("dead").chosen, self.filter, self.look
         self.look = False
 
         def read() -> Any:
-            queues = house.dead_letter_queues()
+            queues = inspector.dead_letter_queues()
             names = [row.name for row in queues]
             queue = chosen if chosen in names else names[0] if names else ""
-            page = house.letters(queue, where, limit=GROUPS_OF, look=look) if queue else None
-            return house.now(), queues, page
+            page = inspector.dead_letters(queue, where, limit=GROUPS_OF, look=look) if queue else None
+            return inspector.now(), queues, page
 
         return read
 
@@ -171,7 +171,7 @@ class LettersBoard(Board):
 
     @property
     def _address(self) -> str:
-        client = self.services.house.client
+        client = self.services.inspector.client
         return address(self.page.queue.url, client.region, client.endpoint) if self.page is not None else ""
 
 
@@ -186,8 +186,8 @@ class WorkersBoard(Board):
         self.rows: dict[str, tuple[WorkerRow, WorkerQueue | None]] = {}
 
     def reader(self) -> Callable[[], Any]:
-        house = self.services.house
-        return lambda: (house.workers(), house.now())
+        inspector = self.services.inspector
+        return lambda: (inspector.workers(), inspector.now())
 
     def show(self, found: Any) -> None:
         page, now = found
@@ -220,7 +220,7 @@ class JobsBoard(Board):
         self.jobs: dict[str, Job] = {}
 
     def reader(self) -> Callable[[], Any]:
-        return self.services.desk.jobs
+        return self.services.service.jobs
 
     def show(self, found: Any) -> None:
         self.jobs = {job.id: job for job in found if self.matches(job.queue, job.kind, job.state.value, job.id)}

@@ -71,7 +71,7 @@ def _dead_letters(alarm: Alarm, held: int | None) -> AlarmState:
         text = f"How many dead letters {alarm.queue} holds is not known."
         return AlarmState(alarm.kind.value, Level.UNKNOWN, text, alarm.threshold)
     level = Level.WARNING if held > alarm.threshold else Level.OK
-    text = f"{count(held, 'dead letter')} in {alarm.queue}." if held else "No dead letters."
+    text = f"{count(held, 'dead message')} in {alarm.queue}." if held else "No dead letters."
     return AlarmState(alarm.kind.value, level, text, alarm.threshold, held)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from semel.dashboard.sources.cache import Kept
+from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views.duplicate_causes import CauseCounter
-from semel.dashboard.views.model import Caught, Mark, OncePage, OnceQueue, OnceSeries
-from semel.dashboard.views.workers import HOW, Crew
+from semel.dashboard.views.model import Annotation, Caught, DeliveriesPage, DeliverySeries, QueueDeliveries
+from semel.dashboard.views.workers import HOW, WorkerDirectory
 
 EVERY: Final = 10.0  # seconds between samples that nobody asked for
 KEPT: Final = 2_160  # samples: six hours
@@ -64,16 +64,18 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
 Counts = dict[str, dict[str, float]]
 
 
-class Once:
+class DeliveryCounts:
     """Takes a sample each ten seconds, and whenever somebody looks. Thread-safe."""
 
-    def __init__(self, crew: Crew, *, logs: Sequence[str] = (), clock: Callable[[], float] = time.time) -> None:
-        self._crew, self._clock = crew, clock
+    def __init__(
+        self, directory: WorkerDirectory, *, logs: Sequence[str] = (), clock: Callable[[], float] = time.time
+    ) -> None:
+        self._crew, self._clock = directory, clock
         self._causes = CauseCounter(logs, clock=clock)
         self._latest: dict[str, Counts] = {}
         self._samples: deque[tuple[float, float, float, float]] = deque(maxlen=KEPT)  # at, deliveries, effects, caught
         self._lock = threading.Lock()
-        self._sampled: Kept[int] = Kept(_MOMENT)
+        self._sampled: TtlCache[int] = TtlCache(_MOMENT)
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._answering = 0
@@ -88,7 +90,7 @@ class Once:
         self._end.set()
         self._causes.close()
 
-    def page(self, marks: tuple[Mark, ...] = ()) -> OncePage:
+    def page(self, annotations: tuple[Annotation, ...] = ()) -> DeliveriesPage:
         self.sample()
         with self._lock:
             latest, samples, answering = dict(self._latest), list(self._samples), self._answering
@@ -99,7 +101,7 @@ class Once:
             return int(sum(counts.get(name, 0) for counts in total.values()))
 
         caught = [Caught(cause, *words, count=of_all(cause)) for cause, words in _CAUGHT.items()]
-        return OncePage(
+        return DeliveriesPage(
             deliveries=of_all("received"),
             effects=of_all("completed"),
             delivered_again=of_all("delivered_again"),
@@ -112,7 +114,7 @@ class Once:
             series=_series(samples),
             workers=answering,
             causes=self._causes.latest(),
-            marks=marks,
+            annotations=annotations,
             notes=() if latest else (f"No worker has told anything yet. {HOW}",),
         )
 
@@ -177,11 +179,11 @@ def _difference(before: Counts, after: Counts) -> tuple[float, float, float]:
     return grown("received"), grown("completed"), grown("duplicates_deleted", "claimed_elsewhere", "fenced")
 
 
-def _queue(name: str, counts: Mapping[str, float]) -> OnceQueue:
+def _queue(name: str, counts: Mapping[str, float]) -> QueueDeliveries:
     def of(counter: str) -> int:
         return int(counts.get(counter, 0))
 
-    return OnceQueue(
+    return QueueDeliveries(
         queue=name,
         deliveries=of("received"),
         delivered_again=of("delivered_again"),
@@ -199,7 +201,7 @@ def _queue(name: str, counts: Mapping[str, float]) -> OnceQueue:
     )
 
 
-def _series(samples: list[tuple[float, float, float, float]]) -> OnceSeries:
+def _series(samples: list[tuple[float, float, float, float]]) -> DeliverySeries:
     """Totals as rates; at most `SHOWN` of them, evenly taken."""
     step = max(1, -(-len(samples) // SHOWN))
     chosen = samples[::-1][::step][::-1]
@@ -208,4 +210,4 @@ def _series(samples: list[tuple[float, float, float, float]]) -> OnceSeries:
     def rates(column: int) -> tuple[float, ...]:
         return tuple(round((new[column] - old[column]) / (new[0] - old[0]), 3) for old, new in pairs)
 
-    return OnceSeries(tuple(new[0] for _, new in pairs), rates(1), rates(2), rates(3))
+    return DeliverySeries(tuple(new[0] for _, new in pairs), rates(1), rates(2), rates(3))

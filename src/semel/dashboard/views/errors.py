@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.errors import SemelError
 
 
-class HouseError(SemelError):
+class DashboardError(SemelError):
     """`status` is what HTTP calls it; `what_to_do` is for whoever asked."""
 
     def __init__(self, error: str, what_to_do: str = "", status: int = 400) -> None:
@@ -13,6 +13,6 @@ class HouseError(SemelError):
         self.error, self.what_to_do, self.status = error, what_to_do, status
 
 
-class NotThere(HouseError):
+class NotThere(DashboardError):
     def __init__(self, error: str, what_to_do: str = "") -> None:
         super().__init__(error, what_to_do, 404)

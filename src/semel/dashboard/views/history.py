@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from semel.dashboard.views.model import AttemptEvent, LedgerEntry, Mark, Message
+from semel.dashboard.views.model import Annotation, AttemptEvent, LedgerEntry, Message
 from semel.errors import SemelError
 from semel.ledger.contract import Entry, Ledger, LedgerUnavailable
-from semel.telemetry import annotations as marks
+from semel.telemetry import annotation_log
 
 MOST_EVENTS: Final = 200
 PATIENCE: Final = 0.5  # seconds that a page waits for the attempt log
@@ -24,7 +24,7 @@ _NO_LEDGER: Final = "No ledger was given: start the dashboard with --ledger URL.
 _NO_LOG: Final = "No attempt log was given: start the dashboard with --attempt-log PATH."
 
 
-class Memory:
+class MessageHistory:
     """`ledger` may be given open, and is then the caller's to close. Thread-safe."""
 
     def __init__(self, url: str | None, ledger: Ledger | None, logs: Sequence[str]) -> None:
@@ -90,8 +90,8 @@ class Memory:
             return events, f"There may be more: {'; '.join(result.reasons)}."
         return events, "" if events else "The attempt log does not mention it."
 
-    def marks(self, folder: Path, since: float) -> tuple[Mark, ...]:
-        return tuple(Mark(mark.at, mark.text, mark.who) for mark in marks.since(folder, since))
+    def annotations(self, folder: Path, since: float) -> tuple[Annotation, ...]:
+        return tuple(one for one in annotation_log.since(folder, since))
 
     def close(self) -> None:
         if self._own and self._ledger is not None:

@@ -14,40 +14,40 @@ from typing import Any, Final
 from semel.dashboard.settings import Settings
 from semel.dashboard.sources import series as past
 from semel.dashboard.sources.broker import BrokerSource
-from semel.dashboard.sources.cache import Kept
+from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.sources.facts import QueueFacts, Source
-from semel.dashboard.sources.sqs import SampledSource
+from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import attributes, queues
 from semel.dashboard.views import explanation as stuck
 from semel.dashboard.views import peek as looking
-from semel.dashboard.views.deliveries import Once
+from semel.dashboard.views.deliveries import DeliveryCounts
 from semel.dashboard.views.doctor import DoctorJob
-from semel.dashboard.views.errors import HouseError, NotThere
-from semel.dashboard.views.history import Memory
+from semel.dashboard.views.errors import DashboardError, NotThere
+from semel.dashboard.views.history import MessageHistory
 from semel.dashboard.views.messages import ledger_keys, told_keys, whole
 from semel.dashboard.views.model import (
+    Annotation,
     AuditPage,
     AuditRow,
+    DeadLetterPage,
     DeadLetterQueueRow,
+    DeliveriesPage,
     DoctorPage,
     Fault,
-    LettersPage,
-    Mark,
     Message,
-    MessagePage,
+    MessageDetails,
     MessagesPage,
-    OncePage,
     QueuePage,
     QueuesPage,
     Series,
     WorkersPage,
 )
 from semel.dashboard.views.search import Page, Searches
-from semel.dashboard.views.workers import Crew
+from semel.dashboard.views.workers import WorkerDirectory
 from semel.dlq.access.peek import peeker
 from semel.dlq.audit import Audit
 from semel.dlq.filter.parser import Filter
-from semel.dlq.model import DeadLetter, QueueInfo
+from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue
 from semel.dlq.queues import address, dead_letter_queue, dead_letter_queues, is_called_so
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
@@ -60,7 +60,7 @@ _LISTED: Final = 30.0  # seconds for which the ages in all dead-letter queues ar
 _LISTED_ALONE: Final = 10.0  # the same of one
 
 
-class House:
+class QueueInspector:
     """Everything that can be looked at. `client` and `ledger` may be given, and are then the caller's to close."""
 
     def __init__(
@@ -77,16 +77,16 @@ class House:
         self.client = client or Client(
             settings.endpoint_url, settings.region, settings.profile, connect_timeout=3, read_timeout=10, max_attempts=2
         )
-        self.memory = Memory(settings.ledger, ledger, settings.attempt_logs)
-        self.crew = Crew(settings.workers, token=settings.control_token, folder=self.state)
-        self._once = Once(self.crew, logs=settings.attempt_logs, clock=clock)
+        self.memory = MessageHistory(settings.ledger, ledger, settings.attempt_logs)
+        self.directory = WorkerDirectory(settings.workers, token=settings.control_token, folder=self.state)
+        self._once = DeliveryCounts(self.directory, logs=settings.attempt_logs, clock=clock)
         self.doctor_job = DoctorJob(settings, self._names, self._history, clock=clock)
         self._searches = Searches(self._read_letters, now=self.now)
-        self._listed: Kept[list[QueueInfo]] = Kept(_LISTED)
-        self._listed_alone: Kept[list[QueueInfo]] = Kept(_LISTED_ALONE)
+        self._listed: TtlCache[list[DeadLetterQueue]] = TtlCache(_LISTED)
+        self._listed_alone: TtlCache[list[DeadLetterQueue]] = TtlCache(_LISTED_ALONE)
         # A page that refreshes itself must not receive again each time.
-        self._looks: Kept[MessagesPage] = Kept(looking.GOOD_FOR, most=16)
-        self._single_looks: Kept[tuple[DeadLetter, str]] = Kept(looking.GOOD_FOR, most=16)
+        self._looks: TtlCache[MessagesPage] = TtlCache(looking.GOOD_FOR, most=16)
+        self._single_looks: TtlCache[tuple[DeadLetterMessage, str]] = TtlCache(looking.GOOD_FOR, most=16)
         self._lock = threading.Lock()
         self._source: Source | None = None
 
@@ -95,7 +95,7 @@ class House:
         self._once.begin()
 
     def close(self) -> None:
-        for part in (self._once, self._searches, self.crew, self.memory):
+        for part in (self._once, self._searches, self.directory, self.memory):
             part.close()
         self.doctor_job.wait(3)  # its files are removed at its end
         if self._source is not None:
@@ -114,7 +114,7 @@ class House:
                 if admin is not None:
                     self._source = BrokerSource(admin, self.client, clock=self._clock)
                 else:
-                    self._source = SampledSource(self.client, clock=self._clock, metrics=self._cloudwatch())
+                    self._source = SqsSource(self.client, clock=self._clock, metrics=self._cloudwatch())
             return self._source
 
     @property
@@ -129,7 +129,7 @@ class House:
         now, facts = source.now(), source.facts()
         series = source.series((), now - queues.SHORT)
         return QueuesPage(
-            rows=queues.rows(facts, series, self.crew.takers(), now),
+            rows=queues.rows(facts, series, self.directory.takers(), now),
             endpoint=self.client.endpoint,
             region=self.client.region,
             is_ours=source.is_ours,
@@ -152,12 +152,12 @@ class House:
                 series,
                 queues.sources_by_queue(every).get(name, ()),
                 depths.get(facts.dead_letter_queue or ""),
-                self.crew.takers().get(name, 0),
+                self.directory.takers().get(name, 0),
                 now,
             ),
             series=past.thinned(past.later(series, start), queues.CHART),
             attributes=attributes.explained(facts.attributes),
-            marks=self.marks(start),
+            annotations=self.annotations(start),
             faults=source.faults(name) if isinstance(source, BrokerSource) else None,
             is_ours=source.is_ours,
             since=start,
@@ -169,7 +169,7 @@ class House:
         from semel.doctor.alarms.formats import FORMATS, render
 
         if form not in FORMATS:
-            raise HouseError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")
+            raise DashboardError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")
         facts = self._facts(name)
         sources = queues.sources_by_queue(self.source.facts()).get(name, ())
         return render(alarms_of(facts, sources), form, sns=sns)
@@ -191,26 +191,29 @@ class House:
             lambda: looking.received_messages(self.client, queue, where, limit=limit, accept_risk=True),
         )
 
-    def message(self, queue: str, id: str, *, place: int | None = None, look: bool = False) -> MessagePage:
+    def message(self, queue: str, id: str, *, place: int | None = None, look: bool = False) -> MessageDetails:
         """Everything about one message. `place` helps to find it; `look` as with `messages`."""
         source = self.source
         facts = self._facts(queue)
         shown: Mapping[str, Any] = {}
         cost = ""
         if isinstance(source, BrokerSource):
-            letter, shown = looking.broker_message(source.admin, queue, id, place)
+            dead_letter, shown = looking.broker_message(source.admin, queue, id, place)
         else:
-            letter, cost = self._received(queue, id, look)
+            dead_letter, cost = self._received(queue, id, look)
         here = shown.get("ReceivesInThisQueue")
         is_dead = bool(queues.sources_by_queue(source.facts()).get(queue)) or is_called_so(queue)
         message = whole(
-            letter, looking.travelling(shown), receives_here=None if here is None else int(here), is_dead_letter=is_dead
+            dead_letter,
+            looking.travelling(shown),
+            receives_here=None if here is None else int(here),
+            is_dead_letter=is_dead,
         )
-        held = self.crew.holding(id)
+        held = self.directory.holding(id)
         trail, trail_note = self.memory.trail(message)
         entry, ledger_note = self.memory.entry(self._ledger_keys(message, told_keys(held, trail)))
         now = source.now()
-        return MessagePage(
+        return MessageDetails(
             message=message,
             stuck=stuck.reasons(
                 message,
@@ -219,13 +222,13 @@ class House:
                 ledger=entry,
                 in_progress=held,
                 trail=trail,
-                workers=self.crew.takers().get(queue, 0),
-                blocked_by=self._blocked_by(letter),
+                workers=self.directory.takers().get(queue, 0),
+                blocked_by=self._blocked_by(dead_letter),
             ),
             max_receives=facts.max_receives,
             retries_left=stuck.retries_left(message, facts),
             dead_letter_queue=facts.dead_letter_queue,
-            next_visible_at=letter.visible_at if letter.state in ("in_flight", "delayed") else None,
+            next_visible_at=dead_letter.visible_at if dead_letter.state in ("in_flight", "delayed") else None,
             ledger=entry,
             ledger_note=ledger_note,
             trail=trail,
@@ -262,27 +265,27 @@ class House:
             if info.name in facts
         )
 
-    def letters(
+    def dead_letters(
         self, queue: str, where: str = "", *, limit: int = 100, after: str | None = None, look: bool = False
-    ) -> LettersPage:
+    ) -> DeadLetterPage:
         """The letters that match, and their groups; `after` is a number of letters to leave out."""
         source = self.source
         facts = self._facts(queue)
         row = self._letter_queue(facts)
         wanted, error = looking.read_filter(where)
         if error is not None:
-            return LettersPage(row, (), (), 0, 0, row.depth, complete=True, where=where, error=error)
+            return DeadLetterPage(row, (), (), 0, 0, row.depth, complete=True, where=where, error=error)
         if source.is_ours or look:
             rest = None if source.is_ours else looking.GOOD_FOR
             found = self._searches.look(queue, wanted, total=row.depth, rest=rest)
         else:
             known = self._searches.peeked(queue, wanted)
             if known is None:
-                return LettersPage(row, (), (), 0, 0, row.depth, complete=False, where=where, needs_look=True)
+                return DeadLetterPage(row, (), (), 0, 0, row.depth, complete=False, where=where, needs_look=True)
             found = known
         if not source.is_ours:
             row = queues.estimated(row, found.rows, source.now())
-        return looking.letters_page(row, found, where, limit, after)
+        return looking.dead_letter_page(row, found, where, limit, after)
 
     def changed(self, queue: str | None = None) -> None:
         """Somebody acted: what was kept is no longer true."""
@@ -294,14 +297,14 @@ class House:
 
     # Once, workers, doctor.
 
-    def once(self) -> OncePage:
-        return self._once.page(self.marks(self._clock() - 6 * HOUR))
+    def once(self) -> DeliveriesPage:
+        return self._once.page(self.annotations(self._clock() - 6 * HOUR))
 
     def workers(self) -> WorkersPage:
-        return self.crew.page()
+        return self.directory.page()
 
     def control(self, worker: str, action: str, queue: str | None = None, value: int | None = None) -> str:
-        return self.crew.control(worker, action, queue, value)
+        return self.directory.control(worker, action, queue, value)
 
     def doctor(self) -> DoctorPage:
         return self.doctor_job.page()
@@ -351,15 +354,15 @@ class House:
         )
         return AuditPage(rows, where, more=len(found) > limit, path=str(log.path))
 
-    def marks(self, since: float = 0.0) -> tuple[Mark, ...]:
-        return self.memory.marks(self.state, since)
+    def annotations(self, since: float = 0.0) -> tuple[Annotation, ...]:
+        return self.memory.annotations(self.state, since)
 
     # Inside.
 
     def _broker(self) -> BrokerSource:
         source = self.source
         if not isinstance(source, BrokerSource):
-            raise HouseError(
+            raise DashboardError(
                 f"{self.client.endpoint} is not Semel's broker, so it has no faults to set",
                 "try them on a local one: semel serve",
                 409,
@@ -382,7 +385,7 @@ class House:
         source = self.source
         return source.admin.history() if isinstance(source, BrokerSource) else None
 
-    def _infos(self) -> Sequence[QueueInfo]:
+    def _infos(self) -> Sequence[DeadLetterQueue]:
         """All dead-letter queues. Our broker tells their ages, for a look at each; others do not."""
         if self.is_ours:
             return self._listed.get("", lambda: dead_letter_queues(self.client, clock=self.now))
@@ -400,32 +403,37 @@ class House:
     def _read_letters(self, queue: str, where: Filter, after: int) -> Iterator[Page]:
         source = self.source
         if isinstance(source, BrokerSource):
-            return looking.letters(source.admin, queue, where, after)
-        return looking.letters_by_receiving(self.client, queue)
+            return looking.messages(source.admin, queue, where, after)
+        return looking.dead_letters_by_receiving(self.client, queue)
 
-    def _received(self, queue: str, id: str, look: bool) -> tuple[DeadLetter, str]:
+    def _received(self, queue: str, id: str, look: bool) -> tuple[DeadLetterMessage, str]:
         if not look:
-            raise HouseError(
+            raise DashboardError(
                 f"{self.client.endpoint} shows a message only to those who receive it, which counts against it",
                 "ask for it with look=1",
                 409,
             )
 
-        def receive() -> tuple[DeadLetter, str]:
+        def receive() -> tuple[DeadLetterMessage, str]:
             looker = peeker(self.client, most=looking.BY_RECEIVING, accept_risk=True)
-            letter = looker.one(queue, id)
-            if letter is None:
+            message = looker.one(queue, id)
+            if message is None:
                 raise looking.gone(queue, id)
-            return letter, str(looker.cost)
+            return message, str(looker.cost)
 
         return self._single_looks.get((queue, id), receive)
 
-    def _blocked_by(self, letter: DeadLetter) -> str | None:
+    def _blocked_by(self, dead_letter: DeadLetterMessage) -> str | None:
         """An earlier message of the same FIFO group that is in flight."""
         source = self.source
-        if not (letter.sequence and letter.group and letter.state == "visible" and isinstance(source, BrokerSource)):
+        if not (
+            dead_letter.sequence
+            and dead_letter.group
+            and dead_letter.state == "visible"
+            and isinstance(source, BrokerSource)
+        ):
             return None
-        page = source.admin.peek(letter.queue, limit=1, bodies=False, group=letter.group, state="in_flight")
+        page = source.admin.peek(dead_letter.queue, limit=1, bodies=False, group=dead_letter.group, state="in_flight")
         return next((str(message["MessageId"]) for message in page.messages), None)
 
     def _cloudwatch(self) -> Any:

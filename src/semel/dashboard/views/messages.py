@@ -6,54 +6,54 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from semel.dashboard.views.model import AttemptEvent, InProgress, LetterRow, Message, MessageAttribute, MessageRow
+from semel.dashboard.views.model import AttemptEvent, DeadLetterRow, InProgress, Message, MessageAttribute, MessageRow
 from semel.dlq import fingerprints
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.messages.keys import PRODUCER_KEY, scoped
 from semel.sqs.client.messages import Attribute
 
 PREVIEW: Final = 200  # characters
 
 
-def row_of(letter: DeadLetter, place: int | None) -> MessageRow:
+def row_of(message: DeadLetterMessage, place: int | None) -> MessageRow:
     return MessageRow(
-        id=letter.id,
-        preview=letter.body[:PREVIEW],
-        body_bytes=letter.body_bytes,
-        sent=letter.sent,
-        receives=letter.receives,
-        state=letter.state,
-        visible_at=letter.visible_at,
-        expires=letter.expires,
-        group=letter.group,
-        key=letter.key,
-        error=letter.error[:500],
+        id=message.id,
+        preview=message.body[:PREVIEW],
+        body_bytes=message.body_bytes,
+        sent=message.sent,
+        receives=message.receives,
+        state=message.state,
+        visible_at=message.visible_at,
+        expires=message.expires,
+        group=message.group,
+        key=message.key,
+        error=message.error[:500],
         place=place,
     )
 
 
-def letter_row(letter: DeadLetter, place: int | None) -> LetterRow:
-    return LetterRow(
-        id=letter.id,
-        preview=letter.body[:PREVIEW],
-        body_bytes=letter.body_bytes,
-        sent=letter.sent,
-        receives=letter.receives,
-        why=letter.why[:1_000],
-        error=letter.error[:1_000],
-        fingerprint=fingerprints.of(letter),
-        source=letter.source,
-        key=letter.key,
-        attempts=letter.attempts,
-        group=letter.group,
-        state=letter.state,
-        expires=letter.expires,
+def dead_letter_row_of(message: DeadLetterMessage, place: int | None) -> DeadLetterRow:
+    return DeadLetterRow(
+        id=message.id,
+        preview=message.body[:PREVIEW],
+        body_bytes=message.body_bytes,
+        sent=message.sent,
+        receives=message.receives,
+        why=message.why[:1_000],
+        error=message.error[:1_000],
+        fingerprint=fingerprints.of(message),
+        source=message.source,
+        key=message.key,
+        attempts=message.attempts,
+        group=message.group,
+        state=message.state,
+        expires=message.expires,
         place=place,
     )
 
 
 def whole(
-    letter: DeadLetter,
+    message: DeadLetterMessage,
     carried: Mapping[str, Attribute],
     *,
     receives_here: int | None = None,
@@ -61,31 +61,31 @@ def whole(
 ) -> Message:
     """All of a message; `carried` are the attributes as they travel, of which Semel's own are shown apart."""
     return Message(
-        id=letter.id,
-        queue=letter.queue,
-        body=letter.body,
-        body_bytes=letter.body_bytes,
-        sent=letter.sent,
-        receives=letter.receives,
-        attributes=shown_attributes(letter.attributes.items()),
+        id=message.id,
+        queue=message.queue,
+        body=message.body,
+        body_bytes=message.body_bytes,
+        sent=message.sent,
+        receives=message.receives,
+        attributes=shown_attributes(message.attributes.items()),
         carried=shown_attributes(pair for pair in carried.items() if pair[0].startswith("semel-")),
-        system=dict(letter.system),
+        system=dict(message.system),
         receives_here=receives_here,
-        first_received=letter.first_received,
-        state=letter.state,
-        visible_at=letter.visible_at,
-        expires=letter.expires,
-        group=letter.group,
-        dedup=letter.dedup,
-        sequence=letter.sequence,
-        key=letter.key,
-        source=letter.source,
-        original_id=letter.original_id,
-        reason=letter.reason,
-        error=letter.error,
-        attempts=letter.attempts,
-        redrives=letter.redrives,
-        is_dead_letter=is_dead_letter or letter.by_semel,
+        first_received=message.first_received,
+        state=message.state,
+        visible_at=message.visible_at,
+        expires=message.expires,
+        group=message.group,
+        dedup=message.dedup,
+        sequence=message.sequence,
+        key=message.key,
+        source=message.source,
+        original_id=message.original_id,
+        reason=message.reason,
+        error=message.error,
+        attempts=message.attempts,
+        redrives=message.redrives,
+        is_dead_letter=is_dead_letter or message.by_semel,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from semel.telemetry.annotation_log import Annotation
+
 
 class Level(enum.StrEnum):
     """How an alarm or a finding stands. UNKNOWN: it cannot be told yet, for want of history."""
@@ -134,20 +136,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """Something that happened at a time, such as a deploy: a line on every chart."""
-
-    at: float
-    text: str
-    who: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class QueuePage:
     row: QueueRow
     series: Series
     attributes: tuple[QueueAttribute, ...]
-    marks: tuple[Mark, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
     faults: tuple[Fault, ...] | None = None  # None: not our broker
     is_ours: bool = False
     since: float = 0.0
@@ -284,7 +277,7 @@ class InProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePage:
+class MessageDetails:
     """Everything that is known of one message, and why it is where it is."""
 
     message: Message

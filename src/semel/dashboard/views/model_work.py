@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from semel.dashboard.views.model_queues import AlarmState, InProgress, Level, Mark
-from semel.dlq.answers import ShownMessages
+from semel.dashboard.views.model_queues import AlarmState, InProgress, Level
+from semel.dlq.messages import ShownMessages
+from semel.telemetry.annotation_log import Annotation
 
 _NOTHING: Final = ShownMessages(0, ())
 
@@ -14,7 +15,7 @@ _NOTHING: Final = ShownMessages(0, ())
 
 
 @dataclass(frozen=True, slots=True)
-class LetterRow:
+class DeadLetterRow:
     id: str
     preview: str
     body_bytes: int
@@ -33,7 +34,7 @@ class LetterRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterGroup:
+class ErrorGroupRow:
     """Dead letters with the same error, but for numbers, ids and the like. `where` is the filter that selects them."""
 
     fingerprint: str
@@ -69,12 +70,12 @@ class DeadLetterQueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LettersPage:
+class DeadLetterPage:
     """The letters of one dead-letter queue that match. While `complete` is False, more are being looked at."""
 
     queue: DeadLetterQueueRow
-    groups: tuple[LetterGroup, ...]  # of those that match, largest first
-    letters: tuple[LetterRow, ...]
+    groups: tuple[ErrorGroupRow, ...]  # of those that match, largest first
+    messages: tuple[DeadLetterRow, ...]
     matched: int
     looked_at: int
     total: int
@@ -120,7 +121,7 @@ class DuplicateCauses:
 
 
 @dataclass(frozen=True, slots=True)
-class OnceQueue:
+class QueueDeliveries:
     queue: str
     deliveries: int
     delivered_again: int
@@ -138,7 +139,7 @@ class OnceQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class OnceSeries:
+class DeliverySeries:
     """Per second, oldest first."""
 
     at: tuple[float, ...] = ()
@@ -148,7 +149,7 @@ class OnceSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class OncePage:
+class DeliveriesPage:
     """Deliveries against effects, since the workers started."""
 
     deliveries: int
@@ -159,11 +160,11 @@ class OncePage:
     duplicates_deleted: int
     fenced: int
     taken_over: int
-    queues: tuple[OnceQueue, ...]
-    series: OnceSeries
+    queues: tuple[QueueDeliveries, ...]
+    series: DeliverySeries
     workers: int  # that these figures are from
     causes: DuplicateCauses = DuplicateCauses()
-    marks: tuple[Mark, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
     notes: tuple[str, ...] = ()  # what to do if there is nothing to see
 
     @property

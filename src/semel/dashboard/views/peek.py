@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from semel.dashboard.sources.broker import BrokerSource
-from semel.dashboard.views.errors import HouseError, NotThere
+from semel.dashboard.views.errors import DashboardError, NotThere
 from semel.dashboard.views.messages import row_of
-from semel.dashboard.views.model import DeadLetterQueueRow, LettersPage, MessageRow, MessagesPage
+from semel.dashboard.views.model import DeadLetterPage, DeadLetterQueueRow, MessageRow, MessagesPage
 from semel.dashboard.views.search import Found, Page
 from semel.dlq.access.peek import peeked, peeker
 from semel.dlq.filter import parser as filters
 from semel.dlq.filter.parser import Filter, FilterError
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs import Client
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.client.messages import Attribute, Received
@@ -46,10 +46,10 @@ def broker_messages(source: BrokerSource, queue: str, where: str, *, limit: int,
         page = source.admin.peek(queue, after=place, limit=size, bodies=wanted.needs_body)
         place = page.next
         for number, message in enumerate(page.messages, 1):
-            letter = peeked(message, queue)
+            dead_letter = peeked(message, queue)
             looked_at += 1
-            if wanted.matches(letter, now):
-                found.append(row_of(letter, message.get("Place")))
+            if wanted.matches(dead_letter, now):
+                found.append(row_of(dead_letter, message.get("Place")))
                 if len(found) == limit and number < len(page.messages):
                     place = int(message["Place"])
                     break
@@ -61,13 +61,13 @@ def received_messages(client: Client, queue: str, where: str, *, limit: int, acc
     if error is not None:
         return MessagesPage(queue, (), where, error=error)
     look = peeker(client, most=BY_RECEIVING, accept_risk=accept_risk)
-    rows = [row_of(letter, None) for page in look.pages(queue, where=wanted, limit=limit) for letter in page]
+    rows = [row_of(message, None) for page in look.pages(queue, where=wanted, limit=limit) for message in page]
     return MessagesPage(
         queue, tuple(rows), where, look.looked_at, cost="; ".join(filter(None, [str(look.cost), *look.notes]))
     )
 
 
-def broker_message(admin: Admin, queue: str, id: str, place: int | None) -> tuple[DeadLetter, dict[str, Any]]:
+def broker_message(admin: Admin, queue: str, id: str, place: int | None) -> tuple[DeadLetterMessage, dict[str, Any]]:
     """One message and how the broker shows it; `place` is where it was, so that it is found at once."""
     for start in (*((max(0, place - 1),) if place is not None else ()), 0):
         after: int | None = start
@@ -91,7 +91,7 @@ def travelling(shown: Mapping[str, Any]) -> Mapping[str, Attribute]:
     return Received.from_wire({"ReceiptHandle": "", **shown}).attributes if shown else {}
 
 
-def letters(admin: Admin, queue: str, where: Filter, after: int) -> Iterator[Page]:
+def messages(admin: Admin, queue: str, where: Filter, after: int) -> Iterator[Page]:
     """All letters of a queue, page by page, with their places: for a search."""
     place: int | None = after
     while place is not None:
@@ -100,23 +100,25 @@ def letters(admin: Admin, queue: str, where: Filter, after: int) -> Iterator[Pag
         place = page.next
 
 
-def letters_by_receiving(client: Client, queue: str) -> Iterator[Page]:
+def dead_letters_by_receiving(client: Client, queue: str) -> Iterator[Page]:
     """The same where each one must be received to be seen: a thousand at most, and all are given back."""
     look = peeker(client, accept_risk=True)
     for page in look.pages(queue):
-        yield Page([(None, letter) for letter in page])
+        yield Page([(None, message) for message in page])
     yield Page([], "; ".join(filter(None, [str(look.cost), *look.notes])))
 
 
-def letters_page(row: DeadLetterQueueRow, found: Found, where: str, limit: int, after: str | None) -> LettersPage:
+def dead_letter_page(
+    row: DeadLetterQueueRow, found: Found, where: str, limit: int, after: str | None
+) -> DeadLetterPage:
     start = int(after) if after and after.isdigit() and len(after) < 10 else 0
     limit = max(1, min(limit, MOST_ROWS))
     rows = found.rows[start : start + limit]
     more = start + len(rows) < len(found.rows)
-    return LettersPage(
+    return DeadLetterPage(
         queue=row,
         groups=found.shown_groups(),
-        letters=tuple(rows),
+        messages=tuple(rows),
         matched=found.matched,
         looked_at=found.looked_at,
         total=max(row.depth, found.looked_at) if not found.complete else row.depth,
@@ -133,5 +135,5 @@ def _place(after: str | None) -> int:
     if after is None or after == "":
         return 0
     if not after.isdigit() or len(after) > 15:
-        raise HouseError(f"after={after[:40]!r} is no place in a queue", "pass the `next` of an earlier answer")
+        raise DashboardError(f"after={after[:40]!r} is no place in a queue", "pass the `next` of an earlier answer")
     return int(after)

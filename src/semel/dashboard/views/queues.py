@@ -9,8 +9,8 @@ from typing import Final
 from semel.dashboard.sources import series as past
 from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views import alarms
-from semel.dashboard.views.model import DeadLetterQueueRow, LetterRow, QueueRow, Series
-from semel.dlq.model import QueueInfo
+from semel.dashboard.views.model import DeadLetterQueueRow, DeadLetterRow, QueueRow, Series
+from semel.dlq.messages import DeadLetterQueue
 from semel.dlq.queues import is_called_so
 
 SPARK: Final = 60  # samples of a sparkline
@@ -69,7 +69,7 @@ def row(
     )
 
 
-def dead_letter_row(info: QueueInfo, facts: QueueFacts | None, series: Series, now: float) -> DeadLetterQueueRow:
+def dead_letter_row(info: DeadLetterQueue, facts: QueueFacts | None, series: Series, now: float) -> DeadLetterQueueRow:
     """`info` knows ages and ends, which take a look to know; `facts` has the newest counts."""
     counts = info if facts is None else facts
     return DeadLetterQueueRow(
@@ -89,7 +89,7 @@ def dead_letter_row(info: QueueInfo, facts: QueueFacts | None, series: Series, n
     )
 
 
-def letter_infos(all_facts: Sequence[QueueFacts]) -> list[QueueInfo]:
+def letter_infos(all_facts: Sequence[QueueFacts]) -> list[DeadLetterQueue]:
     """All dead-letter queues, as far as attributes tell: those that a queue names, and those that are called so."""
     sources = sources_by_queue(all_facts)
     return [
@@ -99,8 +99,8 @@ def letter_infos(all_facts: Sequence[QueueFacts]) -> list[QueueInfo]:
     ]
 
 
-def letter_info(facts: QueueFacts, sources: tuple[str, ...]) -> QueueInfo:
-    return QueueInfo(
+def letter_info(facts: QueueFacts, sources: tuple[str, ...]) -> DeadLetterQueue:
+    return DeadLetterQueue(
         name=facts.name,
         url=facts.url,
         arn=facts.arn,
@@ -115,9 +115,9 @@ def letter_info(facts: QueueFacts, sources: tuple[str, ...]) -> QueueInfo:
     )
 
 
-def estimated(row: DeadLetterQueueRow, seen: Sequence[LetterRow], now: float) -> DeadLetterQueueRow:
+def estimated(row: DeadLetterQueueRow, seen: Sequence[DeadLetterRow], now: float) -> DeadLetterQueueRow:
     """With the ages that some of its letters show."""
-    oldest = min((letter.sent for letter in seen if letter.sent), default=None)
+    oldest = min((message.sent for message in seen if message.sent), default=None)
     if oldest is None:
         return row
     return replace(row, oldest_age=max(0.0, now - oldest), first_expires=oldest + row.retention, estimated=True)

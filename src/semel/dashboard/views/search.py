@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from semel.dashboard.views.messages import letter_row
-from semel.dashboard.views.model import LetterGroup, LetterRow
+from semel.dashboard.views.messages import dead_letter_row_of
+from semel.dashboard.views.model import DeadLetterRow, ErrorGroupRow
 from semel.dlq import fingerprints
-from semel.dlq.answers import ShownMessages
 from semel.dlq.filter.parser import Filter
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage, ShownMessages
 from semel.dlq.service import SHOWN_IDS
 from semel.errors import SemelError
 
@@ -36,7 +35,7 @@ log = logging.getLogger("semel.dashboard")
 class Page(NamedTuple):
     """Letters with their places, where there are places; and what it cost to see them so far, in a sentence."""
 
-    letters: list[tuple[int | None, DeadLetter]]
+    messages: list[tuple[int | None, DeadLetterMessage]]
     cost: str = ""
 
 
@@ -60,7 +59,7 @@ class Found:
 
     looked_at: int = 0
     matched: int = 0
-    rows: list[LetterRow] = field(default_factory=list)
+    rows: list[DeadLetterRow] = field(default_factory=list)
     groups: dict[str, _Group] = field(default_factory=dict)
     complete: bool = False
     end: int = 0
@@ -68,23 +67,23 @@ class Found:
     error: str | None = None
     cost: str = ""
 
-    def add(self, place: int | None, letter: DeadLetter) -> None:
+    def add(self, place: int | None, message: DeadLetterMessage) -> None:
         self.matched += 1
         if len(self.rows) < MOST_ROWS:
-            self.rows.append(letter_row(letter, place))
-        mark = fingerprints.of(letter)
+            self.rows.append(dead_letter_row_of(message, place))
+        mark = fingerprints.of(message)
         group = self.groups.get(mark)
         if group is None:
             if len(self.groups) >= MOST_GROUPS:
                 mark = "others"
-            error = fingerprints.error_of(letter)
-            fresh = _Group(fingerprints.shape(error)[:500], error[:1_000], letter.id, first=letter.sent)
+            error = fingerprints.error_of(message)
+            fresh = _Group(fingerprints.shape(error)[:500], error[:1_000], message.id, first=message.sent)
             group = self.groups.setdefault(mark, fresh)
         group.count += 1
-        group.first = min(group.first, letter.sent)
-        group.last = max(group.last, letter.sent)
-        if letter.source and len(group.sources) < 20:
-            group.sources[letter.source] = None
+        group.first = min(group.first, message.sent)
+        group.last = max(group.last, message.sent)
+        if message.source and len(group.sources) < 20:
+            group.sources[message.source] = None
 
     def shown(self) -> ShownMessages:
         """What a page shows of it, for an action that is to touch nothing else."""
@@ -93,10 +92,10 @@ class Found:
             return ShownMessages(matched, None, end, self.at)
         return ShownMessages(len(rows), tuple(row.id for row in rows))
 
-    def shown_groups(self) -> tuple[LetterGroup, ...]:
+    def shown_groups(self) -> tuple[ErrorGroupRow, ...]:
         """The largest first."""
         found = [
-            LetterGroup(
+            ErrorGroupRow(
                 fingerprint=mark,
                 shape=group.shape,
                 sample=group.sample,
@@ -220,12 +219,12 @@ class Searches:
                 page = next(pages, None)
                 if page is None or self._closed:
                     return
-                for place, letter in page.letters:
-                    if search.where.matches(letter, now):
-                        found.add(place, letter)
+                for place, message in page.messages:
+                    if search.where.matches(message, now):
+                        found.add(place, message)
                     if place is not None:
                         found.end = max(found.end, place)
-                found.looked_at += len(page.letters)
+                found.looked_at += len(page.messages)
                 found.cost = page.cost or found.cost
             with search.moved:
                 search.moved.notify_all()

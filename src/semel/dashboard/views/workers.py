@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from semel.dashboard.sources.cache import Kept
-from semel.dashboard.views.errors import HouseError, NotThere
+from semel.dashboard.sources.cache import TtlCache
+from semel.dashboard.views.errors import DashboardError, NotThere
 from semel.dashboard.views.model import InProgress, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
 from semel.telemetry import worker_client
@@ -42,14 +42,14 @@ class Address:
     queues: tuple[str, ...] = ()
 
 
-class Crew:
+class WorkerDirectory:
     """All workers that are known. Thread-safe."""
 
     def __init__(self, named: Sequence[str] = (), *, token: str | None = None, folder: Path | None = None) -> None:
         self._named = [address_of(text) for text in named]
         self._token, self._folder = token, folder
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-workers")
-        self._page: Kept[WorkersPage] = Kept(_MOMENT)
+        self._page: TtlCache[WorkersPage] = TtlCache(_MOMENT)
 
     def addresses(self) -> list[Address]:
         """Each endpoint once: what it says of itself in a note counts for more than that it was named."""
@@ -90,7 +90,7 @@ class Crew:
         try:
             told = worker_client.send_command(row.url, action, queue=queue, value=value, token=self._token)
         except WorkerError as error:
-            raise HouseError(f"worker {worker}: {error}", _advice(error.status), error.status or 502) from None
+            raise DashboardError(f"worker {worker}: {error}", _advice(error.status), error.status or 502) from None
         finally:
             self._page.forget()
         return str(told.get("done", "done"))

@@ -13,7 +13,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from semel.dashboard.views.model import Mark
+from semel.dashboard.views.model import Annotation
 from semel.doctor.report import svg
 from semel.doctor.report.svg import Scale, Value
 from semel.doctor.report.svg import short as short
@@ -60,7 +60,7 @@ def timeline(
     at: Sequence[float],
     lines: Sequence[Line],
     *,
-    marks: Sequence[Mark] = (),
+    annotations: Sequence[Annotation] = (),
     write: Callable[[float], str] = short,
     since: float | None = None,
     until: float | None = None,
@@ -84,7 +84,7 @@ def timeline(
         '<svg y="0" width="100%" height="{height:g}" viewBox="0 0 {:g} {height:g}" preserveAspectRatio="none">{}</svg>'
     ).format(SPAN, Markup().join(_drawn(at, line, across, up) for line in lines), height=_HEIGHT + 2)
     cross = svg.line(0, _TOP - 8, 0, _HEIGHT, "cross")
-    parts = Markup().join([*levels, *_clock(across), *_annotations(across, marks), plot, *figures, cross])
+    parts = Markup().join([*levels, *_clock(across), *_annotations(across, annotations), plot, *figures, cross])
     return Markup(
         '<figure class="chart card" data-chart="{}"><figcaption><h2>{}</h2><div class="legend">{}</div></figcaption>'
         '<div class="plot"><svg class="plot-area" height="{:g}" role="img" aria-label="{}">{}</svg></div></figure>'
@@ -116,9 +116,9 @@ def _clock(across: Scale) -> list[Markup]:
     return parts
 
 
-def _annotations(across: Scale, marks: Sequence[Mark]) -> list[Markup]:
+def _annotations(across: Scale, annotations: Sequence[Annotation]) -> list[Markup]:
     parts = []
-    for mark in marks:
+    for mark in annotations:
         if across.low <= mark.at <= across.high:
             share = across(mark.at) / SPAN * 100
             x, tip = f"{share:.2f}%", f"{mark.text}, {when(mark.at)} UTC {mark.who}"

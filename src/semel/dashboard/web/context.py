@@ -18,12 +18,12 @@ from typing import Any, Final
 from fastapi import Request
 
 from semel.dashboard.services import Services
-from semel.dashboard.views.inspector import House
+from semel.dashboard.views.inspector import QueueInspector
 from semel.dashboard.web.templating import Pages, viewer
-from semel.dlq.answers import Resent, ShownMessages
 from semel.dlq.jobs import Control, Job
+from semel.dlq.messages import Resent, ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.dlq.service import Desk, Key
+from semel.dlq.service import DeadLetterService, Key
 from semel.errors import SemelError
 from semel.messages.keys import PRODUCER_KEY
 from semel.sqs.client.messages import Attribute
@@ -58,7 +58,7 @@ class Notices:
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class RequestContext:
     services: Services
     pages: Pages
     notices: Notices = field(default_factory=Notices)
@@ -66,24 +66,24 @@ class Office:
     # Looking.
 
     @property
-    def house(self) -> House:
-        return self.services.house
+    def inspector(self) -> QueueInspector:
+        return self.services.inspector
 
     @property
-    def desk(self) -> Desk:
-        return self.services.desk
+    def service(self) -> DeadLetterService:
+        return self.services.service
 
     def jobs(self, queue: str | None = None, most: int = 10) -> list[dict[str, Any]]:
-        found = (job for job in self.desk.jobs() if queue in (None, job.queue))
+        found = (job for job in self.service.jobs() if queue in (None, job.queue))
         return [job.to_json() for _, job in zip(range(most), found, strict=False)]
 
     def queue_names(self) -> list[str]:
         """Queues that letters may be sent to."""
-        return [row.name for row in self.house.queues().rows if not row.sources]
+        return [row.name for row in self.inspector.queues().rows if not row.sources]
 
     def export(self, request: Request, queue: str, where: str, *, all: bool, any_queue: bool) -> Iterator[bytes]:
         """The lines of an export; what is wrong with the request is raised now, and not in the middle of an answer."""
-        self.desk.queue(queue)
+        self.service.queue(queue)
         lines = self._acting(request).lines(queue, where or None, all=all, any_queue=any_queue)
         first = next(lines, None)
         return iter(()) if first is None else chain([first], lines)
@@ -93,11 +93,11 @@ class Office:
     def redrive(self, request: Request, plan: RedrivePlan) -> Job:
         return self._begun(self._acting(request).redrive(plan))
 
-    def drop(
+    def delete(
         self, request: Request, queue: str, where: str, *, all: bool, shown: ShownMessages, any_queue: bool
     ) -> Job:
-        desk = self._acting(request)
-        return self._begun(desk.drop(queue, where or None, all=all, shown=shown, any_queue=any_queue))
+        service = self._acting(request)
+        return self._begun(service.delete(queue, where or None, all=all, shown=shown, any_queue=any_queue))
 
     def restore(self, request: Request, lines: Iterable[bytes], queue: str) -> Job:
         return self._begun(self._acting(request).restore(lines, queue))
@@ -116,17 +116,17 @@ class Office:
         """`body` None leaves it as it is; `new_key` None keeps the key, "" makes one up."""
         key = Key.KEEP if new_key is None else new_key.strip() or Key.NEW
         sent = self._acting(request).resend(queue, id, body=body, key=key, to=to.strip(), any_queue=any_queue)
-        self.house.changed(queue)
+        self.inspector.changed(queue)
         return sent
 
     def control_job(self, request: Request, id: str, action: str) -> Control:
         control = self._acting(request).control(id, action)
-        self.house.changed(control.job.queue)
+        self.inspector.changed(control.job.queue)
         return control
 
     def send(self, request: Request, queue: str, body: str, *, group: str, dedup: str, delay: int, key: str) -> str:
         """A test message; returns its id."""
-        fifo = self.house.client.queue(queue).fifo
+        fifo = self.inspector.client.queue(queue).fifo
         return self.services.send(
             viewer(request),
             queue,
@@ -146,8 +146,8 @@ class Office:
     def examine(self, request: Request) -> None:
         self.services.examine(viewer(request))
 
-    def _acting(self, request: Request) -> Desk:
-        return self.desk.by(viewer(request).name)
+    def _acting(self, request: Request) -> DeadLetterService:
+        return self.service.by(viewer(request).name)
 
     def _begun(self, job: Job) -> Job:
         """What the house knows of the queue is no longer true: now, and once more when the job has ended."""
@@ -155,8 +155,8 @@ class Office:
         def ended() -> None:
             job.wait()
             with suppress(SemelError):  # the endpoint may be gone by then, and nobody is there to be told
-                self.house.changed(job.queue)
+                self.inspector.changed(job.queue)
 
-        self.house.changed(job.queue)
+        self.inspector.changed(job.queue)
         threading.Thread(target=ended, name=f"semel-after-{job.id}", daemon=True).start()
         return job

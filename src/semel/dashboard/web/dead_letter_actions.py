@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from semel.dashboard.views.model import LettersPage
-from semel.dashboard.web.context import Office
-from semel.dlq.answers import ShownMessages
+from semel.dashboard.views.model import DeadLetterPage
+from semel.dashboard.web.context import RequestContext
+from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import CANARY_DEFAULT, RedrivePlan
 from semel.doctor.report.words import number
 from semel.errors import SemelError
@@ -53,12 +53,12 @@ class Draft:
         )
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/dead-letters/{queue}/redrive", response_class=HTMLResponse)
     def plan(request: Request, queue: str, where: str = "", id: Annotated[list[str], Query()] = []) -> HTMLResponse:  # noqa: B006
-        return _redrive(office, request, queue, where, id, Draft(canary="0" if len(id) == 1 else str(CANARY_DEFAULT)))
+        return _redrive(context, request, queue, where, id, Draft(canary="0" if len(id) == 1 else str(CANARY_DEFAULT)))
 
     @router.post("/dead-letters/{queue}/redrive")
     def redrive(
@@ -79,17 +79,17 @@ def routes(office: Office) -> APIRouter:
         draft = Draft(to, canary, canary_wait, rate, limit, stop_after_failures)
         try:
             wanted = draft.plan(queue, where, id, all=all, any_queue=any_queue, dry_run=do == "dry")
-            job = office.redrive(request, wanted)
+            job = context.redrive(request, wanted)
         except SemelError as error:
             draft.problem = str(error)
-            return _redrive(office, request, queue, where, id, draft)
+            return _redrive(context, request, queue, where, id, draft)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
-    @router.get("/dead-letters/{queue}/drop", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/delete", response_class=HTMLResponse)
     def ask(request: Request, queue: str, where: str = "") -> HTMLResponse:
-        return _drop(office, request, queue, where)
+        return _drop(context, request, queue, where)
 
-    @router.post("/dead-letters/{queue}/drop")
+    @router.post("/dead-letters/{queue}/delete")
     def drop(
         request: Request,
         queue: str,
@@ -102,46 +102,46 @@ def routes(office: Office) -> APIRouter:
         try:
             if confirm.strip() != queue:
                 raise FormError(f"nothing was dropped: to confirm, type the queue's name, {queue}")
-            job = office.drop(request, queue, where, all=all, shown=_shown(shown), any_queue=any_queue)
+            job = context.delete(request, queue, where, all=all, shown=_shown(shown), any_queue=any_queue)
         except SemelError as error:
-            return _drop(office, request, queue, where, str(error))
+            return _drop(context, request, queue, where, str(error))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     @router.get("/dead-letters/{queue}/restore", response_class=HTMLResponse)
     def choose(request: Request, queue: str) -> HTMLResponse:
-        return _restore(office, request, queue)
+        return _restore(context, request, queue)
 
     @router.post("/dead-letters/{queue}/restore")
     def restore(request: Request, queue: str, file: Annotated[UploadFile, File()]) -> Any:
         try:
-            job = office.restore(request, file.file, queue)
+            job = context.restore(request, file.file, queue)
         except SemelError as error:
-            return _restore(office, request, queue, str(error))
+            return _restore(context, request, queue, str(error))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     return router
 
 
 def _redrive(
-    office: Office, request: Request, queue: str, where: str, ids: Sequence[str], draft: Draft
+    context: RequestContext, request: Request, queue: str, where: str, ids: Sequence[str], draft: Draft
 ) -> HTMLResponse:
-    seen = office.house.letters(queue, where=where, limit=1)
+    seen = context.inspector.dead_letters(queue, where=where, limit=1)
     words = "all that match" if seen.needs_look and not ids else _words(len(ids) or seen.matched)
-    return office.pages.answer(
+    return context.pages.answer(
         request, "redrive.html", nav="dead-letters", status=400 if draft.problem else 200, queue=queue, where=where,
         ids=ids, draft=draft, problem=draft.problem or seen.error or "", sources=seen.queue.sources,
-        targets=office.queue_names(), count_words=words, complete=seen.complete or bool(ids),
-        groups=() if ids else seen.groups, what=_what(seen, where, ids), address=office.house.address(queue),
+        targets=context.queue_names(), count_words=words, complete=seen.complete or bool(ids),
+        groups=() if ids else seen.groups, what=_what(seen, where, ids), address=context.inspector.address(queue),
     )  # fmt: skip
 
 
-def _drop(office: Office, request: Request, queue: str, where: str, problem: str = "") -> HTMLResponse:
-    seen = office.house.letters(queue, where=where, limit=1)
-    return office.pages.answer(
-        request, "drop.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
+def _drop(context: RequestContext, request: Request, queue: str, where: str, problem: str = "") -> HTMLResponse:
+    seen = context.inspector.dead_letters(queue, where=where, limit=1)
+    return context.pages.answer(
+        request, "delete.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
         problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.shown.count,
         count_words=_words(seen.shown.count), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
-        shown=json.dumps(asdict(seen.shown)), sources=seen.queue.sources, address=office.house.address(queue),
+        shown=json.dumps(asdict(seen.shown)), sources=seen.queue.sources, address=context.inspector.address(queue),
     )  # fmt: skip
 
 
@@ -157,10 +157,10 @@ def _shown(text: str) -> ShownMessages:
         raise FormError("nothing was dropped: the form does not say what it showed; load it again") from None
 
 
-def _restore(office: Office, request: Request, queue: str, problem: str = "") -> HTMLResponse:
-    return office.pages.answer(
+def _restore(context: RequestContext, request: Request, queue: str, problem: str = "") -> HTMLResponse:
+    return context.pages.answer(
         request, "restore.html", nav="dead-letters", status=400 if problem else 200, queue=queue, problem=problem,
-        address=office.house.address(queue),
+        address=context.inspector.address(queue),
     )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def _words(count: int) -> str:
     return f"{number(count)} {'letter' if count == 1 else 'letters'}"
 
 
-def _what(seen: LettersPage, where: str, ids: Sequence[str]) -> str:
+def _what(seen: DeadLetterPage, where: str, ids: Sequence[str]) -> str:
     if ids:
         return "This letter goes" if len(ids) == 1 else f"These {number(len(ids))} letters go"
     if seen.needs_look:

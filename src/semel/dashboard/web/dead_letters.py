@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 from semel.dashboard.views.model import DeadLetterQueueRow
-from semel.dashboard.web.context import Office
+from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import parts
 from semel.doctor.report.words import number
 from semel.doctor.wording import count
@@ -18,33 +18,34 @@ PAGE: Final = 50
 GROUPS: Final = 12
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/dead-letters", response_class=HTMLResponse)
     def queues(request: Request) -> HTMLResponse:
-        rows = office.house.dead_letter_queues()
-        return office.pages.answer(
-            request, "dead_letters.html", nav="dead-letters", rows=rows, summary=_summary(rows), jobs=office.jobs()
+        rows = context.inspector.dead_letter_queues()
+        return context.pages.answer(
+            request, "dead_letters.html", nav="dead-letters", rows=rows, summary=_summary(rows), jobs=context.jobs()
         )
 
     @router.get("/dead-letters/{queue}", response_class=HTMLResponse)
-    def letters(
+    def messages(
         request: Request, queue: str, where: str = "", after: str = "", look: bool = False, notice: str = ""
     ) -> HTMLResponse:
         wanted = parts(request)
-        page = office.house.letters(queue, where=where, limit=PAGE, after=after or None, look=look)
-        return office.pages.answer(
-            request, "letters.html", nav="dead-letters", page=page, queue=page.queue, where=where, after=after,
-            look="1" if look else "", ours=office.house.is_ours, notice=office.notices.get(notice), most_groups=GROUPS,
-            jobs=office.jobs(queue, 5) if not wanted or "jobs" in wanted else [],
+        page = context.inspector.dead_letters(queue, where=where, limit=PAGE, after=after or None, look=look)
+        return context.pages.answer(
+            request, "dead_letter_queue.html", nav="dead-letters", page=page, queue=page.queue, where=where,
+            after=after, look="1" if look else "", ours=context.inspector.is_ours,
+            notice=context.notices.get(notice), most_groups=GROUPS,
+            jobs=context.jobs(queue, 5) if not wanted or "jobs" in wanted else [],
         )  # fmt: skip
 
     @router.get("/dead-letters/{queue}/export")
     def export(request: Request, queue: str, where: str = "", all: bool = False, any_queue: bool = False) -> Response:
         """All that match, as JSON lines, as they are read."""
         return StreamingResponse(
-            office.export(request, queue, where, all=all, any_queue=any_queue),
+            context.export(request, queue, where, all=all, any_queue=any_queue),
             media_type="application/x-ndjson",
             headers={"Content-Disposition": f'attachment; filename="{queue}.jsonl"'},
         )

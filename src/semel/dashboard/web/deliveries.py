@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from semel.dashboard.views.model import OncePage
+from semel.dashboard.views.model import DeliveriesPage
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line, Stream
-from semel.dashboard.web.context import Office
+from semel.dashboard.web.context import RequestContext
 from semel.doctor.report.words import number
 
 COLUMNS: Final = (
@@ -27,12 +27,12 @@ COLUMNS: Final = (
 )
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/once", response_class=HTMLResponse)
+    @router.get("/deliveries", response_class=HTMLResponse)
     def once(request: Request) -> HTMLResponse:
-        page = office.house.once()
+        page = context.inspector.once()
         parts = streams(page)
         series = page.series
         lines = [
@@ -40,16 +40,17 @@ def routes(office: Office) -> APIRouter:
             Line("effects", "green", series.effects),
             Line("caught", "purple", series.caught, "dashed"),
         ]
-        chart = charts.timeline("Per second", series.at, lines, marks=page.marks, write=charts.per_second)
-        return office.pages.answer(
-            request, "once.html", nav="once", page=page, streams=parts, ribbons=charts.ribbons(parts), chart=chart,
+        chart = charts.timeline("Per second", series.at, lines, annotations=page.annotations, write=charts.per_second)
+        return context.pages.answer(
+            request, "deliveries.html", nav="once", page=page, streams=parts,
+            ribbons=charts.ribbons(parts), chart=chart,
             verdict=verdict(page), columns=COLUMNS,
         )  # fmt: skip
 
     return router
 
 
-def streams(page: OncePage) -> list[Stream]:
+def streams(page: DeliveriesPage) -> list[Stream]:
     """What became of the deliveries; all that is left is still being worked on."""
     retried = sum(row.retried for row in page.queues)
     rejected = sum(row.rejected for row in page.queues)
@@ -70,7 +71,7 @@ def streams(page: OncePage) -> list[Stream]:
     return [stream for stream in outcomes if stream.count or stream.name in always]
 
 
-def verdict(page: OncePage) -> Markup:
+def verdict(page: DeliveriesPage) -> Markup:
     """What was counted, and no more: that a key is recorded once is the ledger's rule, and the doctor checks it."""
     caught = page.duplicates_deleted + page.claimed_elsewhere + page.fenced
     if not caught:

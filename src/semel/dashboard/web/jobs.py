@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel.dashboard import errors as problems
-from semel.dashboard.web.context import Notice, Office
+from semel.dashboard.web.context import Notice, RequestContext
 from semel.dlq.jobs import State
 from semel.doctor.report.words import number
 from semel.errors import SemelError
@@ -35,29 +35,29 @@ _BARS: Final = {
 }
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/jobs/{id}", response_class=HTMLResponse)
     def job(request: Request, id: str, notice: str = "") -> HTMLResponse:
-        return _answer(office, request, office.desk.job(id).to_json(), notice=office.notices.get(notice))
+        return _answer(context, request, context.service.job(id).to_json(), notice=context.notices.get(notice))
 
     @router.post("/jobs/{id}/{action}")
     def control(request: Request, id: str, action: str) -> Any:
         try:
-            control = office.control_job(request, id, action)
+            control = context.control_job(request, id, action)
         except SemelError as error:
-            return _answer(office, request, office.desk.job(id).to_json(), str(error), problems.of(error).status)
+            return _answer(context, request, context.service.job(id).to_json(), str(error), problems.of(error).status)
         if control.acknowledged:
             return RedirectResponse(f"/jobs/{id}", 303)
-        number = office.notices.add(Notice(f"{str(control).capitalize()}. Its log says when it does.", "warning"))
+        number = context.notices.add(Notice(f"{str(control).capitalize()}. Its log says when it does.", "warning"))
         return RedirectResponse(f"/jobs/{id}?notice={number}", 303)
 
     return router
 
 
 def _answer(
-    office: Office,
+    context: RequestContext,
     request: Request,
     job: Mapping[str, Any],
     problem: str = "",
@@ -67,7 +67,7 @@ def _answer(
     state, done = State(job["state"]), _done(job)
     most = _most(job, state, done)
     began, ended = job["started"], job["ended"]
-    return office.pages.answer(
+    return context.pages.answer(
         request, "job.html", nav="dead-letters", status=status, job=job, problem=problem, notice=notice,
         final=state.ended, headline=headline(job), counts=COUNTS.get(job["kind"], COUNTS["redrive"]), done=done,
         most=most, bar=_BARS.get(state, ""), took=ended - began if began and ended else None,

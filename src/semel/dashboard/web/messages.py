@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from semel.dashboard.views.model import MessagePage
+from semel.dashboard.views.model import MessageDetails
 from semel.dashboard.web import bodies
-from semel.dashboard.web.context import Notice, Office
-from semel.dlq.answers import Resent
+from semel.dashboard.web.context import Notice, RequestContext
+from semel.dlq.messages import Resent
 from semel.errors import SemelError
 
 
@@ -24,22 +24,26 @@ class Draft:
     problem: str = ""
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/queues/{queue}/messages/{id}", response_class=HTMLResponse)
     def message(request: Request, queue: str, id: str, place: int | None = None, look: bool = False) -> HTMLResponse:
-        return _answer(office, request, office.house.message(queue, id, place=place, look=look), letter=False)
+        return _answer(
+            context, request, context.inspector.message(queue, id, place=place, look=look), dead_letter=False
+        )
 
-    @router.get("/dead-letters/{queue}/letters/{id}", response_class=HTMLResponse)
-    def letter(request: Request, queue: str, id: str, place: int | None = None, look: bool = False) -> HTMLResponse:
-        return _answer(office, request, office.house.message(queue, id, place=place, look=look), letter=True)
+    @router.get("/dead-letters/{queue}/messages/{id}", response_class=HTMLResponse)
+    def dead_letter_message(
+        request: Request, queue: str, id: str, place: int | None = None, look: bool = False
+    ) -> HTMLResponse:
+        return _answer(context, request, context.inspector.message(queue, id, place=place, look=look), dead_letter=True)
 
     @router.get("/queues/{queue}/messages/{id}/body")
-    @router.get("/dead-letters/{queue}/letters/{id}/body")
+    @router.get("/dead-letters/{queue}/messages/{id}/body")
     def body(queue: str, id: str, place: int | None = None, look: bool = False) -> Response:
         """The whole body, as it is, to be kept in a file: a browser must never show it as a page of ours."""
-        found = office.house.message(queue, id, place=place, look=look).message
+        found = context.inspector.message(queue, id, place=place, look=look).message
         safe = "".join(sign for sign in found.id if sign.isalnum() or sign in "-_")[:80]
         return Response(
             found.body.encode("utf-8", "surrogatepass"),
@@ -47,7 +51,7 @@ def routes(office: Office) -> APIRouter:
             headers={"Content-Disposition": f'attachment; filename="{safe or "message"}.txt"'},
         )
 
-    @router.post("/dead-letters/{queue}/letters/{id}/resend")
+    @router.post("/dead-letters/{queue}/messages/{id}/resend")
     def resend(
         request: Request,
         queue: str,
@@ -59,11 +63,11 @@ def routes(office: Office) -> APIRouter:
         any_queue: Annotated[bool, Form()] = False,
     ) -> Any:
         # A form sends every line's end as CR LF; bodies have them as they were, so a body left alone stays the same.
-        found = office.house.message(queue, id, look=True)
+        found = context.inspector.message(queue, id, look=True)
         whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
         try:
             changed = None if whole == found.message.body else whole
-            sent = office.resend(
+            sent = context.resend(
                 request,
                 queue,
                 id,
@@ -74,8 +78,8 @@ def routes(office: Office) -> APIRouter:
             )
         except SemelError as error:
             draft = Draft(whole, to, key, new_key, str(error))
-            return _answer(office, request, found, letter=True, draft=draft)
-        return RedirectResponse(f"/dead-letters/{queue}?notice={office.notices.add(_notice(sent))}", 303)
+            return _answer(context, request, found, dead_letter=True, draft=draft)
+        return RedirectResponse(f"/dead-letters/{queue}?notice={context.notices.add(_notice(sent))}", 303)
 
     return router
 
@@ -87,23 +91,23 @@ def _notice(sent: Resent) -> Notice:
 
 
 def _answer(
-    office: Office, request: Request, page: MessagePage, *, letter: bool, draft: Draft | None = None
+    context: RequestContext, request: Request, page: MessageDetails, *, dead_letter: bool, draft: Draft | None = None
 ) -> HTMLResponse:
     message = page.message
-    here = f"/dead-letters/{message.queue}/letters" if letter else f"/queues/{message.queue}/messages"
+    here = f"/dead-letters/{message.queue}/messages" if dead_letter else f"/queues/{message.queue}/messages"
     draft = draft or Draft(message.body)
-    return office.pages.answer(
-        request, "message.html", nav="dead-letters" if letter else "queues", status=400 if draft.problem else 200,
-        page=page, message=message, letter=letter, here=f"{here}/{message.id}",
-        shown=bodies.body(message.body, message.body_bytes), tone=_tone(page, letter), draft=draft,
+    return context.pages.answer(
+        request, "message.html", nav="dead-letters" if dead_letter else "queues", status=400 if draft.problem else 200,
+        page=page, message=message, dead_letter=dead_letter, here=f"{here}/{message.id}",
+        shown=bodies.body(message.body, message.body_bytes), tone=_tone(page, dead_letter), draft=draft,
         problem=draft.problem, editable=len(message.body) <= bodies.EDITABLE,
-        targets=office.queue_names() if letter else (), ours=office.house.is_ours,
-        sources=office.house.sources(message.queue), address=office.house.address(message.queue),
+        targets=context.queue_names() if dead_letter else (), ours=context.inspector.is_ours,
+        sources=context.inspector.sources(message.queue), address=context.inspector.address(message.queue),
     )  # fmt: skip
 
 
-def _tone(page: MessagePage, letter: bool) -> str:
-    if letter:
+def _tone(page: MessageDetails, dead_letter: bool) -> str:
+    if dead_letter:
         return "bad"
     if page.retries_left == 0 or page.message.error:
         return "bad"

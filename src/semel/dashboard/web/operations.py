@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import durations
 from semel.dashboard.views.model import AuditPage, AuditRow, DoctorPage, Level, WorkersPage
-from semel.dashboard.web.context import Office
+from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.text import ago
 from semel.doctor.report.words import number
 from semel.doctor.wording import count
@@ -22,12 +22,12 @@ AUDIT_SHOWN: Final = 200
 _METHODS: Final = ("get", "put", "post", "delete", "patch")
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/workers", response_class=HTMLResponse)
     def workers(request: Request, did: str = "") -> HTMLResponse:
-        return _workers(office, request, said=did)
+        return _workers(context, request, said=did)
 
     @router.post("/workers/{id}/control")
     def control(
@@ -38,32 +38,32 @@ def routes(office: Office) -> APIRouter:
         value: Annotated[int | None, Form()] = None,
     ) -> Any:
         try:
-            office.control_worker(request, id, action, queue or None, value)
+            context.control_worker(request, id, action, queue or None, value)
         except SemelError as error:
-            return _workers(office, request, problem=str(error))
+            return _workers(context, request, problem=str(error))
         return RedirectResponse(f"/workers?did={action}", 303)
 
     @router.get("/doctor", response_class=HTMLResponse)
     def doctor(request: Request) -> HTMLResponse:
-        page = office.house.doctor()
-        return office.pages.answer(
-            request, "doctor.html", nav="doctor", page=page, summary=_findings(page, office.pages.clock())
+        page = context.inspector.doctor()
+        return context.pages.answer(
+            request, "doctor.html", nav="doctor", page=page, summary=_findings(page, context.pages.clock())
         )
 
     @router.post("/doctor")
     def examine(request: Request) -> RedirectResponse:
-        office.examine(request)
+        context.examine(request)
         return RedirectResponse("/doctor", 303)
 
     @router.get("/audit", response_class=HTMLResponse)
     def audit(request: Request, where: str = "", all: bool = False) -> HTMLResponse:
         error = ""
         try:
-            page = office.house.audit(where, limit=AUDIT_SHOWN)
+            page = context.inspector.audit(where, limit=AUDIT_SHOWN)
         except SemelError as problem:
             page, error = AuditPage((), where), str(problem)
         rows = page.rows if all else ended(page.rows)
-        return office.pages.answer(
+        return context.pages.answer(
             request, "audit.html", nav="audit", page=page, rows=rows, hidden=len(page.rows) - len(rows), all=all,
             where=where, error=error, letter_actions=LETTER_ACTIONS,
         )  # fmt: skip
@@ -71,7 +71,7 @@ def routes(office: Office) -> APIRouter:
     @router.get("/api", response_class=HTMLResponse)
     def api(request: Request) -> HTMLResponse:
         described = request.app.openapi()
-        return office.pages.answer(
+        return context.pages.answer(
             request, "api.html", nav="api", groups=calls(described), version=described.get("openapi", ""),
             root=str(request.base_url).rstrip("/"),
         )  # fmt: skip
@@ -101,9 +101,9 @@ _SAID: Final = {
 }
 
 
-def _workers(office: Office, request: Request, *, said: str = "", problem: str = "") -> HTMLResponse:
-    page = office.house.workers()
-    return office.pages.answer(
+def _workers(context: RequestContext, request: Request, *, said: str = "", problem: str = "") -> HTMLResponse:
+    page = context.inspector.workers()
+    return context.pages.answer(
         request, "workers.html", nav="workers", status=400 if problem else 200, page=page, summary=_crew(page),
         said=_SAID.get(said, ""), problem=problem,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from semel.dashboard.views.model import Fault, Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
-from semel.dashboard.web.context import Office
+from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import parts
 from semel.doctor.report.words import duration, number
 from semel.doctor.wording import count
@@ -59,14 +59,14 @@ class Draft:
     problem: str = field(default="", compare=False)
 
 
-def routes(office: Office) -> APIRouter:
+def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/", response_class=HTMLResponse)
     def queues(request: Request, q: str = "", sort: str = "", show: str = "") -> HTMLResponse:
-        page = office.house.queues()
+        page = context.inspector.queues()
         rows = ordered(_shown(page.rows, q, show), sort)
-        return office.pages.answer(
+        return context.pages.answer(
             request, "queues.html", nav="queues", page=page, rows=rows, query=q, sort=sort, show=show,
             summary=_summary(page), columns=COLUMNS, shows=SHOWS,
         )  # fmt: skip
@@ -77,10 +77,10 @@ def routes(office: Office) -> APIRouter:
         return [
             {
                 "name": row.name,
-                "href": f"/{'dead-letters' if row.sources else 'queues'}/{row.name}",
+                "href": f"/{'dead-messages' if row.sources else 'queues'}/{row.name}",
                 "kind": "dead letters" if row.sources else "queue",
             }
-            for row in office.house.queues().rows
+            for row in context.inspector.queues().rows
         ]
 
     @router.get("/queues/{name}", response_class=HTMLResponse)
@@ -88,7 +88,7 @@ def routes(office: Office) -> APIRouter:
         request: Request, name: str, tab: str = "messages", range: str = "1h", where: str = "", after: str = "",
         look: bool = False, sent: str = "",
     ) -> HTMLResponse:  # fmt: skip
-        return _queue(office, request, name, tab, range, where=where, after=after, look=look, sent=sent)
+        return _queue(context, request, name, tab, range, where=where, after=after, look=look, sent=sent)
 
     @router.post("/queues/{name}/messages")
     def send(
@@ -102,10 +102,10 @@ def routes(office: Office) -> APIRouter:
     ) -> Any:
         draft = Draft(body, group, dedup, delay, key)
         try:
-            sent = office.send(request, name, draft.body, group=group, dedup=dedup, delay=delay, key=key)
+            sent = context.send(request, name, draft.body, group=group, dedup=dedup, delay=delay, key=key)
         except SemelError as error:
             draft.problem = str(error)
-            return _queue(office, request, name, "send", "1h", draft=draft)
+            return _queue(context, request, name, "send", "1h", draft=draft)
         return RedirectResponse(f"/queues/{name}?tab=send&sent={sent}", 303)
 
     @router.post("/queues/{name}/faults")
@@ -117,16 +117,16 @@ def routes(office: Office) -> APIRouter:
         milliseconds: Annotated[int | None, Form()] = None,
     ) -> Any:
         try:
-            office.set_fault(request, name, kind, rate, milliseconds)
+            context.set_fault(request, name, kind, rate, milliseconds)
         except SemelError as error:
-            return _queue(office, request, name, "faults", "1h", draft=Draft(problem=str(error)))
+            return _queue(context, request, name, "faults", "1h", draft=Draft(problem=str(error)))
         return RedirectResponse(f"/queues/{name}?tab=faults", 303)
 
     return router
 
 
 def _queue(
-    office: Office,
+    context: RequestContext,
     request: Request,
     name: str,
     tab: str,
@@ -139,15 +139,15 @@ def _queue(
     draft: Draft | None = None,
 ) -> HTMLResponse:
     span = _SECONDS.get(range, _SECONDS["1h"])
-    now = office.pages.clock()
-    page = office.house.queue(name, since=now - span)
+    now = context.pages.clock()
+    page = context.inspector.queue(name, since=now - span)
     messages = MessagesPage(name, ())
     wanted = parts(request)
     if tab == "messages" and (not wanted or "messages" in wanted):
-        messages = office.house.messages(name, where=where, limit=PAGE, after=after or None, look=look)
+        messages = context.inspector.messages(name, where=where, limit=PAGE, after=after or None, look=look)
     drawn = _charts(page, now - span, now) if tab == "messages" else []
     draft = draft or Draft()
-    return office.pages.answer(
+    return context.pages.answer(
         request, "queue.html", nav="queues", status=400 if draft.problem else 200, page=page, row=page.row,
         charts=drawn, tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
         messages=messages, faults=in_force(page.faults or (), name), sent=sent,
@@ -203,7 +203,7 @@ def _charts(page: QueuePage, since: float, until: float) -> list[Markup]:
 
     def drawn(title: str, lines: list[Line], write: Callable[[float], str], *, times: bool = False) -> Markup:
         return charts.timeline(
-            title, series.at, lines, marks=page.marks, write=write, since=since, until=until, times=times
+            title, series.at, lines, annotations=page.annotations, write=write, since=since, until=until, times=times
         )
 
     depth = [Line("visible", "blue", series.visible, area=True), Line("in flight", "amber", series.in_flight, "dashed")]

@@ -19,7 +19,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from semel.dashboard.views.inspector import House
+from semel.dashboard.views.inspector import QueueInspector
 from semel.dashboard.views.model import Viewer
 from semel.dashboard.web.text import FILTERS
 from semel.errors import SemelError
@@ -42,7 +42,7 @@ class Place:
 NAVIGATION: Final = (
     Place("queues", "Queues", "/", "q", "M2 3.5h12M2 8h12M2 12.5h12"),
     Place("dead-letters", "Dead letters", "/dead-letters", "d", "M2 3.5h12v9H2zM2 4l6 5 6-5"),
-    Place("once", "Once", "/once", "o", "M13.5 5.5A6 6 0 1 0 14 8M8 8h.01"),
+    Place("once", "Once", "/deliveries", "o", "M13.5 5.5A6 6 0 1 0 14 8M8 8h.01"),
     Place("workers", "Workers", "/workers", "w", "M8 8a2.6 2.6 0 1 0 0-5.2A2.6 2.6 0 0 0 8 8zM3 13.5a5 5 0 0 1 10 0"),
     Place("doctor", "Doctor", "/doctor", "e", "M1.5 8.5h3l2-5 3 9 2-4h3"),
     Place("audit", "Audit", "/audit", "a", "M4 1.8h8v12.4H4zM6 5h4M6 8h4M6 11h2"),
@@ -83,8 +83,8 @@ class Pages:
         self._clock = clock
 
     @classmethod
-    def of(cls, house: House) -> Pages:
-        return cls(house.client.endpoint, house.now)
+    def of(cls, inspector: QueueInspector) -> Pages:
+        return cls(inspector.client.endpoint, inspector.now)
 
     def clock(self) -> float:
         try:

@@ -10,7 +10,15 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from semel import durations
-from semel.dashboard.views.model import Caught, InProgress, LetterGroup, LettersPage, OncePage, QueueRow, WorkerRow
+from semel.dashboard.views.model import (
+    Caught,
+    DeadLetterPage,
+    DeliveriesPage,
+    ErrorGroupRow,
+    InProgress,
+    QueueRow,
+    WorkerRow,
+)
 from semel.dashboard.web import bodies, charts
 from semel.doctor.report.html import prose
 from semel.doctor.report.words import clean, duration, number, when
@@ -135,11 +143,11 @@ def depth_spark(row: QueueRow) -> Markup:
     return charts.sparkline(depths, words, "red" if row.sources and row.depth else "blue")
 
 
-def group_share(group: LetterGroup, page: LettersPage) -> Markup:
+def group_share(group: ErrorGroupRow, page: DeadLetterPage) -> Markup:
     return charts.bar(group.count / max(page.matched, 1), "red")
 
 
-def caught_share(one: Caught, page: OncePage) -> Markup:
+def caught_share(one: Caught, page: DeliveriesPage) -> Markup:
     return charts.bar(one.count / max(max((other.count for other in page.caught), default=1), 1), "purple")
 
 

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, Self, cast
 
-from semel.dlq.access.lazy_message import Glance
-from semel.dlq.access.leases import Hand
+from semel.dlq.access.lazy_message import LazyMessage
+from semel.dlq.access.leases import Leases
 from semel.dlq.jobs import Job
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client import Queue
 from semel.sqs.errors import SqsError
 
@@ -25,7 +25,7 @@ class Matcher(Protocol):
     def needs_body(self) -> bool: ...
     @property
     def word(self) -> str | None: ...
-    def matches(self, letter: DeadLetter, now: float) -> bool: ...
+    def matches(self, message: DeadLetterMessage, now: float) -> bool: ...
 
 
 class Choice(NamedTuple):
@@ -37,59 +37,63 @@ class Choice(NamedTuple):
     started: float
     until: int | None = None
 
-    def matches(self, letter: DeadLetter | Glance) -> bool:
-        return (not self.ids or letter.id in self.ids) and self.where.matches(cast(DeadLetter, letter), self.started)
+    def matches(self, message: DeadLetterMessage | LazyMessage) -> bool:
+        return (not self.ids or message.id in self.ids) and self.where.matches(
+            cast(DeadLetterMessage, message), self.started
+        )
 
 
-class Taker(ABC):
+class MessageClaims(ABC):
     """Letters come into hand by `take` and leave it by `sent`, `refuse`, or at the end, when the rest is given back."""
 
     def __init__(self, source: Queue, choice: Choice, job: Job, monotonic: Callable[[], float]) -> None:
         self.source, self.choice, self.job = source, choice, job
-        self.hand = Hand(source, VISIBILITY, monotonic)
+        self.hand = Leases(source, VISIBILITY, monotonic)
         self.blocked: set[str] = set()  # FIFO groups of which a letter had to stay
         self._gone: set[str] = set()  # ids that were sent: a delete may fail, and the letter be seen again
 
     @abstractmethod
-    def take(self, most: int) -> list[DeadLetter]:
+    def take(self, most: int) -> list[DeadLetterMessage]:
         """Up to so many, now in hand. None at all: there are no more."""
 
     @abstractmethod
-    def first(self, count: int, choose: Callable[[Sequence[DeadLetter], int], list[DeadLetter]]) -> list[DeadLetter]:
+    def first(
+        self, count: int, choose: Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
+    ) -> list[DeadLetterMessage]:
         """Takes those that `choose` picks from a good number of letters; of a FIFO group only the first may be."""
 
     @abstractmethod
-    def look(self, limit: int | None) -> Iterator[DeadLetter]:
+    def look(self, limit: int | None) -> Iterator[DeadLetterMessage]:
         """Those that would be taken. Where looking is receiving, they are given back at the end."""
 
     @abstractmethod
-    def refuse(self, letters: Sequence[DeadLetter]) -> None:
+    def refuse(self, messages: Sequence[DeadLetterMessage]) -> None:
         """They were taken and cannot be sent: they stay in the queue, and do not come again."""
 
-    def sent(self, letters: Sequence[DeadLetter]) -> None:
+    def sent(self, messages: Sequence[DeadLetterMessage]) -> None:
         """A copy of each is under way: whatever happens now, none of them is sent again."""
-        self._gone.update(letter.id for letter in letters)
+        self._gone.update(message.id for message in messages)
 
-    def delete(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    def delete(self, messages: Sequence[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Deletes them from the queue; returns those that could not be, after all attempts."""
-        left = self._delete(letters)
+        left = self._delete(messages)
         if left:
             left = self._delete(self._again(left))
-        self.hand.drop(letters)
+        self.hand.drop(messages)
         return left
 
-    def _delete(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        if not letters:
+    def _delete(self, messages: Sequence[DeadLetterMessage]) -> list[DeadLetterMessage]:
+        if not messages:
             return []
         try:
-            outcomes = self.source.delete([self.hand.receipt_of(letter) for letter in letters])
+            outcomes = self.source.delete([self.hand.receipt_of(message) for message in messages])
         except SqsError:
-            return list(letters)
-        return [letter for letter, outcome in zip(letters, outcomes, strict=True) if outcome is not None]
+            return list(messages)
+        return [message for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None]
 
-    def _again(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+    def _again(self, messages: Sequence[DeadLetterMessage]) -> Sequence[DeadLetterMessage]:
         """Gets newer receipts, where those can be had."""
-        return letters
+        return messages
 
     def __enter__(self) -> Self:
         self.hand.__enter__()
@@ -100,14 +104,14 @@ class Taker(ABC):
         if self.hand.given_back:
             self.job.add(given_back=self.hand.given_back)
 
-    def _heads(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    def _heads(self, messages: Sequence[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Those before which none of the same FIFO group stands."""
         if not self.source.fifo:
-            return list(letters)
+            return list(messages)
         met: set[str] = set()
         found = []
-        for letter in letters:
-            if letter.group not in met and letter.group not in self.blocked:
-                found.append(letter)
-            met.add(letter.group)
+        for message in messages:
+            if message.group not in met and message.group not in self.blocked:
+                found.append(message)
+            met.add(message.group)
         return found

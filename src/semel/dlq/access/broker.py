@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from semel.dlq.access.base import VISIBILITY, Choice, Taker
-from semel.dlq.access.lazy_message import Glance
+from semel.dlq.access.base import VISIBILITY, Choice, MessageClaims
+from semel.dlq.access.lazy_message import LazyMessage
 from semel.dlq.access.leases import depth
 from semel.dlq.jobs import Job
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client import Queue, Received
 from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import SqsError
@@ -34,7 +34,7 @@ class _Ref(NamedTuple):
     visible: bool
 
 
-class ByIds(Taker):
+class BrokerClaims(MessageClaims):
     """From Semel's broker."""
 
     def __init__(
@@ -73,11 +73,11 @@ class ByIds(Taker):
             yield page.looked_at, met
             place = page.next
 
-    def _matching(self) -> Iterator[tuple[int, list[Glance]]]:
+    def _matching(self) -> Iterator[tuple[int, list[LazyMessage]]]:
         """How many were looked at, and those that match."""
         where, matches = self.choice.where, self.choice.matches
         for count, page in self._messages(bodies=where.needs_body):
-            seen = [Glance(message, self.source.name) for message in page]
+            seen = [LazyMessage(message, self.source.name) for message in page]
             yield count, seen if where.everything else [one for one in seen if matches(one)]
 
     def _scan(self) -> None:
@@ -100,7 +100,7 @@ class ByIds(Taker):
                 continue
             return
 
-    def look(self, limit: int | None) -> Iterator[DeadLetter]:
+    def look(self, limit: int | None) -> Iterator[DeadLetterMessage]:
         met = 0
         for _, page in self._matching():
             for one in page:
@@ -129,23 +129,25 @@ class ByIds(Taker):
                 self._refs.extend(found)
         return [self._refs.popleft() for _ in range(min(most, len(self._refs)))]
 
-    def take(self, most: int) -> list[DeadLetter]:
+    def take(self, most: int) -> list[DeadLetterMessage]:
         while refs := self._next(min(most, MOST)):
-            if letters := self._receive(refs):
-                return letters
+            if messages := self._receive(refs):
+                return messages
         return []
 
-    def first(self, count: int, choose: Callable[[Sequence[DeadLetter], int], list[DeadLetter]]) -> list[DeadLetter]:
+    def first(
+        self, count: int, choose: Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
+    ) -> list[DeadLetterMessage]:
         seen = list(self.look(_CANARY_LOOK))
-        chosen = choose([letter for letter in self._heads(seen) if letter.state == "visible"], count)
-        wanted = [letter.id for letter in chosen]
+        chosen = choose([dead_letter for dead_letter in self._heads(seen) if dead_letter.state == "visible"], count)
+        wanted = [dead_letter.id for dead_letter in chosen]
         if not wanted:
             return []
         refs = [_ref(message) for message in self._admin.messages(self.source.name, ids=wanted, bodies=False)]
         self.job.add(matched=len(wanted))
         return self._receive(refs)
 
-    def _receive(self, refs: Sequence[_Ref]) -> list[DeadLetter]:
+    def _receive(self, refs: Sequence[_Ref]) -> list[DeadLetterMessage]:
         wanted, skipped = [], 0
         for ref in refs:
             if ref.id in self._gone:
@@ -161,16 +163,16 @@ class ByIds(Taker):
             ids, places = [ref.id for ref in wanted], [ref.place for ref in wanted]
             received = self._admin.receive_ids(self.source.name, ids, places=places, visibility=VISIBILITY)
             got = {one.message_id: one for one in received}
-        taken: list[DeadLetter] = []
-        back: list[DeadLetter] = []
+        taken: list[DeadLetterMessage] = []
+        back: list[DeadLetterMessage] = []
         for ref in wanted:
             if ref.id not in got:  # somebody else was faster
                 self._block(ref.group)
                 self._elsewhere += 1
                 skipped += 1
                 continue
-            letter = DeadLetter.of(got[ref.id], self.source.name)
-            (back if ref.group in self.blocked else taken).append(letter)
+            message = DeadLetterMessage.of(got[ref.id], self.source.name)
+            (back if ref.group in self.blocked else taken).append(message)
         self.hand.add(taken)
         self.hand.add(back)
         self.hand.give_back(back)
@@ -182,19 +184,19 @@ class ByIds(Taker):
         if self.source.fifo:
             self.blocked.add(group)
 
-    def refuse(self, letters: Sequence[DeadLetter]) -> None:
-        for letter in letters:
-            self._block(letter.group)
-        self.hand.give_back(letters)
+    def refuse(self, messages: Sequence[DeadLetterMessage]) -> None:
+        for message in messages:
+            self._block(message.group)
+        self.hand.give_back(messages)
 
-    def _again(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+    def _again(self, messages: Sequence[DeadLetterMessage]) -> Sequence[DeadLetterMessage]:
         """A receipt that has expired: the letter is received anew, if nobody else has it, only to be deleted."""
         try:
-            received = self._admin.receive_ids(self.source.name, [letter.id for letter in letters])
+            received = self._admin.receive_ids(self.source.name, [message.id for message in messages])
         except SqsError:
-            return letters
-        self.hand.add(DeadLetter.of(one, self.source.name) for one in received)
-        return letters
+            return messages
+        self.hand.add(DeadLetterMessage.of(one, self.source.name) for one in received)
+        return messages
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()

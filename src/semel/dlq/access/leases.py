@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client import Failure, Queue
 from semel.sqs.errors import SqsError
 
@@ -47,7 +47,7 @@ class _Held:
         self.receipt, self.until, self.resting = receipt, until, False
 
 
-class Hand:
+class Leases:
     """Messages of one queue. Thread-safe; while it is open as a context, they are kept hidden, and then given back."""
 
     def __init__(self, queue: Queue, visibility: int, monotonic: Callable[[], float]) -> None:
@@ -65,34 +65,34 @@ class Hand:
     def __contains__(self, id: str) -> bool:
         return id in self._held
 
-    def add(self, letters: Iterable[DeadLetter]) -> None:
+    def add(self, messages: Iterable[DeadLetterMessage]) -> None:
         """They were just received. One that is here already came again: its newer receipt counts."""
         until = self._monotonic() + self.visibility
         with self._lock:
-            for letter in letters:
-                known = self._held.get(letter.id)
+            for message in messages:
+                known = self._held.get(message.id)
                 if known is None:
-                    self._held[letter.id] = _Held(letter.receipt, until)
+                    self._held[message.id] = _Held(message.receipt, until)
                 else:
-                    known.receipt, known.until = letter.receipt, until
+                    known.receipt, known.until = message.receipt, until
 
-    def receipt_of(self, letter: DeadLetter) -> str:
+    def receipt_of(self, message: DeadLetterMessage) -> str:
         """The newest: a letter whose visibility ended may have been received again meanwhile."""
-        held = self._held.get(letter.id)
-        return letter.receipt if held is None else held.receipt
+        held = self._held.get(message.id)
+        return message.receipt if held is None else held.receipt
 
-    def rest(self, letters: Iterable[DeadLetter]) -> None:
+    def rest(self, messages: Iterable[DeadLetterMessage]) -> None:
         """They are not wanted, and are only kept from coming again."""
         with self._lock:
-            for letter in letters:
-                if letter.id in self._held:
-                    self._held[letter.id].resting = True
+            for message in messages:
+                if message.id in self._held:
+                    self._held[message.id].resting = True
 
-    def drop(self, letters: Iterable[DeadLetter]) -> None:
+    def drop(self, messages: Iterable[DeadLetterMessage]) -> None:
         """They are deleted."""
         with self._lock:
-            for letter in letters:
-                self._held.pop(letter.id, None)
+            for message in messages:
+                self._held.pop(message.id, None)
 
     # Keeping.
 
@@ -119,7 +119,7 @@ class Hand:
         while not self._over.wait(self.visibility / _BEATS):
             self.beat()
 
-    def __enter__(self) -> Hand:
+    def __enter__(self) -> Leases:
         self._thread = threading.Thread(target=self._keep, name="semel-redrive-beat", daemon=True)
         self._thread.start()
         return self
@@ -134,9 +134,9 @@ class Hand:
 
     # Giving back.
 
-    def give_back(self, letters: Iterable[DeadLetter]) -> None:
+    def give_back(self, messages: Iterable[DeadLetterMessage]) -> None:
         """They are seen again at once, in the order in which they came."""
-        wanted = {letter.id for letter in letters}
+        wanted = {message.id for message in messages}
         with self._lock:
             ids = [id for id in self._held if id in wanted]
         self._give_back(ids)

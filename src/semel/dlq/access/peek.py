@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from semel.dlq.answers import Cost
 from semel.dlq.filter.parser import EVERYTHING, Filter
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage, ReceiveCost
 from semel.errors import SemelError
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import MOST, Admin, AdminError, Page
@@ -57,7 +56,7 @@ class Peeker(ABC):
 
     def _begin(self) -> None:
         self.at = self.clock()  # by which messages of a broker are judged
-        self.cost = Cost()
+        self.cost = ReceiveCost()
         self.looked_at = 0
         self.complete = False  # whether all of the queue was looked at
         self.next: str | None = None
@@ -75,13 +74,13 @@ class Peeker(ABC):
         bodies: bool = True,
         most: int | None = None,
         ids: Collection[str] = (),
-    ) -> Iterator[list[DeadLetter]]:
+    ) -> Iterator[list[DeadLetterMessage]]:
         """Letters that match, at most `limit`, while at most `most` are looked at. Close it when it is left early.
 
         Without `bodies` each is cut to its beginning. With `ids`, only those with these MessageIds."""
 
     @abstractmethod
-    def one(self, queue: str, id: str) -> DeadLetter | None:
+    def one(self, queue: str, id: str) -> DeadLetterMessage | None:
         """The letter with this MessageId, or with this one before it became a letter."""
 
 
@@ -95,10 +94,10 @@ def peeker(
     return ReceivingPeeker(client, clock, most=most, accept_risk=accept_risk)
 
 
-def shortened(letter: DeadLetter) -> DeadLetter:
-    if letter.cut or len(letter.body) <= CUT:
-        return letter
-    return replace(letter, body=letter.body[:CUT], cut=True)
+def shortened(message: DeadLetterMessage) -> DeadLetterMessage:
+    if message.cut or len(message.body) <= CUT:
+        return message
+    return replace(message, body=message.body[:CUT], cut=True)
 
 
 class BrokerPeeker(Peeker):
@@ -120,8 +119,8 @@ class BrokerPeeker(Peeker):
         bodies: bool = True,
         most: int | None = None,
         ids: Collection[str] = (),
-    ) -> Iterator[list[DeadLetter]]:
-        from semel.dlq.access.lazy_message import Glance  # which is made of what is here
+    ) -> Iterator[list[DeadLetterMessage]]:
+        from semel.dlq.access.lazy_message import LazyMessage  # which is made of what is here
 
         self._begin()
         name, now = self.client.queue(queue).name, self.at
@@ -136,10 +135,10 @@ class BrokerPeeker(Peeker):
             if where.everything and left is not None:
                 size = min(size, left)
             page = self._page(name, after=place, limit=size, bodies=whole)
-            found: list[DeadLetter] = []
+            found: list[DeadLetterMessage] = []
             place = page.next
             for number, message in enumerate(page.messages, 1):
-                glance = Glance(message, name)
+                glance = LazyMessage(message, name)
                 self.looked_at += 1
                 if not where.matches(glance, now):
                     continue
@@ -157,31 +156,31 @@ class BrokerPeeker(Peeker):
 
     def _named(
         self, queue: str, where: Filter, limit: int | None, bodies: bool, ids: list[str]
-    ) -> Iterator[list[DeadLetter]]:
+    ) -> Iterator[list[DeadLetterMessage]]:
         left, now = limit, self.clock()
         for begin in range(0, len(ids), MOST):
             place: int | None = 0
             while place is not None and left != 0:
                 page = self._page(queue, after=place, ids=ids[begin : begin + MOST], bodies=bodies or where.needs_body)
                 self.looked_at += len(page.messages)
-                letters = [peeked(message, queue) for message in page.messages]
-                found = [one if bodies else shortened(one) for one in letters if where.matches(one, now)][:left]
+                messages = [peeked(message, queue) for message in page.messages]
+                found = [one if bodies else shortened(one) for one in messages if where.matches(one, now)][:left]
                 left = None if left is None else left - len(found)
                 if found:
                     yield found
                 place = page.next
         self.complete = left != 0
 
-    def one(self, queue: str, id: str) -> DeadLetter | None:
+    def one(self, queue: str, id: str) -> DeadLetterMessage | None:
         self._begin()
         name = self.client.queue(queue).name
         for message in self._page(name, ids=[id]).messages:
             return peeked(message, name)
         # Perhaps its id in the queue that it came from.
         for page in self.pages(name, bodies=False):
-            for letter in page:
-                if letter.original_id == id:
-                    return peeked(self._page(name, ids=[letter.id]).messages[0], name)
+            for dead_letter in page:
+                if dead_letter.original_id == id:
+                    return peeked(self._page(name, ids=[dead_letter.id]).messages[0], name)
         return None
 
     def _page(self, queue: str, **wanted: Any) -> Page:
@@ -193,7 +192,7 @@ class BrokerPeeker(Peeker):
             raise
 
 
-def peeked(message: dict[str, Any], queue: str) -> DeadLetter:
+def peeked(message: dict[str, Any], queue: str) -> DeadLetterMessage:
     """A letter from what the broker's admin interface shows of a message."""
     known: dict[str, Any] = {
         "state": message.get("State", ""),
@@ -203,7 +202,7 @@ def peeked(message: dict[str, Any], queue: str) -> DeadLetter:
     if "BodyBytes" in message:
         known["body_bytes"] = message["BodyBytes"]
         known["cut"] = message["BodyBytes"] > len(message["Body"].encode("utf-8", "surrogatepass"))
-    return DeadLetter.of(Received.from_wire({**message, "ReceiptHandle": ""}), queue, **known)
+    return DeadLetterMessage.of(Received.from_wire({**message, "ReceiptHandle": ""}), queue, **known)
 
 
 def _place(after: str | None) -> int:
@@ -242,7 +241,7 @@ class ReceivingPeeker(Peeker):
         bodies: bool = True,
         most: int | None = None,
         ids: Collection[str] = (),
-    ) -> Iterator[list[DeadLetter]]:
+    ) -> Iterator[list[DeadLetterMessage]]:
         if after:
             raise SemelError(f"queue {queue}: SQS has no places in a queue to go on from; ask for more at once instead")
         self._begin()
@@ -260,10 +259,10 @@ class ReceivingPeeker(Peeker):
         try:
             for received in self._receive(source, held, most):
                 now = self.clock()
-                letters = [DeadLetter.of(one, source.name) for one in received]
+                messages = [DeadLetterMessage.of(one, source.name) for one in received]
                 found = [
                     one if bodies else shortened(one)
-                    for one in letters
+                    for one in messages
                     if (not wanted or one.id in wanted) and where.matches(one, now)
                 ]
                 if limit is not None:
@@ -309,13 +308,13 @@ class ReceivingPeeker(Peeker):
         else:
             self.complete = not self.notes
 
-    def one(self, queue: str, id: str) -> DeadLetter | None:
+    def one(self, queue: str, id: str) -> DeadLetterMessage | None:
         pages = self.pages(queue)
         try:
             for page in pages:
-                for letter in page:
-                    if id in (letter.id, letter.original_id):
-                        return letter
+                for message in page:
+                    if id in (message.id, message.original_id):
+                        return message
             return None
         finally:
             pages.close()  # type: ignore[attr-defined]

@@ -16,11 +16,11 @@ from typing import Final, Self
 from semel.dlq.access.base import VISIBILITY
 from semel.dlq.access.base import Choice as Choice
 from semel.dlq.access.base import Matcher as Matcher
-from semel.dlq.access.base import Taker as Taker
-from semel.dlq.access.broker import ByIds
+from semel.dlq.access.base import MessageClaims as MessageClaims
+from semel.dlq.access.broker import BrokerClaims
 from semel.dlq.access.leases import redrive_policy
 from semel.dlq.jobs import Job
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import Admin
 from semel.sqs.errors import OverLimit, SqsError
@@ -33,7 +33,7 @@ _WAIT: Final = 1  # seconds: a receive that waits asks all of SQS's servers
 MAX_HELD: Final = 110_000
 
 
-class ByReceiving(Taker):
+class SqsClaims(MessageClaims):
     """From SQS itself, or from anything that speaks like it."""
 
     def __init__(
@@ -48,7 +48,7 @@ class ByReceiving(Taker):
     ) -> None:
         super().__init__(source, choice, job, monotonic)
         self._wait, self._max_held = wait, max_held
-        self._ready: deque[DeadLetter] = deque()  # in hand, and not yet taken
+        self._ready: deque[DeadLetterMessage] = deque()  # in hand, and not yet taken
         self._empty = self._stale = 0
         self._seen: set[str] = set()
         self._late = 0
@@ -62,16 +62,16 @@ class ByReceiving(Taker):
             )
         return super().__enter__()
 
-    def take(self, most: int) -> list[DeadLetter]:
+    def take(self, most: int) -> list[DeadLetterMessage]:
         while True:
             self._gather(most)
             taken = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
-            stay = [letter for letter in taken if letter.group in self.blocked]
+            stay = [message for message in taken if message.group in self.blocked]
             if stay:
                 self.job.add(skipped=len(stay))
                 self.hand.rest(stay)
             if len(stay) < len(taken) or not taken:
-                return [letter for letter in taken if letter.group not in self.blocked]
+                return [message for message in taken if message.group not in self.blocked]
 
     def _gather(self, most: int) -> None:
         """Receives until so many are ready. Rather fewer than to wait: in a FIFO queue the next come when these go."""
@@ -97,49 +97,51 @@ class ByReceiving(Taker):
             return False
         self._empty = 0 if received else self._empty + 1
         self._stale = 0 if any(one.message_id not in self._seen for one in received) else self._stale + 1
-        self._sort([DeadLetter.of(one, self.source.name) for one in received])
+        self._sort([DeadLetterMessage.of(one, self.source.name) for one in received])
         return self._stale < _STALE
 
-    def _sort(self, letters: Sequence[DeadLetter]) -> None:
-        old = [letter for letter in letters if letter.id in self._gone]
+    def _sort(self, messages: Sequence[DeadLetterMessage]) -> None:
+        old = [message for message in messages if message.id in self._gone]
         if old:  # its delete was lost: what is sent already is not sent again
             self._delete(old)
-        new = [letter for letter in letters if letter.id not in self._seen]
-        self.hand.add(letter for letter in letters if letter.id not in self._gone)
-        self._seen.update(letter.id for letter in letters)
+        new = [message for message in messages if message.id not in self._seen]
+        self.hand.add(message for message in messages if message.id not in self._gone)
+        self._seen.update(message.id for message in messages)
         unwanted = []
-        for letter in new:
-            if self._came_later(letter):
+        for message in new:
+            if self._came_later(message):
                 self._late += 1
-                unwanted.append(letter)
-            elif self.choice.matches(letter):
-                self._ready.append(letter)
+                unwanted.append(message)
+            elif self.choice.matches(message):
+                self._ready.append(message)
             else:
-                unwanted.append(letter)
+                unwanted.append(message)
         self.hand.rest(unwanted)
         self.job.add(looked_at=len(new), matched=len(new) - len(unwanted))
 
-    def _came_later(self, letter: DeadLetter) -> bool:
-        return letter.sent >= self.choice.started or letter.id in self.copies or letter.original_id in self.copies
+    def _came_later(self, message: DeadLetterMessage) -> bool:
+        return message.sent >= self.choice.started or message.id in self.copies or message.original_id in self.copies
 
-    def first(self, count: int, choose: Callable[[Sequence[DeadLetter], int], list[DeadLetter]]) -> list[DeadLetter]:
+    def first(
+        self, count: int, choose: Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
+    ) -> list[DeadLetterMessage]:
         self._gather(_CANARY_TAKE)
         chosen = choose(self._heads(self._ready), count)
-        wanted = {letter.id for letter in chosen}
-        self._ready = deque(letter for letter in self._ready if letter.id not in wanted)
+        wanted = {message.id for message in chosen}
+        self._ready = deque(message for message in self._ready if message.id not in wanted)
         return chosen
 
-    def look(self, limit: int | None) -> Iterator[DeadLetter]:
+    def look(self, limit: int | None) -> Iterator[DeadLetterMessage]:
         met = 0
-        while met != limit and (letters := self.take(10 if limit is None else min(10, limit - met))):
-            met += len(letters)
-            self.hand.rest(letters)
-            yield from letters
+        while met != limit and (messages := self.take(10 if limit is None else min(10, limit - met))):
+            met += len(messages)
+            self.hand.rest(messages)
+            yield from messages
 
-    def refuse(self, letters: Sequence[DeadLetter]) -> None:
+    def refuse(self, messages: Sequence[DeadLetterMessage]) -> None:
         if self.source.fifo:
-            self.blocked.update(letter.group for letter in letters)
-        self.hand.rest(letters)
+            self.blocked.update(message.group for message in messages)
+        self.hand.rest(messages)
 
     def __exit__(self, *exception: object) -> None:
         if self.source.fifo and self._empty >= _EMPTY and len(self.hand):
@@ -161,9 +163,9 @@ class ByReceiving(Taker):
 
 def taker(
     client: Client, source: Queue, choice: Choice, job: Job, monotonic: Callable[[], float] = time.monotonic
-) -> Taker:
+) -> MessageClaims:
     """The way that the endpoint allows."""
     admin = Admin.of(client)
     if admin is not None:
-        return ByIds(admin, source, choice, job, monotonic)
-    return ByReceiving(source, choice, job, monotonic)
+        return BrokerClaims(admin, source, choice, job, monotonic)
+    return SqsClaims(source, choice, job, monotonic)

@@ -19,13 +19,13 @@ import orjson
 from semel.dlq import fingerprints
 from semel.dlq.filter.lexer import quoted
 from semel.dlq.filter.patterns import Pattern
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.durations import seconds
 from semel.errors import SemelError
 from semel.messages.json_path import MISSING, JsonPath
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import Glance
+    from semel.dlq.access.lazy_message import LazyMessage
 
 _NUMBER: Final = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?")
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kKmM])(?:i?[bB])?")
@@ -41,30 +41,30 @@ Test = Callable[[Any, float], bool]  # a letter's value, and the time
 class Seen:
     """One letter while it is looked at: what is worked out for one condition is there for the next."""
 
-    def __init__(self, letter: DeadLetter | Glance, now: float) -> None:
-        self.letter = letter
+    def __init__(self, message: DeadLetterMessage | LazyMessage, now: float) -> None:
+        self.message = message
         self.now = now
 
     @property
     def texts(self) -> Iterable[str]:
         """Where a word that stands for itself is looked for."""
-        letter = self.letter
+        message = self.message
         yield from self.error
-        yield from (letter.key, letter.id, letter.original_id, fingerprints.of(letter), letter.body)
+        yield from (message.key, message.id, message.original_id, fingerprints.of(message), message.body)
 
     @cached_property
     def json(self) -> Any:
         try:
-            return orjson.loads(self.letter.body)
+            return orjson.loads(self.message.body)
         except ValueError:  # also where it has a lone surrogate
             return MISSING
 
     @cached_property
     def error(self) -> tuple[str, ...]:
-        letter = self.letter
-        if not (letter.error or letter.reason):
+        message = self.message
+        if not (message.error or message.reason):
             return ()
-        return tuple(filter(None, dict.fromkeys((fingerprints.error_of(letter), letter.error))))
+        return tuple(filter(None, dict.fromkeys((fingerprints.error_of(message), message.error))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,49 +110,49 @@ def as_number(text: str) -> int | float | None:
 
 
 def _text(of: Callable[[Any], str]) -> Callable[[Seen], tuple[Any, ...]]:
-    return lambda seen: (found,) if (found := of(seen.letter)) else ()
+    return lambda seen: (found,) if (found := of(seen.message)) else ()
 
 
 def _time(of: Callable[[Any], float | None]) -> Callable[[Seen], tuple[Any, ...]]:
-    return lambda seen: (found,) if (found := of(seen.letter)) else ()
+    return lambda seen: (found,) if (found := of(seen.message)) else ()
 
 
 def _ids(seen: Seen) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys((seen.letter.id, seen.letter.original_id or seen.letter.id)))
+    return tuple(dict.fromkeys((seen.message.id, seen.message.original_id or seen.message.id)))
 
 
 def _age(seen: Seen) -> tuple[Any, ...]:
-    return (max(0.0, seen.now - seen.letter.sent),) if seen.letter.sent else ()
+    return (max(0.0, seen.now - seen.message.sent),) if seen.message.sent else ()
 
 
 FIELDS: Final = {
     one.name: one
     for one in (
         Field("error", "text", lambda seen: seen.error),
-        Field("reason", "text", _text(lambda letter: letter.reason)),
-        Field("fingerprint", "text", lambda seen: (fingerprints.of(seen.letter),)),
-        Field("key", "text", _text(lambda letter: letter.key)),
+        Field("reason", "text", _text(lambda message: message.reason)),
+        Field("fingerprint", "text", lambda seen: (fingerprints.of(seen.message),)),
+        Field("key", "text", _text(lambda message: message.key)),
         Field("id", "text", _ids),
-        Field("queue", "text", _text(lambda letter: letter.source)),
-        Field("source", "text", _text(lambda letter: letter.source)),
-        Field("group", "text", _text(lambda letter: letter.group)),
-        Field("state", "text", _text(lambda letter: letter.state)),
-        Field("body", "text", _text(lambda letter: letter.body), needs_body=True),
+        Field("queue", "text", _text(lambda message: message.source)),
+        Field("source", "text", _text(lambda message: message.source)),
+        Field("group", "text", _text(lambda message: message.group)),
+        Field("state", "text", _text(lambda message: message.state)),
+        Field("body", "text", _text(lambda message: message.body), needs_body=True),
         Field("age", "duration", _age),
-        Field("receives", "number", lambda seen: (seen.letter.receives,)),
-        Field("attempts", "number", lambda seen: (seen.letter.attempts,)),
-        Field("redrives", "number", lambda seen: (seen.letter.redrives,)),
-        Field("size", "size", lambda seen: (seen.letter.body_bytes,)),
-        Field("sent", "time", _time(lambda letter: letter.sent)),
-        Field("first_received", "time", _time(lambda letter: letter.first_received)),
-        Field("expires", "time", _time(lambda letter: letter.expires)),
+        Field("receives", "number", lambda seen: (seen.message.receives,)),
+        Field("attempts", "number", lambda seen: (seen.message.attempts,)),
+        Field("redrives", "number", lambda seen: (seen.message.redrives,)),
+        Field("size", "size", lambda seen: (seen.message.body_bytes,)),
+        Field("sent", "time", _time(lambda message: message.sent)),
+        Field("first_received", "time", _time(lambda message: message.first_received)),
+        Field("expires", "time", _time(lambda message: message.expires)),
     )
 }
 
 
 def attribute(name: str) -> Field:
     def values(seen: Seen) -> tuple[Any, ...]:
-        found = seen.letter.attributes.get(name)
+        found = seen.message.attributes.get(name)
         return () if found is None else (found.value,)
 
     return Field(f"attr.{name}", "any", values)

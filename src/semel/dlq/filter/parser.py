@@ -19,11 +19,11 @@ from semel.dlq.filter.fields import FIELDS, BadValue, Field, Seen, Value
 from semel.dlq.filter.lexer import EXAMPLE, Kind, Word, words
 from semel.dlq.filter.lexer import FilterError as FilterError
 from semel.dlq.filter.patterns import Pattern, PatternError
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import Glance
+    from semel.dlq.access.lazy_message import LazyMessage
 
 MAX_LENGTH: Final = 8_000  # characters
 MAX_DEPTH: Final = 50  # of ( ) and not
@@ -148,8 +148,8 @@ class Filter:
 
     condition: Condition | None = None
 
-    def matches(self, letter: DeadLetter | Glance, now: float) -> bool:
-        return self.holds(Seen(letter, now))
+    def matches(self, message: DeadLetterMessage | LazyMessage, now: float) -> bool:
+        return self.holds(Seen(message, now))
 
     def holds(self, seen: Any) -> bool:
         """For what is no letter: the fields that it was parsed with know what they see."""

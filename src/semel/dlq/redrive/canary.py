@@ -8,8 +8,8 @@ from typing import Final
 from semel.dlq import fingerprints
 from semel.dlq.access.leases import redrive_policy
 from semel.dlq.jobs import Job, JobStopped
-from semel.dlq.model import DeadLetter
-from semel.dlq.redrive.outcomes import Fate, Fates, SentBack
+from semel.dlq.messages import DeadLetterMessage
+from semel.dlq.redrive.outcomes import Outcome, Outcomes, SentBack
 from semel.sqs.client import Queue
 
 SHORTEST_WAIT: Final = 60.0
@@ -23,17 +23,17 @@ class CanaryFailed(JobStopped):
     """Those that went first were not worked off; nothing else was sent."""
 
 
-def choose(letters: Sequence[DeadLetter], count: int) -> list[DeadLetter]:
+def choose(messages: Sequence[DeadLetterMessage], count: int) -> list[DeadLetterMessage]:
     """So many, spread over what they died of, the oldest of each first; in the order in which they were given."""
     groups: dict[str, list[int]] = {}
-    for place, letter in enumerate(letters):
-        groups.setdefault(fingerprints.of(letter), []).append(place)
+    for place, message in enumerate(messages):
+        groups.setdefault(fingerprints.of(message), []).append(place)
     chosen: list[int] = []
     depth = 0
-    while len(chosen) < min(count, len(letters)):
+    while len(chosen) < min(count, len(messages)):
         chosen += [places[depth] for places in groups.values() if depth < len(places)][: count - len(chosen)]
         depth += 1
-    return [letters[place] for place in sorted(chosen)]
+    return [messages[place] for place in sorted(chosen)]
 
 
 def patience(targets: Sequence[Queue]) -> float:
@@ -47,7 +47,7 @@ def patience(targets: Sequence[Queue]) -> float:
 
 def watch(
     job: Job,
-    fates: Fates,
+    fates: Outcomes,
     copies: Sequence[SentBack],
     wait: float,
     clock: Callable[[], float],
@@ -58,15 +58,15 @@ def watch(
     while True:
         verdicts = fates.of(copies)
         failed = [
-            (copy, verdict) for copy, verdict in zip(copies, verdicts, strict=True) if verdict.fate is Fate.FAILED
+            (copy, verdict) for copy, verdict in zip(copies, verdicts, strict=True) if verdict.fate is Outcome.FAILED
         ]
         if failed:
             job.add(returned=len(failed))
-            shown = "; ".join(f"{copy.letter.id}: {verdict.why}" for copy, verdict in failed[:_SHOWN])
+            shown = "; ".join(f"{copy.message.id}: {verdict.why}" for copy, verdict in failed[:_SHOWN])
             raise CanaryFailed(
                 f"{len(failed)} of the {len(copies)} that went first failed again, so the rest was not sent: {shown}"
             )
-        pending = sum(verdict.fate is Fate.PENDING for verdict in verdicts)
+        pending = sum(verdict.fate is Outcome.PENDING for verdict in verdicts)
         if not pending:
             job.say(f"all {len(copies)} that went first were worked off")
             return

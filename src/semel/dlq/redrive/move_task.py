@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from semel.dlq.access.leases import depth
-from semel.dlq.access.sqs import Taker
+from semel.dlq.access.sqs import MessageClaims
 from semel.dlq.jobs import Job, JobCancelled
 from semel.dlq.redrive.plan import PlanError, RedrivePlan
 from semel.dlq.redrive.sender import Targets
@@ -34,19 +34,19 @@ class Way:
     note: str = ""
 
 
-def survey(taker: Taker, targets: Targets, *, free: bool) -> Way:
+def survey(taker: MessageClaims, targets: Targets, *, free: bool) -> Way:
     """Looks at the letters: all of them where looking is `free`, else at a few; it says what was not looked at."""
     target: Queue | None = None
     there = 0 if free else depth(taker.source)
     looked = 0
-    for letter in taker.look(None if free else _LOOKED_AT):
+    for message in taker.look(None if free else _LOOKED_AT):
         looked += 1
-        if not letter.key:
-            return Way(None, f"letter {letter.id} does not carry its key with it")
-        if letter.state not in ("visible", ""):
-            return Way(None, f"letter {letter.id} is in somebody's hand")
+        if not message.key:
+            return Way(None, f"letter {message.id} does not carry its key with it")
+        if message.state not in ("visible", ""):
+            return Way(None, f"letter {message.id} is in somebody's hand")
         try:
-            found = targets.of(letter)
+            found = targets.of(message)
         except SemelError as error:
             return Way(None, str(error))
         if target is not None and found.name != target.name:

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from semel.dlq.access.leases import depth, redrive_policy
 from semel.dlq.access.peek import peeked
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.ledger.contract import Entry, Ledger, LedgerError, LedgerUnavailable, Status
 from semel.messages.keys import scoped
 from semel.sqs.client import Client, Queue
@@ -22,7 +22,7 @@ from semel.sqs.client.admin import MOST, Admin
 from semel.sqs.errors import SqsError
 
 
-class Fate(StrEnum):
+class Outcome(StrEnum):
     PENDING = "pending"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -30,7 +30,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    fate: Fate
+    fate: Outcome
     why: str = ""
 
 
@@ -38,7 +38,7 @@ class Verdict:
 class SentBack:
     """A letter, and the copy of it that is under way."""
 
-    letter: DeadLetter
+    message: DeadLetterMessage
     queue: str  # the name of the queue that the copy is in
     message_id: str
 
@@ -79,13 +79,13 @@ class Returns:
                 self._after[queue] = page.end if place is None else place
         return self.found
 
-    def _note(self, letter: DeadLetter) -> None:
-        for id in (letter.id, letter.original_id):
+    def _note(self, message: DeadLetterMessage) -> None:
+        for id in (message.id, message.original_id):
             if id in self.copies:
-                self.found[id] = letter.why
+                self.found[id] = message.why
 
 
-class Fates:
+class Outcomes:
     """The fates of a few copies, asked for again and again until all are known."""
 
     def __init__(self, client: Client, queue: Queue, ledger: Ledger | None, returns: Returns | None) -> None:
@@ -104,12 +104,12 @@ class Fates:
         """Whether no news must do: nobody could know more of these than that they did not come back."""
         if self._admin is not None:
             return False
-        return self._ledger is None or all(not copy.letter.key or self._was_done(copy) for copy in copies)
+        return self._ledger is None or all(not copy.message.key or self._was_done(copy) for copy in copies)
 
-    def before(self, letters: Sequence[tuple[DeadLetter, str]]) -> None:
+    def before(self, messages: Sequence[tuple[DeadLetterMessage, str]]) -> None:
         """What the ledger knew before they were sent: (letter, target) each. Raises LedgerUnavailable: without that,
         what was done long ago would count as done now."""
-        keys = [self._ledger_key(SentBack(letter, target, "")) for letter, target in letters]
+        keys = [self._ledger_key(SentBack(message, target, "")) for message, target in messages]
         try:
             self._before = dict(zip(keys, self._look(keys), strict=True))
         except LedgerError as error:
@@ -143,15 +143,15 @@ class Fates:
         found = []
         for copy in copies:
             if copy.message_id in returned:
-                found.append(Verdict(Fate.FAILED, returned[copy.message_id]))
+                found.append(Verdict(Outcome.FAILED, returned[copy.message_id]))
             elif copy.message_id in waiting:
-                found.append(Verdict(Fate.PENDING))
+                found.append(Verdict(Outcome.PENDING))
             elif entries is None:
-                found.append(Verdict(Fate.PENDING))  # it may be rejected, and in another dead-letter queue
+                found.append(Verdict(Outcome.PENDING))  # it may be rejected, and in another dead-letter queue
             elif self._rejected(copy, entries):
-                found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
+                found.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
             else:
-                found.append(Verdict(Fate.SUCCEEDED))
+                found.append(Verdict(Outcome.SUCCEEDED))
         return found
 
     def _by_ledger(self, copies: Sequence[SentBack]) -> list[Verdict]:
@@ -161,13 +161,13 @@ class Fates:
         for copy in copies:
             entry = entries.get(self._ledger_key(copy))
             if self._rejected(copy, entries):
-                found.append(Verdict(Fate.FAILED, "rejected, as the ledger says"))
+                found.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
             elif entry is not None and entry.status is Status.DONE and not self._was_done(copy):
-                found.append(Verdict(Fate.SUCCEEDED))
+                found.append(Verdict(Outcome.SUCCEEDED))
             elif grown:
-                found.append(Verdict(Fate.FAILED, f"{self._queue.name} has grown by {grown} since"))
+                found.append(Verdict(Outcome.FAILED, f"{self._queue.name} has grown by {grown} since"))
             else:
-                found.append(Verdict(Fate.PENDING))
+                found.append(Verdict(Outcome.PENDING))
         return found
 
     def _was_done(self, copy: SentBack) -> bool:
@@ -191,7 +191,7 @@ class Fates:
             return None
 
     def _ledger_key(self, copy: SentBack) -> str:
-        return scoped(self._scope(copy.queue), copy.letter.key or copy.letter.original_id)
+        return scoped(self._scope(copy.queue), copy.message.key or copy.message.original_id)
 
     def _conflict_key(self, copy: SentBack) -> str:
         """Under which a worker rejects it if its key belongs to something else."""

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from semel.dlq.access.sqs import ByReceiving, Choice, Matcher, Taker, taker
+from semel.dlq.access.sqs import Choice, Matcher, MessageClaims, SqsClaims, taker
 from semel.dlq.filter import parser as filters
 from semel.dlq.jobs import Job, JobStopped, State
-from semel.dlq.redrive.outcomes import Fates, Returns
-from semel.dlq.redrive.plan import Engine, RedrivePlan
 from semel.dlq.redrive import canary
 from semel.dlq.redrive import move_task as moving
+from semel.dlq.redrive.outcomes import Outcomes, Returns
+from semel.dlq.redrive.plan import Engine, RedrivePlan
 from semel.dlq.redrive.sender import Crash, NoTarget, Sender, Targets
 from semel.ledger.contract import Ledger
 from semel.sqs.client import Client, Queue
@@ -62,7 +62,7 @@ class Redriver:
         sleep: Callable[[Job, float], None] = Job.sleep,
         rest: Callable[[Job, float], None] = Job.rest,
         crash: Crash = _live,
-        taking: Callable[[Client, Queue, Choice, Job, Callable[[], float]], Taker] = taker,
+        taking: Callable[[Client, Queue, Choice, Job, Callable[[], float]], MessageClaims] = taker,
     ) -> None:
         self.plan, self._client, self._ledger = plan, client, ledger
         self._where: Matcher = filters.parse(plan.where) if where is None else where
@@ -87,7 +87,7 @@ class Redriver:
         returns = self._returns(source)
         copies: set[str] = set() if returns is None else returns.copies
         with self._taker(source, job) as hand:
-            if isinstance(hand, ByReceiving):
+            if isinstance(hand, SqsClaims):
                 hand.copies = copies
             sender = Sender(
                 hand,
@@ -110,7 +110,7 @@ class Redriver:
             raise NoTarget(sender.reasons.most_common(1)[0][0])
         return None
 
-    def _taker(self, source: Queue, job: Job) -> Taker:
+    def _taker(self, source: Queue, job: Job) -> MessageClaims:
         admin = Admin.of(self._client)
         started = float(admin.health()["now"]) if admin is not None else self._clock()
         return self._taking(
@@ -123,13 +123,13 @@ class Redriver:
 
     # Without sending anything.
 
-    def _count(self, job: Job, hand: Taker, targets: Targets) -> None:
+    def _count(self, job: Job, hand: MessageClaims, targets: Targets) -> None:
         found: Counter[str] = Counter()
         unknown = ""
-        for letter in hand.look(self.plan.limit):
+        for message in hand.look(self.plan.limit):
             job.checkpoint()
             try:
-                found[targets.of(letter).name] += 1
+                found[targets.of(message).name] += 1
             except NoTarget as error:
                 unknown = str(error)
                 found[""] += 1
@@ -155,33 +155,33 @@ class Redriver:
     # Sending.
 
     def _canary(
-        self, job: Job, source: Queue, hand: Taker, sender: Sender, targets: Targets, returns: Returns | None
+        self, job: Job, source: Queue, hand: MessageClaims, sender: Sender, targets: Targets, returns: Returns | None
     ) -> None:
         job.working(State.CANARY)
         count = self.plan.canary if self.plan.limit is None else min(self.plan.canary, self.plan.limit)
-        letters = hand.first(count, canary.choose)
-        if not letters:
+        messages = hand.first(count, canary.choose)
+        if not messages:
             return
-        fates = Fates(self._client, source, self._ledger, returns)
+        fates = Outcomes(self._client, source, self._ledger, returns)
         known: list[Queue] = []
         pairs = []
-        for letter in letters:
+        for message in messages:
             try:
-                target = targets.of(letter)
+                target = targets.of(message)
             except NoTarget:
                 continue  # the sender says so
             known.append(target)
-            pairs.append((letter, target.name))
+            pairs.append((message, target.name))
         fates.before(pairs)
         self._crash("after_take")
-        copies = sender.send(letters)
-        self._sent += len(letters)
+        copies = sender.send(messages)
+        self._sent += len(messages)
         fates.sent()
         self._crash("canary_sent")
-        if len(copies) < len(letters):
+        if len(copies) < len(messages):
             reason = sender.reasons.most_common(1)[0][0] if sender.reasons else "no reason was given"
             raise canary.CanaryFailed(
-                f"{len(letters) - len(copies)} of the {len(letters)} that were to go first could not be sent: {reason}"
+                f"{len(messages) - len(copies)} of the {len(messages)} canary messages could not be sent: {reason}"
             )
         wait = self.plan.canary_wait or canary.patience(list({queue.name: queue for queue in known}.values()))
         job.say(f"{len(copies)} went first; what becomes of them is awaited for up to {wait:g} s")
@@ -189,27 +189,27 @@ class Redriver:
         self._crash("after_canary")
         job.working(State.RUNNING)
 
-    def _stream(self, job: Job, hand: Taker, sender: Sender, returns: Returns | None) -> None:
+    def _stream(self, job: Job, hand: MessageClaims, sender: Sender, returns: Returns | None) -> None:
         while most := self._most(hand):
             job.checkpoint()
             self._pace(job)
-            letters = hand.take(most)
-            if not letters:
+            messages = hand.take(most)
+            if not messages:
                 break
             self._crash("after_take")
-            sender.send(letters)
-            self._sent += len(letters)
+            sender.send(messages)
+            self._sent += len(messages)
             if job.total is not None and self.plan.limit is not None:
                 job.total = min(job.total, self.plan.limit)
             if self.plan.rate is not None:
-                self._next_at = max(self._next_at, self._monotonic()) + len(letters) / self.plan.rate
+                self._next_at = max(self._next_at, self._monotonic()) + len(messages) / self.plan.rate
             self._watch(job, sender, returns)
             self._crash("between_rounds")
         self._watch(job, sender, returns, last=True)
 
-    def _most(self, hand: Taker) -> int:
+    def _most(self, hand: MessageClaims) -> int:
         """How many to take next: no more than are sent soon, as they are hidden from everybody else meanwhile."""
-        most = _RECEIVED_CHUNK if isinstance(hand, ByReceiving) else CHUNK
+        most = _RECEIVED_CHUNK if isinstance(hand, SqsClaims) else CHUNK
         if self.plan.rate is not None:
             most = min(most, max(1, int(self.plan.rate)))
         return most if self.plan.limit is None else min(most, self.plan.limit - self._sent)

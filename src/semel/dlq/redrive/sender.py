@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from semel.dlq.access.sqs import Taker
+from semel.dlq.access.sqs import MessageClaims
 from semel.dlq.jobs import Job
-from semel.dlq.model import DeadLetter
+from semel.dlq.messages import DeadLetterMessage
 from semel.dlq.redrive.outcomes import SentBack
 from semel.errors import SemelError
 from semel.messages import dead_letter_attributes as attributes
@@ -47,11 +47,11 @@ class Targets:
         self._known: dict[str, Queue] = {}
         self._listed: dict[str, str] | None = None
 
-    def of(self, letter: DeadLetter) -> Queue:
+    def of(self, message: DeadLetterMessage) -> Queue:
         """Raises NoTarget."""
         if self._to is not None:
             return self._to
-        reference = letter.moved_from or self._listed_source(letter.source)
+        reference = message.moved_from or self._listed_source(message.source)
         if reference not in self._known:
             self._known[reference] = self._checked(self._client.queue(reference))
         return self._known[reference]
@@ -105,23 +105,23 @@ class Targets:
         return target
 
 
-def entry_back(letter: DeadLetter, *, fifo: bool) -> Entry | None:
+def entry_back(message: DeadLetterMessage, *, fifo: bool) -> Entry | None:
     """The copy that is sent; None if the message is too large to carry its key."""
     own = attributes.sent_back(
-        letter.attributes,
-        len(letter.body.encode("utf-8", "surrogatepass")),
-        key=letter.key,
-        message_id=letter.original_id,
-        times=letter.redrives + 1,
+        message.attributes,
+        len(message.body.encode("utf-8", "surrogatepass")),
+        key=message.key,
+        message_id=message.original_id,
+        times=message.redrives + 1,
     )
     if own is None:
         return None
     return Entry(
-        letter.body,
+        message.body,
         attributes=own,
-        group=letter.group or None,
-        dedup=f"redrive-{letter.id}" if fifo else None,
-        trace=letter.trace or None,
+        group=message.group or None,
+        dedup=f"redrive-{message.id}" if fifo else None,
+        trace=message.trace or None,
     )
 
 
@@ -134,7 +134,7 @@ class Sender:
 
     def __init__(
         self,
-        taker: Taker,
+        taker: MessageClaims,
         targets: Targets,
         job: Job,
         *,
@@ -156,18 +156,18 @@ class Sender:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def send(self, letters: Sequence[DeadLetter]) -> list[SentBack]:
+    def send(self, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
         """All of these, each sent and deleted, or refused. Returns when nothing of it is under way any more."""
-        by_target: dict[str, tuple[Queue, list[DeadLetter]]] = {}
-        for letter in letters:
+        by_target: dict[str, tuple[Queue, list[DeadLetterMessage]]] = {}
+        for message in messages:
             try:
-                target = self._targets.of(letter)
+                target = self._targets.of(message)
             except SemelError as error:
                 self._job.add(skipped=1)
-                self._note(letter, str(error))
-                self._taker.refuse([letter])
+                self._note(message, str(error))
+                self._taker.refuse([message])
                 continue
-            by_target.setdefault(target.name, (target, []))[1].append(letter)
+            by_target.setdefault(target.name, (target, []))[1].append(message)
         futures = []
         for target, group in by_target.values():
             self._expect(target)
@@ -181,19 +181,19 @@ class Sender:
                 raise problem
         return [copy for future in futures for copy in future.result()]
 
-    def _by_group(self, letters: Sequence[DeadLetter]) -> list[list[DeadLetter]]:
+    def _by_group(self, messages: Sequence[DeadLetterMessage]) -> list[list[DeadLetterMessage]]:
         """Whole groups to a thread, so that each group has one sender."""
-        parts: list[list[DeadLetter]] = [[] for _ in range(self._threads)]
+        parts: list[list[DeadLetterMessage]] = [[] for _ in range(self._threads)]
         seen: dict[str, int] = {}
-        for letter in letters:
-            parts[seen.setdefault(letter.group, len(seen) % self._threads)].append(letter)
+        for message in messages:
+            parts[seen.setdefault(message.group, len(seen) % self._threads)].append(message)
         return [part for part in parts if part]
 
-    def _in_order(self, target: Queue, letters: Sequence[DeadLetter]) -> list[SentBack]:
+    def _in_order(self, target: Queue, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
         sent: list[SentBack] = []
-        waiting: dict[str, deque[DeadLetter]] = {}
-        for letter in letters:
-            waiting.setdefault(letter.group, deque()).append(letter)
+        waiting: dict[str, deque[DeadLetterMessage]] = {}
+        for message in messages:
+            waiting.setdefault(message.group, deque()).append(message)
         while waiting:
             for groups in _tens(list(waiting)):
                 sent += self._batch(target, [waiting[group].popleft() for group in groups])
@@ -206,11 +206,11 @@ class Sender:
                     del waiting[group]
         return sent
 
-    def _batch(self, target: Queue, letters: Sequence[DeadLetter]) -> list[SentBack]:
+    def _batch(self, target: Queue, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
         """At most ten: one call that sends, one that deletes."""
-        entries = [entry_back(letter, fifo=target.fifo) for letter in letters]
-        fitting = [(letter, entry) for letter, entry in zip(letters, entries, strict=True) if entry is not None]
-        failed = [(letter, _TOO_LARGE) for letter, entry in zip(letters, entries, strict=True) if entry is None]
+        entries = [entry_back(message, fifo=target.fifo) for message in messages]
+        fitting = [(message, entry) for message, entry in zip(messages, entries, strict=True) if entry is not None]
+        failed = [(message, _TOO_LARGE) for message, entry in zip(messages, entries, strict=True) if entry is None]
         self._crash("before_send")
         try:
             outcomes = target.send_many([entry for _, entry in fitting]) if fitting else []
@@ -218,36 +218,36 @@ class Sender:
             outcomes = [Failure(type(error).__name__, str(error))] * len(fitting)
         self._crash("after_send")
         done: list[SentBack] = []
-        for (letter, _), outcome in zip(fitting, outcomes, strict=True):
+        for (message, _), outcome in zip(fitting, outcomes, strict=True):
             if isinstance(outcome, Sent):
-                done.append(SentBack(letter, target.name, outcome.message_id))
+                done.append(SentBack(message, target.name, outcome.message_id))
             else:
-                failed.append((letter, outcome))
+                failed.append((message, outcome))
         self._copies.update(copy.message_id for copy in done)
-        self._delete([copy.letter for copy in done])
+        self._delete([copy.message for copy in done])
         if failed:
             self._job.add(failed=len(failed))
-            for letter, failure in failed:
-                self._note(letter, failure.message or failure.code)
-            self._taker.refuse([letter for letter, _ in failed])
+            for message, failure in failed:
+                self._note(message, failure.message or failure.code)
+            self._taker.refuse([message for message, _ in failed])
         return done
 
-    def _delete(self, letters: Sequence[DeadLetter]) -> None:
-        if not letters:
+    def _delete(self, messages: Sequence[DeadLetterMessage]) -> None:
+        if not messages:
             return
-        self._taker.sent(letters)
-        left = self._taker.delete(letters)
+        self._taker.sent(messages)
+        left = self._taker.delete(messages)
         self._crash("after_delete")
-        self._job.add(sent=len(letters), deleted=len(letters) - len(left))
+        self._job.add(sent=len(messages), deleted=len(messages) - len(left))
         with self._lock:
-            self.undeleted += [letter.id for letter in left]
+            self.undeleted += [message.id for message in left]
 
-    def _note(self, letter: DeadLetter, reason: str) -> None:
+    def _note(self, message: DeadLetterMessage, reason: str) -> None:
         with self._lock:
             self.reasons[reason] += 1
             failures = self._job.result.setdefault("failures", [])
             if len(failures) < FAILURES_KEPT:
-                failures.append({"id": letter.id, "reason": reason})
+                failures.append({"id": message.id, "reason": reason})
 
 
 def _tens(items: Sequence[T]) -> Iterator[Sequence[T]]:
