@@ -75,7 +75,7 @@ def say(text: str) -> None:
 def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
     """Faults, trade, and a worker that stands still for longer than its leases: what it held is taken over, and what it
     records when it wakes is refused."""
-    annotations.add(shop.state, "deploy 2.14", "ci", time.time() - 37 * 60)
+    annotation_log.add(shop.state, "deploy 2.14", "ci", time.time() - 37 * 60)
     shop.broker.faults.set("duplicate", 0.03, queue="orders")
     shop.broker.faults.set("lost-delete", 0.02, queue="emails")
     stack.enter_context(worker(shop))
