@@ -9,6 +9,11 @@ class StartError(SemelError):
     """The broker cannot start: a bad option, data folder, port or schema."""
 
 
+class InvalidRequest(SemelError):
+    """What was asked for makes no sense, whatever the state of the queues: an option, a filter, a selection. Nothing
+    was done. On the command line this is wrong usage."""
+
+
 class Unavailable(SemelError):
     """Something that Semel depends on does not answer: SQS, a ledger, a store, a table. Waiting may help; what waiting
     cannot fix, such as permissions, is another error."""

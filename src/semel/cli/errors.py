@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from semel.cli.command import UsageError as UsageError
 from semel.errors import SemelError
-
-
-class UsageError(SemelError):
-    """Wrong usage: the options or arguments make no sense, whatever the state of the queues. Exit code 2."""
 
 
 @contextmanager

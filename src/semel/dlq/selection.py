@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from semel.errors import SemelError
+from semel.errors import InvalidRequest
 
 
-class SelectionError(SemelError):
+class SelectionError(InvalidRequest):
     """Nothing says which messages are meant, or more than one thing does. Nothing was touched."""
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from semel.errors import SemelError
+from semel.errors import InvalidRequest
 
 EXAMPLE: Final = 'error ~ "timeout" and age > 2h and not $.order.total > 100'
 _BARE: Final = r"[^\s()\"',=<>~!]"
@@ -25,7 +25,7 @@ _WORD: Final = re.compile(
 )
 
 
-class FilterError(SemelError):
+class FilterError(InvalidRequest):
     """A filter that is not understood: `position` is the place in its text, `problem` what is wrong there."""
 
     def __init__(self, text: str, position: int, problem: str, example: str = EXAMPLE) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from semel.dlq.selection import Selection
-from semel.errors import SemelError
+from semel.errors import InvalidRequest
 from semel.sqs.limits import MAX_MOVE_RATE
 
 CANARY_DEFAULT: Final = 3
@@ -16,7 +16,7 @@ CANARY_MOST: Final = 50
 MOST_IDS: Final = 100_000
 
 
-class PlanError(SemelError):
+class PlanError(InvalidRequest):
     """A plan that cannot be carried out as it is written; the text names the option and the way out."""
 
 

@@ -1,0 +1,174 @@
+"""How every command of `semel` is declared, which exit codes there are, and how options are read from the environment.
+
+The variable of an option is SEMEL_, the command and the option: SEMEL_BROKER_PORT is `semel broker --port`. An option
+that means the same in several commands (`common`) has one variable for all of them: SEMEL_LEDGER. A flag wins over its
+variable. What an action is about and whether it is confirmed (`never`: --all, --yes, …) must be said each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final, Literal
+
+from semel.errors import InvalidRequest
+
+
+class ExitCode(IntEnum):
+    """The exit codes of all commands."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    FOUND = 3
+    STOPPED = 4
+    INTERRUPTED = 130
+
+
+MEANINGS: Final[Mapping[ExitCode, str]] = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "failed; the reason is on standard error",
+    ExitCode.USAGE: "wrong usage",
+    ExitCode.FOUND: "found something, or an alarm",
+    ExitCode.STOPPED: "stopped early",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+Variable = Literal["command", "common", "never"]
+_YES: Final = ("1", "true", "yes", "on")
+_NO: Final = ("0", "false", "no", "off")
+
+
+class UsageError(InvalidRequest):
+    """The options or arguments make no sense, whatever the state of the queues. Exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options cannot be abbreviated: `--y` is not `--yes`. Subcommands are parsers of this kind, too.
+
+    `environment` of the parsed namespace has the names of the options that come from the environment."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(*arguments, **(defaults | options))
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        values = {action: text for action in self._actions if (text := os.environ.get(variable(self, action) or ""))}
+        defaults = {action: action.default for action in values}
+        required = {action: action.required for action in values}
+        try:
+            for action in values:
+                action.default, action.required = _NotGiven(), False
+            parsed, rest = super().parse_known_args(args, namespace)
+        finally:
+            for action, default in defaults.items():
+                action.default, action.required = default, required[action]
+        used: set[str] = set(getattr(parsed, "environment", ()))
+        for action, text in values.items():
+            given = getattr(parsed, action.dest, None)
+            if not isinstance(given, _NotGiven):
+                continue
+            if given:  # flags were appended to it
+                setattr(parsed, action.dest, list(given))
+            else:
+                setattr(parsed, action.dest, self._value(action, text))
+                used.add(action.dest)
+        parsed.environment = used
+        return parsed, rest
+
+    def _value(self, action: argparse.Action, text: str) -> Any:
+        """What the text of a variable stands for."""
+        try:
+            if action.nargs == 0:
+                return self._switch(action, text)
+            if isinstance(action, argparse._AppendAction | argparse._ExtendAction):
+                values = [self._get_values(action, [part.strip()]) for part in text.split(",") if part.strip()]
+                nested = isinstance(action, argparse._ExtendAction)
+                return [one for value in values for one in value] if nested else values
+            return self._get_values(action, [text])
+        except argparse.ArgumentError as error:
+            self.error(f"${variable(self, action)}: {error.message}")
+
+    def _switch(self, action: argparse.Action, text: str) -> Any:
+        if text.lower() in _YES:
+            return action.const
+        if text.lower() in _NO:
+            return action.default
+        raise argparse.ArgumentError(action, f"{text!r} is neither 1 nor 0")
+
+
+class _NotGiven(list[Any]):
+    """Stands for an option that no flag has set; a list, because flags may be appended to it."""
+
+
+def option(
+    target: Any, *names: str, variable: Variable = "command", code: str = "", toml: str = "", **details: Any
+) -> argparse.Action:
+    """Adds an option to a parser or to a group. `code` and `toml` say how the same is written in Python and in a
+    pipeline file; they stand in the table of options in the documentation."""
+    action: argparse.Action = target.add_argument(*names, **details)
+    action.semel = (variable, code, toml)  # type: ignore[attr-defined]
+    return action
+
+
+def variable(parser: argparse.ArgumentParser, action: argparse.Action) -> str | None:
+    """The environment variable of an option; None if it has none."""
+    kind = getattr(action, "semel", ("command",))[0]
+    name = next((name for name in action.option_strings if name.startswith("--")), None)
+    if name is None or kind == "never" or action.help == argparse.SUPPRESS or name in ("--help", "--version"):
+        return None
+    words = [] if kind == "common" else parser.prog.split()[1:]
+    return "_".join(("semel", *words, name.removeprefix("--"))).replace("-", "_").upper()
+
+
+def command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int] | None,
+    *,
+    help: str,
+    description: str,
+    examples: str,
+    notes: str = "",
+    codes: Mapping[ExitCode, str] | None = None,
+    **details: Any,
+) -> Parser:
+    """Adds a command. `codes` says what an exit code means here, where that is more than the common meaning; `run` is
+    None for a command that only has commands of its own."""
+    shown = {code: MEANINGS[code] for code in (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)} | dict(codes or {})
+    parts = [f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"]
+    if notes:
+        parts.append(textwrap.dedent(notes).strip())
+    if run is not None:
+        parts.append("exit codes:\n" + "\n".join(_code_lines(shown)))
+    parser: Parser = commands.add_parser(
+        name,
+        help=help,
+        description=textwrap.fill(" ".join(description.split()), 78),
+        epilog="\n\n".join(parts),
+        **details,
+    )
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def _code_lines(codes: Mapping[ExitCode, str]) -> Iterator[str]:
+    for code, text in sorted(codes.items()):
+        first, *more = textwrap.wrap(text, 71)
+        yield f"  {code.value:<3}  {first}"
+        yield from (f"       {line}" for line in more)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """This parser and those of all its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in dict.fromkeys(action.choices.values()):
+                yield from parsers(child)
