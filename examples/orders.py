@@ -3,7 +3,7 @@
     python examples/orders.py                            try it, on a broker in this process
     cd examples && semel run orders:app --create-dlq     run it, on your queue `orders`
 
-The ledger is orders-ledger.db, or what ORDERS_LEDGER says. For a local broker: `semel serve`, and
+The ledger is orders-ledger.db, or what ORDERS_LEDGER says. For a local broker: `semel broker`, and
 AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 for `semel run`.
 
 The warehouse is not in the ledger's database, so nobody can promise that it is *called* once: a worker can die after
