@@ -114,9 +114,9 @@ def wait_for(condition: object, process: subprocess.Popen[str] | None = None) ->
         time.sleep(0.02)
 
 
-def test_a_burst_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue) -> None:
+def test_exit_when_empty_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue) -> None:
     orders.send_many([Entry(json.dumps({"n": n})) for n in range(25)])
-    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--json")
+    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--exit-when-empty", "--json")
     assert code == 0, errors
     assert json.loads(output) == {
         "completed": 25, "duplicates": 0, "retried": 0, "dead_lettered": 0, "left": {}, "waiting": {}, "outbox": 0,
@@ -127,7 +127,9 @@ def test_a_burst_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue)
 
 def test_several_processes_share_the_work_and_report_as_one(shop: Shop, orders: Queue) -> None:
     orders.send_many([Entry(json.dumps({"n": n})) for n in range(60)])
-    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--processes", "2", "--json")
+    code, output, errors = shop.run(
+        "run", "shop:app", "--queue", "orders", "--exit-when-empty", "--processes", "2", "--json"
+    )
     assert code == 0, errors
     assert json.loads(output)["completed"] == 60
     messages = [json.loads(line)["message"] for line in errors.splitlines()]
@@ -254,13 +256,13 @@ def test_a_signal_to_all_processes_while_the_app_is_imported_ends_it_without_a_w
     assert (process.returncode, errors) == (code, "")
 
 
-def test_a_burst_that_leaves_something_exits_with_4_and_says_what(
+def test_exit_when_empty_that_leaves_something_exits_with_4_and_says_what(
     shop: Shop, orders: Queue, broker: EmbeddedBroker
 ) -> None:
     with Client(broker.url) as client:
         client.queue("refunds").send("{}")
     quiet = ("--processes", "2", "--log-format", "text", "--log-level", "error")  # counts in the workers too
-    code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--burst", "--lease", "2", *quiet)
+    code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--exit-when-empty", "--lease", "2", *quiet)
     assert code == 4, errors
     of_worker, at_the_end = errors.splitlines()
     assert re.search(
@@ -421,7 +423,7 @@ def test_a_region_that_is_given_counts(shop: Shop, orders: Queue) -> None:
 
 
 def test_create_dlq_makes_the_queue_and_says_so(shop: Shop, orders: Queue, broker: EmbeddedBroker) -> None:
-    code, _, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--create-dlq")
+    code, _, errors = shop.run("run", "shop:app", "--queue", "orders", "--exit-when-empty", "--create-dlq")
     assert code == 0, errors
     assert "created the dead-letter queue orders-dlq for orders: SQS moves a message there after 5 receives" in errors
     policy = json.loads(orders.attributes("RedrivePolicy")["RedrivePolicy"])

@@ -57,7 +57,7 @@ class Shop:
         self.queue.send_many([Entry(json.dumps({"id": f"o{number}"})) for number in numbers])
 
     def run(self, **options: Any) -> Report:
-        return run(load(self.file), **{"available_now": True, "show": "none", **options})
+        return run(load(self.file), **{"exit_when_empty": True, "show": "none", **options})
 
     def refused(self, **options: Any) -> str:
         """Why it does not run."""

@@ -162,7 +162,7 @@ def test_after_a_minute_without_an_error_the_outage_is_over_also_if_no_message_c
     clock = Clock()
     outage = OUTAGES[0]
     query = Scripted(clock, Attempt(outage), Attempt(outage), Attempt(outage, seconds=61))
-    assert ended(query, clock, available_now=True) == End()
+    assert ended(query, clock, exit_when_empty=True) == End()
     assert [pause for _, pause in query.waited_for] == [1.0, 2.0, 1.0]
 
 
@@ -199,7 +199,7 @@ def test_missing_permissions_have_an_exit_code_of_their_own(error: SemelError | 
 def test_a_run_that_is_to_end_gives_up_after_a_while() -> None:
     clock = Clock()
     query = Scripted(clock, *(Attempt(OUTAGES[0]) for _ in range(1_000)))
-    assert ended(query, clock, available_now=True).error is OUTAGES[0]
+    assert ended(query, clock, exit_when_empty=True).error is OUTAGES[0]
     assert GIVE_UP < clock.now < GIVE_UP + 2 * PAUSE[1]
 
 

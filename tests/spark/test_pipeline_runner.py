@@ -103,7 +103,7 @@ class Shop:
         self.send(*(json.dumps({"id": f"o{n}", "amount": n + 1}) for n in numbers))
 
     def run(self, **options: Any) -> Report:
-        return run(self.pipeline, **{"available_now": True, "show": "none", **options})
+        return run(self.pipeline, **{"exit_when_empty": True, "show": "none", **options})
 
     @property
     def rows(self) -> list[str]:
@@ -256,7 +256,7 @@ def test_a_run_that_rejects_every_message_exits_with_4_and_says_why_and_where_th
     queue = shop.client.create_queue("plain")
     queue.send_many([Entry(json.dumps({"di": number})) for number in range(3)])
     (shop.folder / "plain.toml").write_text(FILE)
-    command = ["pipeline", "run", str(shop.folder / "plain.toml"), "--available-now"]
+    command = ["pipeline", "run", str(shop.folder / "plain.toml"), "--exit-when-empty"]
     assert main([*command, "--endpoint-url", shop.broker.url]) == 1
     assert "queue plain has no dead-letter queue" in (refusal := capsys.readouterr().err)
     assert "run with --create-dlq" in refusal
@@ -352,7 +352,7 @@ def test_what_a_handler_wants_to_see_again_is_returned_to_its_queue_and_comes_in
     shops.send(app.queue("orders.fifo"), [{"id": f"o{n}", "group": 1} for n in range(3)])
     shop.change(sink=HandlerSpec(app.app(RETRYING, queue="orders.fifo")), source__queues=("orders.fifo",))
     stop, reports = Stop(), list[Report]()
-    thread = threading.Thread(target=lambda: reports.append(shop.run(available_now=False, stop=stop)))
+    thread = threading.Thread(target=lambda: reports.append(shop.run(exit_when_empty=False, stop=stop)))
     thread.start()
     try:
         shop.until(lambda found: found.totals.rows == 3)
@@ -371,7 +371,7 @@ def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(
     shop.change(metrics=MetricsSpec("127.0.0.1:0"))
     shop.orders(*range(5))
     stop, reports = Stop(), list[Report]()
-    thread = threading.Thread(target=lambda: reports.append(shop.run(available_now=False, stop=stop, show="lines")))
+    thread = threading.Thread(target=lambda: reports.append(shop.run(exit_when_empty=False, stop=stop, show="lines")))
     thread.start()
     try:
         running_ = shop.until(lambda found: found.totals.rows == 5 and found.state is State.RUNNING)

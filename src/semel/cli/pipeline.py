@@ -20,18 +20,18 @@ examples:
   semel pipeline init orders.toml --sink delta     write a commented file
   semel pipeline check orders.toml                 check it, and what it needs
   semel pipeline run orders.toml                   run until SIGTERM or Ctrl-C
-  semel pipeline run orders.toml --available-now   current backlog, then exit
+  semel pipeline run orders.toml --exit-when-empty   current backlog, then exit
   semel pipeline status orders.toml --json
   semel pipeline reset orders.toml                 if the checkpoint was damaged
 """
 _RUN = """\
 examples:
   semel pipeline run orders.toml
-  semel pipeline run orders.toml --available-now --json
+  semel pipeline run orders.toml --exit-when-empty --json
   semel pipeline run orders.toml --master spark://master:7077
 
 If SQS, the table, the ledger or the store is away, the pipeline waits, says so,
-and goes on. With --available-now it gives up after 15 minutes.
+and goes on. With --exit-when-empty it gives up after 15 minutes.
 
 SIGTERM: the batch in progress is finished, for up to 60 seconds. Ctrl-C: for up
 to 5 seconds. A second one of either ends the pipeline at once. Start it again
@@ -120,7 +120,7 @@ def _step(steps: Any, name: str, text: str, epilog: str) -> argparse.ArgumentPar
 def _add_run(steps: Any) -> None:
     parser = _step(steps, "run", "Run a pipeline until it is stopped, or until the backlog is done.", _RUN)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--available-now", action="store_true", help="process the current backlog, then exit")
+    parser.add_argument("--exit-when-empty", action="store_true", help="process the current backlog, then exit")
     parser.add_argument("--create-dlq", action="store_true", help=f"create {_CREATE_DLQ}")
     parser.add_argument("--adopt", action="store_true", help=f"add to {_ADOPT}")
     parser.add_argument("--cores", type=_cores, metavar="N", help="cores of this machine to use (default: all)")
@@ -145,7 +145,7 @@ def run(given: argparse.Namespace) -> int:
 
     report = run_pipeline(
         pipeline,
-        available_now=given.available_now,
+        exit_when_empty=given.exit_when_empty,
         master=given.master,
         cores=given.cores,
         show="json" if given.json else "auto",

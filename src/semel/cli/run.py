@@ -21,7 +21,7 @@ NOT_EMPTY: Final = 4
 _EXAMPLES = """\
 examples:
   semel run shop:app                     run until SIGTERM or Ctrl-C
-  semel run shop:app --burst             run until the queues are empty
+  semel run shop:app --exit-when-empty             run until the queues are empty
   semel run shop:app --concurrency 64 --processes 4 --health 0.0.0.0:8080
   semel run shop:app --explain           print all settings and guarantees
   semel run shop:app --endpoint-url http://127.0.0.1:9324
@@ -35,12 +35,12 @@ the App, or as an environment variable (SEMEL_CONCURRENCY); --explain shows
 which one is in effect.
 
 exit codes:
-  0  stopped, no handler was interrupted; with --burst: the queues are empty
+  0  stopped, no handler was interrupted; with --exit-when-empty: the queues are empty
   1  could not start, or had to stop; the reason is on standard error
   2  invalid command line
   3  stopped while handlers were still running: their messages return to the
      queue (on Spark: the next start runs their batch again)
-  4  --burst: messages are left that wait for a retry or are in the outbox
+  4  --exit-when-empty: messages are left that wait for a retry or are in the outbox
   5  on Spark: permission denied
 """
 
@@ -72,7 +72,7 @@ def add_to(commands: Any) -> None:
 def _add_work(group: Any) -> None:
     group.add_argument("--queue", action="append", metavar="NAME", help="run only this queue's handler; repeatable")
     group.add_argument(
-        "--burst",
+        "--exit-when-empty",
         action="store_true",
         help="exit when the queues and the outbox are empty; waits for retries, at most 5 attempts of a message if "
         "there is no other limit",
@@ -171,7 +171,7 @@ def run(given: argparse.Namespace) -> int:
         raise report.error
     if report.left:
         return UNFINISHED
-    if run_options.burst and (report.waiting or report.outbox):
+    if run_options.exit_when_empty and (report.waiting or report.outbox):
         print(f"semel: {_what_is_left(report)}", file=sys.stderr)
         return NOT_EMPTY
     return 0
@@ -209,7 +209,7 @@ def _run_options(given: argparse.Namespace) -> RunOptions:
         ledger=given.ledger,
         queues=tuple(given.queue) if given.queue else None,
         processes=given.processes,
-        burst=given.burst,
+        exit_when_empty=given.exit_when_empty,
         drain=drain,
         create_dlq=given.create_dlq,
         health=given.health,
@@ -266,7 +266,7 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
         ledger=run_options.ledger,
         queues=run_options.queues,
         checkpoint=given.checkpoint,
-        available_now=run_options.burst,
+        exit_when_empty=run_options.exit_when_empty,
         master=given.master,
         drain=run_options.drain,
         create_dlq=run_options.create_dlq,

@@ -114,10 +114,10 @@ class App:
     # Running.
 
     def run(self, **options: Any) -> Report:
-        """Run until SIGTERM or SIGINT, or, with burst=True, until the queues are empty; returns after the drain.
+        """Run until SIGTERM or SIGINT, or with exit_when_empty=True until the queues are empty; return after the drain.
 
-        Options: burst, health ("host:port"), control_token, drain, create_dlq, and any option of a handler, which then
-        replaces what the handlers and the app set.
+        Options: exit_when_empty, health ("host:port"), control_token, drain, create_dlq, and any option of a handler,
+        which then replaces what the handlers and the app set.
         """
         if gc.get_threshold() == PYTHON_GC_THRESHOLD:
             # Messages are many and short-lived: with the default, a tenth of the time is spent looking for cycles.
@@ -143,7 +143,7 @@ class App:
         self,
         stack: ExitStack,
         *,
-        burst: bool = False,
+        exit_when_empty: bool = False,
         health: str | None = None,
         control_token: str | None = None,
         name: str = "",
@@ -158,7 +158,7 @@ class App:
         client, ledger = self.client(), self.ledger(stack)
         setups = self.queue_setups(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
         limit = self.drain_limit if drain is None else seconds(drain)
-        runtime = Runtime(setups, ledger, client, tools, drain=limit, burst=burst)
+        runtime = Runtime(setups, ledger, client, tools, drain=limit, exit_when_empty=exit_when_empty)
         if health is not None:
             identity = Identity.new(name or os.path.basename(sys.argv[0]))
             endpoint.serve(

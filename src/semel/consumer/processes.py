@@ -36,7 +36,7 @@ def run(options: RunOptions) -> Report:
         logger.info("stopped, %s", report)
         return report
     return load_app(options).run(
-        burst=options.burst,
+        exit_when_empty=options.exit_when_empty,
         health=options.health,
         control_token=options.control_token,
         name=options.app,
