@@ -587,7 +587,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     send(queue, [{"id": place} for place in range(60)])
     command = [sys.executable, "-m", "semel.cli", "run", app, "--on", "spark", "--endpoint-url", shop.broker.url]
     process = subprocess.Popen(
-        [*command, "--checkpoint", "ck", "--json"],
+        [*command, "--checkpoint", "ck", "--output", "jsonl"],
         cwd=shop.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from semel import signals
 from semel.consumer import control, preflight
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
@@ -89,7 +90,8 @@ class Supervisor:
                 signal.signal(number, handler)
         return self._report()
 
-    def _count_stop(self, _number: int, _frame: object) -> None:
+    def _count_stop(self, number: int, _frame: object) -> None:
+        signals.received.add(number)
         self._stops += 1
 
     def _report(self) -> Report:

@@ -36,7 +36,6 @@ DRAIN: Final = 60.0  # seconds for the batch in progress after SIGTERM
 PAUSE: Final = (1.0, 30.0)  # seconds before a query is started again after an outage: from, doubling up to
 STEADY: Final = 60.0  # seconds without an error, or a committed batch, after which an outage is over
 GIVE_UP: Final = 900.0  # seconds of an outage after which a run that is to end (`exit_when_empty`) fails
-PERMISSION: Final = 5  # exit code
 
 
 @dataclass(slots=True)
@@ -168,18 +167,15 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a run ended. `code` is for the command line: 0 done or stopped, 1 failed, 3 stopped within a batch, 4 every
-    message was rejected, 5 permission denied."""
+    """How a run ended. `unfinished`: it was stopped within a batch."""
 
     snapshot: Snapshot
     error: SemelError | None = None
     unfinished: bool = False
 
     @property
-    def code(self) -> int:
-        if self.error is not None:
-            return PERMISSION if kind_of(self.error) == "permission" else 1
-        return 3 if self.unfinished else 4 if self.all_rejected else 0
+    def clean(self) -> bool:
+        return self.error is None and not self.unfinished and not self.all_rejected
 
     @property
     def all_rejected(self) -> bool:
