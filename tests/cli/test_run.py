@@ -337,6 +337,24 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
     assert found["payments"]["guarantee"].startswith("exactly once")
 
 
+def test_a_flag_wins_over_the_app_and_the_app_over_a_variable(shop: Shop, orders: Queue) -> None:
+    shop.environment |= {"SEMEL_LEDGER": "sqlite:///other.db", "SEMEL_CONCURRENCY": "7", "SEMEL_LEASE": "50s"}
+
+    def explained(*flags: str) -> tuple[str, tuple[int, str], tuple[int, str]]:
+        _, output, errors = shop.run("run", "shop:app", "--explain", "--output", "json", *flags)
+        assert errors == ""
+        found = json.loads(output)
+        (settings,) = [handler["settings"] for handler in found["handlers"] if handler["queue"] == "orders"]
+        return found["ledger"], *(
+            (settings[name]["value"], settings[name]["source"]) for name in ("concurrency", "lease")
+        )
+
+    own = f"sqlite:///{shop.folder}/ledger.db"
+    assert explained() == (own, (7, "environment: SEMEL_CONCURRENCY"), (45.0, "handler"))
+    flags = ("--ledger", f"sqlite:///{shop.folder}/flag.db", "--concurrency", "9", "--lease", "60s")
+    assert explained(*flags) == (flags[1], (9, "command line"), (60.0, "command line"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

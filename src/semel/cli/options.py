@@ -154,12 +154,12 @@ def observed(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def add_create_dlq(parser: Any) -> None:
+def add_create_dlq(parser: Any, code: str = "") -> None:
     option(
         parser,
         "--create-dlq",
         action="store_true",
-        code="app.run(create_dlq=True)",
+        code=code,
         help="create missing dead-letter queues (maxReceiveCount 5, retention 14 days)",
     )
 

@@ -58,6 +58,7 @@ def add_to(commands: Any) -> None:
     option(
         spark,
         "--checkpoint",
+        toml="checkpoint",
         type=options.some_text,
         metavar="FOLDER",
         help="folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
@@ -117,6 +118,7 @@ def _add_work(group: Any) -> None:
     option(
         group,
         "--drain",
+        variable="app",
         code="App(drain=…), app.run(drain=…)",
         metavar="TIME",
         help="how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
@@ -132,7 +134,7 @@ def _add_work(group: Any) -> None:
 
 def _add_connections(group: Any) -> None:
     options.add_ledger(group, variable="app")
-    options.add_create_dlq(group)
+    options.add_create_dlq(group, "app.run(create_dlq=True)")
     options.add_aws(group, code="App({}=…)")
 
 
@@ -141,6 +143,7 @@ def _add_observability(group: Any) -> None:
         group,
         "--health",
         code="app.run(health=…)",
+        toml="metrics.health",
         metavar="[HOST:]PORT",
         help="serve /health, /metrics, /workers and /control",
     )

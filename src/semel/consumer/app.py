@@ -46,8 +46,9 @@ class App:
     """Handlers for queues, with one ledger.
 
     `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else, if SQS is on this machine, the SQLite file
-    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. Any option of a handler can be
-    given here for all of them; see `semel run --explain`.
+    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. `drain`: how long handlers may
+    take to finish after SIGTERM; by default SEMEL_DRAIN, else 25 seconds. Any option of a handler can be given here for
+    all of them; see `semel run --explain`.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class App:
         region: str | None = None,
         profile: str | None = None,
         attempt_log: AttemptLog | str | None = None,
-        drain: Duration = DEFAULT_DRAIN,
+        drain: Duration | None = None,
         **options: Any,
     ) -> None:
         settings_.check_names(options, "an app")
@@ -67,7 +68,7 @@ class App:
         self._client = client
         self._address: tuple[str | None, ...] = (endpoint_url, region, profile)
         self._attempt_log = attempt_log
-        self.drain_limit = seconds(drain)
+        self.drain_limit = seconds(os.environ.get("SEMEL_DRAIN") or DEFAULT_DRAIN if drain is None else drain)
         self.options = options
         self.handlers: dict[str, Handler] = {}
         self._drain: Callable[[], int] | None = None
