@@ -480,13 +480,7 @@ class Jobs:
         sleep: Callable[[float], object] = time.sleep,
     ) -> Job:
         """The job when it has ended, or as it is after `timeout` seconds. Polls the file of another process's job."""
-        ends = None if timeout is None else clock() + timeout
-        while True:
-            job = self.get(id)
-            left = _WAIT_EVERY if ends is None else min(_WAIT_EVERY, ends - clock())
-            if job.state.ended or left <= 0:
-                return job
-            sleep(left)
+        return polled(lambda: self.get(id), timeout, clock=clock, sleep=sleep)
 
     def close(self, timeout: float = 10.0) -> None:
         """Cancels the jobs of this process, and waits for them to end."""
@@ -630,6 +624,23 @@ class Jobs:
             path.unlink(missing_ok=True)
             ControlFile(path).remove()
             self._own.pop(path.stem, None)
+
+
+def polled(
+    get: Callable[[], Job],
+    timeout: float | None,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], object],
+) -> Job:
+    """The job when it has ended, or as it is after `timeout` seconds."""
+    ends = None if timeout is None else clock() + timeout
+    while True:
+        job = get()
+        left = _WAIT_EVERY if ends is None else min(_WAIT_EVERY, ends - clock())
+        if job.state.ended or left <= 0:
+            return job
+        sleep(left)
 
 
 def _decode(path: Path) -> JobFile | None:
