@@ -211,14 +211,14 @@ class RemoteDeadLetterService:
         to: str = "",
         any_queue: bool = False,
     ) -> Resent:
-        given: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
+        request: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
-            given["attributes"] = {name: _json(value) for name, value in editing.read_attributes(attributes).items()}
+            request["attributes"] = {name: _json(value) for name, value in editing.read_attributes(attributes).items()}
         if key is not Key.KEEP:
-            given["new_key"] = "auto" if key is Key.NEW else key
+            request["new_key"] = "auto" if key is Key.NEW else key
         path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
-        given = {name: value for name, value in given.items() if value is not None}
-        return self._convert(self._ask("POST", path, given), Resent)
+        request = {name: value for name, value in request.items() if value is not None}
+        return self._convert(self._ask("POST", path, request), Resent)
 
     def delete(
         self,
