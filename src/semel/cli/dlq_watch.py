@@ -19,11 +19,12 @@ from semel.errors import SemelError
 from semel.signals import OnSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from semel.cli.dlq_options import AnyService
     from semel.dlq.messages import DeadLetterQueue
-    from semel.dlq.watch import Alarm
+    from semel.dlq.watch import Alarm, AlarmChannel
 
 _CODES: Final = """\
 exit codes:
@@ -85,32 +86,41 @@ def _watch(given: argparse.Namespace) -> int:
             watching.check_webhook(given.webhook)
         except SemelError as error:
             raise UsageError(str(error)) from None
-    folder = state_folder()
     with _signals() as stop, options.service(given) as service:
-        endpoint = service.endpoint
-        watch = watching.Watch(given.before, watching.load(folder, endpoint))
-        queues = _queues(service, given)  # that there is none of a name is an error now, and only now
+        queues = _queues(service, given)  # an unknown queue is an error now, and only now
+        channels = _channels(given, state_folder(), service.endpoint)
         if given.from_now:
-            watch.know(queues)
+            for channel in channels:
+                channel.watch.ignore_existing(queues)
         _begin(given, queues)
-        waiting: list[_Delivery] = []
         while True:
-            alarms = watch.look(queues, time.time())
-            for alarm in alarms:
-                _show(alarm, given)
-            waiting += [_Delivery(alarm, given) for alarm in alarms]
-            failed: set[str] = set()
-            # Remembered as told only once it is: a kill, or a webhook that is down, must not cost an alarm.
-            for delivery in list(waiting):
-                if delivery.made(failed):
-                    waiting.remove(delivery)
-                    watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
-            watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
+            for channel in channels:
+                channel.check(queues, time.time())
+            alarms = any(channel.pending for channel in channels)
+            for channel in channels:
+                if problem := channel.deliver():
+                    again = "it is delivered by the next run" if given.once else "it is retried at the next check"
+                    print(f"semel dlq watch: {text.plain(problem)}; {again}", file=sys.stderr, flush=True)
             if given.once or (given.exit and alarms):
                 return options.ALARM if alarms else 0
             if stop.wait(given.every):
                 return 0
             queues = _again(service, given)
+
+
+def _channels(given: argparse.Namespace, folder: Path, endpoint: str) -> list[AlarmChannel]:
+    from semel.dlq import watch as watching
+
+    def show(alarm: Alarm) -> str:
+        _show(alarm, given)
+        return ""
+
+    places: list[tuple[str, Callable[[Alarm], str]]] = [("output", show)]
+    if given.webhook:
+        places.append((f"webhook {given.webhook}", lambda alarm: watching.post(alarm, given.webhook)))
+    if given.command:
+        places.append((f"exec {given.command}", lambda alarm: watching.execute(alarm, given.command)))
+    return [watching.AlarmChannel(folder, endpoint, name, deliver, before=given.before) for name, deliver in places]
 
 
 def _queues(service: AnyService, given: argparse.Namespace) -> list[DeadLetterQueue]:
@@ -155,28 +165,6 @@ def _show(alarm: Alarm, given: argparse.Namespace) -> None:
     else:
         bell = "\a" if sys.stdout.isatty() else ""
         print(f"{bell}{text.moment(alarm.at)}  {alarm.kind.upper():<8} {text.plain(alarm.text)}", flush=True)
-
-
-class _Delivery:
-    """An alarm on its way to the webhook and the command; each gets it once, as soon as it takes it."""
-
-    def __init__(self, alarm: Alarm, given: argparse.Namespace) -> None:
-        self.alarm, self._given = alarm, given
-        self._left = [name for name in ("webhook", "command") if getattr(given, name)]
-
-    def made(self, failed: set[str]) -> bool:
-        """Whether nothing is left to do. What fails is added to `failed`, and not tried again in the same round."""
-        from semel.dlq import watch as watching
-
-        for name in [name for name in self._left if name not in failed]:
-            deliver = watching.post if name == "webhook" else watching.execute
-            if problem := deliver(self.alarm, getattr(self._given, name)):
-                failed.add(name)
-                again = "" if self._given.once else "; it is tried again at the next look"
-                print(f"semel dlq watch: {text.plain(problem)}{again}", file=sys.stderr, flush=True)
-            else:
-                self._left.remove(name)
-        return not self._left
 
 
 @contextlib.contextmanager
