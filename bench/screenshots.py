@@ -27,7 +27,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from screens.shop import ACCESS, Shop, Trade, open_shop, send_one_that_is_stuck, worker
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
-from semel.telemetry import annotations as annotations
+from semel.telemetry import annotation_log
 
 IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"
 CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -93,7 +93,7 @@ def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
 def serving(shop: Shop) -> Iterator[str]:
     settings = Settings(
         endpoint_url=shop.broker.url, region="eu-west-1", ledger=shop.ledger, attempt_logs=(shop.log,),
-        state=shop.state, port=9325,
+        state=shop.state, port=9325, open_access=True,
     )  # fmt: skip
     server = uvicorn.Server(
         uvicorn.Config(build(settings, client=shop.client), port=settings.port, log_level="error", log_config=None)
