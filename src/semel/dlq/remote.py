@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from semel import dashboard_token
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
@@ -72,7 +73,7 @@ class RemoteDeadLetterService:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"{url!r} is no address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
-        self._token = token
+        self._token = token or dashboard_token.find(self.url) or ""
         self._accept_risk = accept_risk
         self._timeout = timeout
         self._opener = urllib.request.build_opener(_NoRedirect)
