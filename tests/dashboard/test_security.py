@@ -373,8 +373,9 @@ def test_the_cookie_is_for_https_only_behind_a_proxy_that_speaks_it(closed_site:
     assert answer.cookies[0].endswith("; Secure")
 
 
-def test_a_session_ends_when_somebody_logs_out(closed_site: Site) -> None:
-    cookie, other = session(closed_site), session(closed_site)
+@pytest.mark.parametrize("token", [TOKEN, READER])
+def test_a_session_ends_when_somebody_logs_out(closed_site: Site, token: str) -> None:
+    cookie, other = session(closed_site, token), session(closed_site, token)
     answer = closed_site.form("/logout", {}, cookie=cookie)
     assert answer.status == 303
     assert "Max-Age=0" in answer.cookies[0]
@@ -632,6 +633,11 @@ def test_a_look_that_costs_receives_is_not_for_readers_nor_for_foreign_pages(tmp
             assert site.ask("GET", f"{path}?look=1", headers=foreign).status == 403
             for export in ("/api/v1/dead-letters/orders/export", "/dead-letters/orders/export"):
                 assert site.ask("GET", export, headers=reader).status == 403
+            # Over plain HTTP to another machine a link may say nothing of where it was.
+            cookie = {"cookie": session(site)}
+            assert site.ask("GET", f"{path}?look=1", headers=cookie).status == 403
+            assert site.ask("GET", f"{path}?look=1", headers=cookie | {"sec-fetch-site": "none"}).status == 200
+            assert site.ask("GET", f"{path}?look=1", headers=cookie | {"referer": f"{site.url}/"}).status == 200
             found = site.ask("GET", f"{path}?look=1", headers=operator).json()
             assert [row["preview"] for row in found["rows"]] == ["body"]
             assert "receive" in found["cost"]

@@ -63,7 +63,7 @@ class AuthMiddleware:
         except Refused as refused:
             response = self._refused(scope, refused)
         if response is None:
-            await self._app(scope, _limited(receive, _max_size(scope)), send)
+            await self._app(scope, _limited(scope, receive), send)
         else:
             response.headers["connection"] = "close"  # the rest of the request is not read
             await response(scope, receive, send)
@@ -73,7 +73,7 @@ class AuthMiddleware:
         policy, headers, safe = self._policy, Headers(scope=scope), scope["method"] in SAFE
         policy.check_host(headers.get("host", ""))
         has_effect = not safe or (_shows_messages(scope) and await run_in_threadpool(self._counts_as_receive))
-        policy.check_origin(scope["method"], headers, has_effect=has_effect)
+        policy.check_origin(headers, has_effect=has_effect)
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > _max_size(scope):
             raise Refused(_too_large(scope), "send less at a time, or use semel dlq", 413)
@@ -93,7 +93,7 @@ class AuthMiddleware:
             caller = policy.caller(headers, remote)
         if caller is None:
             raise Refused("this dashboard needs a token", "send it as Authorization: Bearer TOKEN", 401)
-        if has_effect:
+        if has_effect and scope["path"] != "/logout":
             policy.check_may_act(caller)
         state.update(caller=caller, viewer=caller.viewer)
         return None
@@ -137,11 +137,11 @@ def _address(scope: Scope) -> str:
 
 def _take_token(scope: Scope) -> str:
     """The token in the address of a page, which is removed from it: no log and no redirect has it."""
-    if b"token=" not in scope["query_string"]:
-        return ""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    scope["query_string"] = urlencode([pair for pair in pairs if pair[0] != "token"]).encode()
-    return next((value for name, value in pairs if name == "token"), "")
+    tokens = [value for name, value in pairs if name == "token"]
+    if tokens:
+        scope["query_string"] = urlencode([pair for pair in pairs if pair[0] != "token"]).encode()
+    return tokens[0] if tokens else ""
 
 
 def _shows_messages(scope: Scope) -> bool:
@@ -163,16 +163,16 @@ def _too_large(scope: Scope) -> str:
     return f"the request is larger than {_max_size(scope) // 1024 // 1024} MiB"
 
 
-def _limited(receive: Receive, size: int) -> Receive:
+def _limited(scope: Scope, receive: Receive) -> Receive:
     """Counts what comes in, for requests that do not say their length."""
-    left = size
+    left = _max_size(scope)
 
     async def limited() -> Message:
         nonlocal left
         message = await receive()
         left -= len(message.get("body", b""))
         if left < 0:
-            raise HTTPException(413, f"the request is larger than {size // 1024 // 1024} MiB")
+            raise HTTPException(413, _too_large(scope))
         return message
 
     return limited

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -46,11 +47,12 @@ class Caller:
 
 
 class AccessPolicy:
-    """Thread-safe: its state changes by single dictionary operations."""
+    """Thread-safe."""
 
     def __init__(self, settings: Settings, audit: Audit, *, clock: Callable[[], float] = time.time) -> None:
         self.settings, self._audit, self._clock = settings, audit, clock
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()  # times by address
+        self._lock = threading.Lock()
         self._own_names = {settings.host, *(name.lower() for name in settings.names)}
         self.sessions = Sessions(settings.port, clock=clock)
 
@@ -65,7 +67,7 @@ class AccessPolicy:
                 403,
             )
 
-    def check_origin(self, method: str, headers: Mapping[str, str], *, has_effect: bool) -> None:
+    def check_origin(self, headers: Mapping[str, str], *, has_effect: bool) -> None:
         site = other_site(headers.get, self.settings.names if self.settings.proxy else ())
         if not has_effect:
             # A link from a page that was loaded over plain HTTP has a Referer and nothing else.
@@ -74,7 +76,7 @@ class AccessPolicy:
                 raise Refused(f"pages of {site[:100]} may not load the dashboard", "open it in a tab of its own", 403)
         elif site is not None:
             raise Refused(f"requests from pages of {site[:100]} are refused", "use the dashboard's own pages", 403)
-        elif method not in SAFE and says_no_site(headers.get) and self._could_be_forged(headers):
+        elif says_no_site(headers.get) and self._could_be_forged(headers):
             raise Refused(
                 "the request does not say which page sent it",
                 "send it as application/json, or with Authorization: Bearer TOKEN",
@@ -129,14 +131,16 @@ class AccessPolicy:
     def _count_failure(self, address: str) -> None:
         """A right token is never refused: others may have the same address. The limit is for the audit log; what keeps
         tokens from being guessed is their length."""
-        recent = [at for at in self._failures.get(address, ()) if at > self._clock() - 60]
-        if len(recent) >= MAX_FAILURES:
+        now = self._clock()
+        with self._lock:
+            recent = [at for at in self._failures.pop(address, ()) if at > now - 60]
+            count = len(recent) + 1
+            self._failures[address] = recent if count > MAX_FAILURES else [*recent, now]
+            if len(self._failures) > _MAX_ADDRESSES:
+                self._failures.popitem(last=False)
+        if count > MAX_FAILURES:
             raise Refused(f"too many wrong tokens from {address}", "wait a minute, then pass the right one", 429)
-        self._failures[address] = [*recent, self._clock()]
-        self._failures.move_to_end(address)
-        while len(self._failures) > _MAX_ADDRESSES:
-            self._failures.popitem(last=False)
-        last = "; further ones are not recorded for a minute" if len(recent) + 1 == MAX_FAILURES else ""
+        last = "; further ones are not recorded for a minute" if count == MAX_FAILURES else ""
         self._record(f"unknown {address}", "log in", f"refused: wrong token{last}")
 
     def _record(self, who: str, action: str, outcome: str) -> None:
