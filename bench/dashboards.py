@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace, folder: Path, progress: Progress) -> Found
     with browsing.running() as browser:
         with places.semel(folder, "serve", "--data", str(folder / "data"), "--port", "0") as broker:
             places.fill(broker.url, options.messages, options.messages, progress.say)
-            with places.semel(folder, "dashboard", "--endpoint-url", broker.url, "--port", "0") as dashboard:
+            with places.semel(folder, "dashboard", "--open", "--endpoint-url", broker.url, "--port", "0") as dashboard:
                 wanted = pages.addresses(broker.url)
                 progress.expect(len(wanted) + 5)
                 shown = pages.measured(browser, dashboard.url, wanted, options.visits, progress.step)

@@ -93,7 +93,7 @@ def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
 def serving(shop: Shop) -> Iterator[str]:
     settings = Settings(
         endpoint_url=shop.broker.url, region="eu-west-1", ledger=shop.ledger, attempt_logs=(shop.log,),
-        state=shop.state, port=9325,
+        state=shop.state, port=9325, open_access=True,
     )  # fmt: skip
     server = uvicorn.Server(
         uvicorn.Config(build(settings, client=shop.client), port=settings.port, log_level="error", log_config=None)

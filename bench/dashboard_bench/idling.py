@@ -34,7 +34,7 @@ def measured(browser: Browser, queues: int, seconds: float, step: Callable[[str]
             time.sleep(min(10.0, seconds))  # what comes with the start is over, and there is a past to show
             alone = _share(seconds, broker)
             step(f"idle broker with {queues} queues: {alone:.2f} %")
-            with semel(Path(folder), "dashboard", "--endpoint-url", broker.url, "--port", "0") as dashboard:
+            with semel(Path(folder), "dashboard", "--open", "--endpoint-url", broker.url, "--port", "0") as dashboard:
                 time.sleep(min(5.0, seconds))
                 unseen = _share(seconds, broker, dashboard)
                 step(f"with the dashboard, unseen: {unseen:.2f} %")

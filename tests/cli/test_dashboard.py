@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from semel import dashboard_token
+
 PATIENCE = 60.0
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SEMEL_"))},
@@ -78,11 +80,16 @@ def test_the_broker_has_a_dashboard_beside_it_that_ends_with_it(tmp_path: Path) 
     with semel(tmp_path, "broker", "--ephemeral", "--port", "0", "--dashboard-port", "0") as process:
         broker = url_in(process, "SQS listening")
         dashboard = url_in(process, "dashboard at")
-        page = asked(f"{dashboard}/api/v1/queues")
+        token = dashboard_token.find(dashboard, tmp_path)
+        assert token
+        page = asked(f"{dashboard}/api/v1/queues", token)
         assert (page["endpoint"], page["is_ours"], page["rows"]) == (broker, True, [])
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
         assert gone(dashboard)
+        assert process.stderr is not None
+        assert f"semel: log in at {dashboard}/?token={token}\n" in process.stderr.read()
+        assert dashboard_token.find(dashboard, tmp_path) is None
 
 
 @pytest.mark.slow
@@ -136,10 +143,11 @@ def test_beyond_this_machine_it_wants_a_token(tmp_path: Path, command: tuple[str
 
 def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
     with semel(tmp_path, "dashboard", "--endpoint-url", "http://127.0.0.1:1", "--port", "0") as process:
-        url_in(process, "dashboard at")
+        url = url_in(process, "dashboard at")
+        token = dashboard_token.find(url, tmp_path)
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out, errors) == (0, "", "")
+    assert (process.returncode, out, errors) == (0, "", f"semel: log in at {url}/?token={token}\n")
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:

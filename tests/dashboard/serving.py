@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -101,16 +101,21 @@ class Site:
 
 
 @contextmanager
-def serving(settings: Settings, **given: Any) -> Iterator[Site]:
-    """`given` goes to `build`: a client, a ledger, a clock."""
-    app = build(settings, **given)
+def serving(settings: Settings, *, open_access: bool = True, **given: Any) -> Iterator[Site]:
+    """No token is needed unless the settings have one; without `open_access` the dashboard makes one. `given` goes to
+    `build`: a client, a ledger, a clock."""
     listener = listen(settings.host, settings.port)
+    port = listener.getsockname()[1]
+    try:
+        app = build(replace(settings, port=port, open_access=open_access and not settings.has_token), **given)
+    except BaseException:
+        listener.close()
+        raise
     server = server_for(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="dashboard")
     thread.start()
     try:
         until(lambda: server.started, "the start of the dashboard")
-        port = listener.getsockname()[1]
         yield Site(f"http://127.0.0.1:{port}", app.state.services)
     finally:
         server.should_exit = True
@@ -143,8 +148,9 @@ class Shop:
         return found
 
     @contextmanager
-    def dashboard(self, ledger: Any = None, **more: Any) -> Iterator[Site]:
-        with serving(self.settings(**more), client=self.client, ledger=ledger) as site:
+    def dashboard(self, ledger: Any = None, *, open_access: bool = True, **more: Any) -> Iterator[Site]:
+        settings = self.settings(**more)
+        with serving(settings, open_access=open_access, client=self.client, ledger=ledger) as site:
             yield site
 
 

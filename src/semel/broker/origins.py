@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from semel.broker.http import Request
-from semel.sqs.web_pages import Headers, can_be_rebound, is_browser_without_a_site, other_site
+from semel.sqs.hosts import Headers, can_be_rebound, is_browser_without_a_site, other_site
 
 _KEPT: Final = 1_000
 _SAY_WHENCE: Final = frozenset({b"sec-fetch-site", b"origin", b"referer"})  # few requests have one of them

@@ -101,4 +101,4 @@ def run(given: argparse.Namespace) -> int:
 
 
 def check_installed() -> None:
-    require("the dashboard", "fastapi", "uvicorn", "jinja2", "python_multipart", extra="dashboard")
+    require("the dashboard", "fastapi", "itsdangerous", "jinja2", "python_multipart", "uvicorn", extra="dashboard")

@@ -1,9 +1,15 @@
-"""What went wrong, for whoever asked: a status, what happened, and what to do. No traceback ever leaves the house."""
+"""Errors as responses: a status, what happened, and what to do. Tracebacks are never sent to clients."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from semel.dashboard.views.errors import DashboardError
 from semel.dlq.access.peek import RECEIVE_TOO, NoSuchQueue, PeekRisk
@@ -28,9 +34,11 @@ from semel.sqs.errors import (
     Unreachable,
 )
 
+_log: Final = logging.getLogger("semel.dashboard")
+
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ErrorAnswer:
     status: int
     error: str
     what_to_do: str = ""
@@ -41,31 +49,57 @@ class Problem:
 _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
     (NoSuchJob, 404, "only the last 200 jobs are kept; see the list of jobs", ""),
     (JobNotRunning, 409, "", ""),
-    (NoSuchMessage, 404, "reload the list of letters", ""),
+    (NoSuchMessage, 404, "reload the list of messages", ""),
     (NoSuchQueue, 404, "see the list of queues for its name", ""),
     (QueueNotFound, 404, "see the list of queues for its name", ""),
     (FilterError, 400, "correct the filter", ""),
     (SelectionError, 400, 'give exactly one of where, ids or "all": true', ""),
-    (NotDeadLetterQueue, 409, "say any_queue if it is meant all the same", ""),
+    (NotDeadLetterQueue, 409, "add any_queue to use it anyway", ""),
     (PeekRisk, 409, RECEIVE_TOO, ""),
-    (CredentialsRefused, 502, "give the dashboard credentials that the endpoint knows", ""),
+    (CredentialsRefused, 502, "start the dashboard with credentials that the endpoint accepts", ""),
     (AccessDenied, 502, "allow it in the policy of the user or role that the dashboard runs as", ""),
     (BadConfiguration, 500, "start the dashboard with other options", "semel dashboard --help"),
     (BadRequest, 400, "", ""),
-    (Throttled, 503, "wait a little, and try again", ""),
-    (Unreachable, 503, "see that the endpoint runs and that --endpoint-url is right", "semel serve"),
-    (ServerFailed, 502, "try again; if it stays so, see the endpoint's log", ""),
-    (LedgerUnavailable, 503, "see that the ledger's store runs and that --ledger is right", ""),
+    (Throttled, 503, "wait a moment, then try again", ""),
+    (Unreachable, 503, "check that the endpoint is running and that --endpoint-url is right", "semel serve"),
+    (ServerFailed, 502, "try again; if it fails again, see the endpoint's log", ""),
+    (LedgerUnavailable, 503, "check that the ledger's store is running and that --ledger is right", ""),
 )
 
 
-def of(error: SemelError) -> Problem:
+def of(error: SemelError) -> ErrorAnswer:
     if isinstance(error, DashboardError):
-        return Problem(error.status, error.error, error.what_to_do)
+        return ErrorAnswer(error.status, error.error, error.what_to_do)
     if isinstance(error, AdminError):
         status = error.status if error.status in (400, 404, 409) else 502
-        return Problem(status, str(error), "" if status == 400 else "reload the page")
+        return ErrorAnswer(status, str(error), "" if status == 400 else "reload the page")
     for kind, status, what_to_do, command in _KNOWN:
         if isinstance(error, kind):
-            return Problem(status, str(error), what_to_do, command)
-    return Problem(502 if isinstance(error, SqsError) else 400, str(error))
+            return ErrorAnswer(status, str(error), what_to_do, command)
+    return ErrorAnswer(502 if isinstance(error, SqsError) else 400, str(error))
+
+
+def handle(app: FastAPI, respond: Callable[[Request, ErrorAnswer], Response]) -> None:
+    """Whatever the application raises becomes a response."""
+
+    @app.exception_handler(SemelError)
+    def semel(request: Request, error: SemelError) -> Response:
+        return respond(request, of(error))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        parts = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()[:5]]
+        return respond(request, ErrorAnswer(422, "; ".join(parts), "see /api for the parameters of this call"))
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return respond(request, ErrorAnswer(404, "there is nothing at this address", "start at the list of queues"))
+        if error.status_code == 405:
+            return respond(request, ErrorAnswer(405, f"{request.method} is not allowed here", "see /api"))
+        return respond(request, ErrorAnswer(error.status_code, str(error.detail)))
+
+    @app.exception_handler(Exception)
+    def unexpected(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return respond(request, ErrorAnswer(500, "an unexpected error occurred", "see the dashboard's log"))

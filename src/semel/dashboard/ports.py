@@ -1,4 +1,4 @@
-"""The port that a dashboard listens on."""
+"""The port of a dashboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise StartError(
-                f"port {port} on {host} is taken; stop what uses it, or choose another with --port (0 picks a free one)"
+                f"port {port} on {host} is in use; stop what uses it, or choose another: --port 0 picks a free one"
             ) from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     return listener

@@ -11,45 +11,63 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from dataclasses import replace
 
 import uvicorn
 from fastapi import FastAPI
 
+from semel import dashboard_token
 from semel.dashboard.ports import address_of, listen
 from semel.dashboard.server import build
+from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 from semel.signals import STOP_SIGNALS, received
 
+_log = logging.getLogger("semel.dashboard")
+
 
 def run(settings: Settings, *, inherited: int | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. `inherited` is a listening socket that the parent process handed over: then it
-    also ends when standard input does, as it does with the parent."""
+    """Serves until SIGTERM or SIGINT. `inherited` is a listening socket of the parent process: the dashboard then also
+    ends when standard input does, as it does with the parent."""
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     settings.check()
     listener = listen(settings.host, settings.port) if inherited is None else socket.socket(fileno=inherited)
     try:
-        app = build(settings)
+        app = build(replace(settings, port=listener.getsockname()[1]))
         server = server_for(app)
     except BaseException:
         listener.close()
         raise
     if inherited is not None:
         threading.Thread(target=_end_with_parent, args=(server,), name="semel-parent", daemon=True).start()
+    services: Services = app.state.services
+    url = address_of(listener)
+    token = None if settings.has_token else services.settings.token
 
     def ready() -> None:
-        print(f"semel: dashboard at {address_of(listener)}", flush=True)
-        # The API's description takes a moment to make: who asks for it need not wait, nor does who comes first.
+        if token is not None:
+            try:
+                dashboard_token.write(services.inspector.state, url, token)
+            except OSError as error:
+                _log.warning("commands on this machine do not find the token by themselves: %s", error)
+            print(f"semel: log in at {url}/?token={token}", file=sys.stderr, flush=True)
+        print(f"semel: dashboard at {url}", flush=True)
+        # The description of the API takes a moment to build; the first who asks for it need not wait.
         later = threading.Timer(5.0, app.openapi)
         later.daemon = True
         later.start()
 
     server.ready = ready
-    server.run(sockets=[listener])
+    try:
+        server.run(sockets=[listener])
+    finally:
+        if token is not None:
+            dashboard_token.remove(services.inspector.state, url, token)
     return 0
 
 
 class Server(uvicorn.Server):
-    """Says when it listens, and from then on ends well on SIGTERM and SIGINT: that it was asked to is no failure."""
+    """Reports when it listens, and from then on ends with exit code 0 on SIGTERM and SIGINT."""
 
     ready: Callable[[], None] | None = None
 
@@ -78,11 +96,11 @@ class Server(uvicorn.Server):
 def server_for(app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
-        log_config=None,  # its own would close the handlers of whoever runs this
+        log_config=None,  # uvicorn's own would close the handlers of this process
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # who calls is decided by the gate
+        proxy_headers=False,  # the access policy reads them
         ws="none",
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,

@@ -1,4 +1,4 @@
-"""What the server's routes share: the house to look at, the desk to act at, and the gate."""
+"""What the server's routes share: the house to look at, and the desk to act at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.dashboard.auth.policy import AccessPolicy
 from semel.dashboard.views import QueueInspector, Settings
 from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
@@ -31,7 +30,6 @@ class Services:
     settings: Settings
     inspector: QueueInspector
     service: DeadLetterService
-    policy: AccessPolicy
     jobs: Jobs
 
     @classmethod
@@ -60,7 +58,7 @@ class Services:
             who="dashboard",
             clock=clock,
         )
-        return cls(settings, inspector, service, AccessPolicy(settings, clock=clock), jobs)
+        return cls(settings, inspector, service, jobs)
 
     def close(self) -> None:
         self.jobs.close()

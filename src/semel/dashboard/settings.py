@@ -1,9 +1,10 @@
-"""How a dashboard is run: what it looks at, where it listens, and who may do what."""
+"""How a dashboard is run: which queues it shows, where it listens, and who may do what."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,14 +12,15 @@ from semel.errors import StartError
 from semel.sqs.hosts import is_loopback
 
 DEFAULT_PORT: Final = 9325
-SHORTEST_TOKEN: Final = 8
+SHORTEST_TOKEN: Final = 12
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`token` may do everything, `reader_token` may look; `read_only` lets nobody act. `names`: host names, beside
-    addresses and localhost, that the dashboard is called by. `proxy`: what stands before it may say who calls."""
+    """Who has `token` may do everything, who has `reader_token` may only read; with `read_only` nobody may act.
+    `open_access`: no token is needed, which is possible on this machine only. Without a token and without open access
+    the dashboard makes a token at the start. `names`: its host names. `proxy`: trust the X-Forwarded headers."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -39,34 +41,39 @@ class Settings:
     state: Path | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether nobody is asked for a token."""
-        return self.token is None and self.reader_token is None
+    def has_token(self) -> bool:
+        return self.token is not None or self.reader_token is not None
+
+    def with_token(self) -> Settings:
+        """With a random token if there would be none."""
+        return self if self.has_token or self.open_access else replace(self, token=secrets.token_urlsafe(24))
 
     def check(self) -> None:
         """Raises StartError with the way out."""
         if not 0 <= self.port <= 65535:
             raise StartError(f"--port {self.port}: a port is a number from 0 to 65535; 0 picks a free one")
-        if self.is_open and not is_loopback(self.host):
+        if self.open_access and self.has_token:
+            raise StartError("--open means that no token is needed: leave out --open, or the tokens")
+        if not self.has_token and not is_loopback(self.host):
             raise StartError(
-                f"--host {self.host} can be reached from other machines, and nothing would ask who is calling: "
-                "give --token (or SEMEL_TOKEN) for those who may act, --read-only-token for those who may look"
+                f"--host {self.host} can be reached from other machines: choose a token with --token (or SEMEL_TOKEN) "
+                "for those who may act, or with --read-only-token for those who may only read"
             )
-        if self.is_open and self.proxy:
+        if not self.has_token and self.proxy:
             raise StartError(
-                "--proxy takes calls from other machines, and nothing would ask whether they come through the proxy: "
-                "give --token, and let the proxy send it as Authorization: Bearer"
+                "--proxy is for requests from other machines: choose a token with --token, and let the proxy send it "
+                "as Authorization: Bearer TOKEN"
             )
         for option, token in (("--token", self.token), ("--read-only-token", self.reader_token)):
             if token is not None and len(token) < SHORTEST_TOKEN:
                 raise StartError(
-                    f"{option}: {len(token)} characters can be guessed; take {SHORTEST_TOKEN} or more, for example "
+                    f"{option}: {len(token)} characters can be guessed; use {SHORTEST_TOKEN} or more, for example "
                     "from: openssl rand -hex 16"
                 )
             if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-                raise StartError(f"{option}: a token travels in a header; take ASCII letters, digits and signs only")
+                raise StartError(f"{option}: a token is sent in a header; use ASCII letters, digits and signs only")
         if self.token is not None and self.token == self.reader_token:
-            raise StartError("--read-only-token is the same as --token: whoever may look could act; take another")
+            raise StartError("--read-only-token is the same as --token, so readers could act: choose another")
         for name in self.names:
             if not _NAME.match(name):
                 raise StartError(f"--name {name}: not a host name; write it without http:// and without a port")

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from semel import dashboard_token
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
@@ -99,7 +100,7 @@ class RemoteDeadLetterService:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"{url!r} is not the address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
-        self._token = token
+        self._token = token or dashboard_token.find(self.url) or ""
         self._accept_risk = accept_risk
         self._timeout = timeout
         self._clock, self._sleep = clock, sleep

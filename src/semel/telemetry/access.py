@@ -1,6 +1,6 @@
 """Who may watch and control a worker: this machine, or whoever has the token. Never a web page.
 
-A browser on this machine is also "this machine", so what a page could send is refused: `semel.sqs.web_pages` says what.
+A browser on this machine is also "this machine", so what a page could send is refused: `semel.sqs.hosts` says what.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from semel.sqs.hosts import is_loopback
-from semel.sqs.web_pages import Headers, can_be_rebound, is_from_page
+from semel.sqs.hosts import Headers, can_be_rebound, is_from_page, is_loopback
 
 PROXIED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 HOW: Final = "start the worker with SEMEL_CONTROL_TOKEN or --control-token, and send Authorization: Bearer TOKEN"

@@ -47,7 +47,7 @@ def describe(app: FastAPI, settings: Settings) -> None:
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
             found = made()
-            if not settings.is_open:
+            if not settings.open_access:
                 found.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 found["security"] = [{"token": []}]
             app.openapi_schema = found

@@ -1,1 +1,1 @@
-"""Who may see and do what."""
+"""Authentication and authorisation."""

@@ -1,200 +1,176 @@
-"""Who may come in, and who may act: decisions only, about the headers of a request.
+"""Who may see and do what: decisions about the headers of a request.
 
-The rules:
-1. A name that the dashboard was not told of is refused, so that a page whose name was made to point here reads nothing.
-2. Whatever changes something comes from our own pages or from no page at all: a foreign Origin is refused, and a
-   session also shows its CSRF token. A token in Authorization counts as shown only because no page can send it.
-3. Tokens are compared in constant time; a session is a signed cookie that no script and no other site gets to use.
-4. Readers look, and nothing else.
+A foreign page can make a browser send requests here, with our cookie, but it cannot choose Sec-Fetch-Site or Origin:
+- A request with an effect must say that it comes from our own pages, or from no page: Sec-Fetch-Site is same-origin or
+  none; where that is missing (plain HTTP to another machine), Origin must be our Host.
+- If it says nothing, it comes from a script, or from a browser of before 2020. What a foreign page could make such a
+  browser send, a cookie or the body of a form, is refused. A bearer token is fine: no page can add one, only a proxy.
+- A request without an effect still costs work. Foreign pages get an answer only to links, which the user follows.
+- A foreign name that was pointed at this address (DNS rebinding) is our own site for a browser, so Host is checked.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
 
+from semel.dashboard.auth.sessions import Session, Sessions
 from semel.dashboard.settings import Settings
+from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
-from semel.sqs.hosts import is_address
-from semel.sqs.web_pages import other_site
+from semel.dlq.audit import Audit
+from semel.sqs.hosts import can_be_rebound, is_address, is_link, other_site, says_no_site
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-SESSION: Final = 12 * 3600.0  # seconds
-TRIES: Final = 10  # wrong tokens from one address in a minute
-_REMEMBERED: Final = 10_000
-_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-_BROWSERS: Final = ("origin", "sec-fetch-site", "cookie")
+MAX_FAILURES: Final = 10  # wrong tokens from one address in a minute
+_MAX_ADDRESSES: Final = 10_000
+# The types of body that a page can send anywhere without asking first; "" is a body without a type.
+_FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "")
+_log: Final = logging.getLogger("semel.dashboard")
 
 
-class Refused(Exception):
-    """Why a request is not carried out, with the status that says so."""
-
-    def __init__(self, status: int, error: str, what_to_do: str) -> None:
-        super().__init__(error)
-        self.status, self.error, self.what_to_do = status, error, what_to_do
+class Refused(DashboardError):
+    """Why a request is not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who was let in. `session` is "" if there is none; `proven`: showed what no foreign page can show."""
-
     viewer: Viewer
-    session: str = ""
-    proven: bool = False
+    session: Session | None = None
 
 
 class AccessPolicy:
-    """`clock` gives seconds since 1970. Thread-safe: what it keeps are single dictionary operations."""
+    """Thread-safe."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
-        self._settings, self._clock = settings, clock
-        self._secret = secrets.token_bytes(32)
-        self._ended: OrderedDict[str, float] = OrderedDict()  # sessions that were logged out
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
-        self.cookie = f"semel-{settings.port}"
+    def __init__(self, settings: Settings, audit: Audit, *, clock: Callable[[], float] = time.time) -> None:
+        self.settings, self._audit, self._clock = settings, audit, clock
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()  # times by address
+        self._lock = threading.Lock()
+        self._own_names = {settings.host, *(name.lower() for name in settings.names)}
+        self.sessions = Sessions(settings.port, clock=clock)
 
-    # Where from.
+    # Host and origin.
 
     def check_host(self, host: str) -> None:
-        name = _split(f"//{host}").hostname or ""
-        if name in ("localhost", self._settings.host, *(known.lower() for known in self._settings.names)):
-            return
-        if not is_address(name):
+        if not host or can_be_rebound(host, self._own_names):
+            name = host.partition(":")[0][:100] or "HOST"
             raise Refused(
+                f"the host name {name!r} is not known to be this dashboard's",
+                f"open it by its IP address or as localhost, or start it with --name {name}",
                 403,
-                f"this dashboard is not called {name or 'nothing'}",
-                f"open it by its address or as localhost, or start it with --name {name or 'HOST'}",
             )
 
-    def check_origin(self, headers: Mapping[str, str]) -> None:
-        """For requests that change something, or that cost something."""
-        site = other_site(headers.get, self._settings.names if self._settings.proxy else ())
-        if site is not None:
-            raise Refused(403, f"requests from pages of {site[:100]} are refused", "do it on the dashboard's own pages")
+    def check_origin(self, headers: Mapping[str, str], *, has_effect: bool) -> None:
+        site = other_site(headers.get, self.settings.names if self.settings.proxy else ())
+        if not has_effect:
+            # A link from a page that was loaded over plain HTTP has a Referer and nothing else.
+            follows_link = is_link(headers.get) or not ("sec-fetch-site" in headers or "origin" in headers)
+            if site is not None and not follows_link:
+                raise Refused(f"pages of {site[:100]} may not load the dashboard", "open it in a tab of its own", 403)
+        elif site is not None:
+            raise Refused(f"requests from pages of {site[:100]} are refused", "use the dashboard's own pages", 403)
+        elif says_no_site(headers.get) and self._could_be_forged(headers):
+            raise Refused(
+                "the request does not say which page sent it",
+                "send it as application/json, or with Authorization: Bearer TOKEN",
+                403,
+            )
 
-    # Who.
+    def _could_be_forged(self, headers: Mapping[str, str]) -> bool:
+        if _bearer(headers) and not self.settings.proxy:
+            return False
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        return "cookie" in headers or (content_type in _FORM_TYPES and (has_body or content_type != ""))
 
-    def caller(self, headers: Mapping[str, str], cookie: str | None, remote: str) -> Caller | None:
-        """Who calls; None if that is not known and somebody must be asked for a token. Raises Refused."""
-        where = self._remote(headers, remote)
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and not self._settings.is_open:
-            role = self._role(given.strip(), where)
-            return Caller(self._viewer(role, where, headers), proven=True)
-        session = self._session(cookie) if cookie else None
-        if self._settings.is_open:
-            browses = any(name in headers for name in _BROWSERS)
-            key = session[1] if session else ""
-            return Caller(self._viewer("operator", where, headers, key), key, proven=not browses)
-        if session is None:
-            return None
-        role, key = session
-        return Caller(self._viewer(role, where, headers, key), key)
+    # Roles.
+
+    def caller(self, headers: Mapping[str, str], remote: str) -> Caller | None:
+        """None: a token is needed. Raises Refused for a wrong one."""
+        if self.settings.open_access:
+            return Caller(self._viewer("operator", headers, remote))
+        if token := _bearer(headers):
+            return Caller(self._viewer(self._role(token, headers, remote), headers, remote))
+        session = self.sessions.find(headers.get("cookie", ""))
+        return None if session is None else Caller(self._viewer(session.role, headers, remote, session), session)
 
     def check_may_act(self, caller: Caller) -> None:
         if not caller.viewer.can_act:
-            raise Refused(
-                403,
-                f"{caller.viewer.name} may look, but not act",
-                "the dashboard was started with --read-only"
-                if self._settings.read_only
-                else "log in with the token that may act",
-            )
+            read_only = self.settings.read_only
+            what_to_do = "the dashboard was started with --read-only" if read_only else "log in with another token"
+            raise Refused(f"{caller.viewer.name} may not change anything", what_to_do, 403)
 
-    def check_act(self, caller: Caller, given: str | None, kind: str = "") -> None:
-        """Whether the caller may change something; `given` is the CSRF token that came with the request, `kind` the
-        type of its body."""
-        self.check_may_act(caller)
-        # A form is what a page of any site can send, with browsers of old even without an Origin.
-        if caller.proven and (self._settings.token or self._settings.reader_token or kind not in _FORMS):
-            return
-        if not caller.session or given is None or not _same(given, self.csrf(caller.session)):
-            raise Refused(403, "this form is too old, or was not sent by our page", "reload the page and do it again")
+    def log_in(self, token: str, headers: Mapping[str, str], remote: str) -> str:
+        """The cookie of a new session. Raises Refused."""
+        role = self._role(token.strip(), headers, remote)
+        self._record(self._viewer(role, headers, remote).name, "log in", "done")
+        return self.sessions.begin(role)
 
-    # Sessions.
+    def log_out(self, caller: Caller) -> None:
+        if caller.session is not None:
+            self.sessions.end(caller.session)
+            self._record(caller.viewer.name, "log out", "done")
 
-    def begin(self, token: str, headers: Mapping[str, str], remote: str) -> str:
-        """The cookie of a new session for whoever knows a token. Raises Refused."""
-        return self._signed(self._role(token.strip(), self._remote(headers, remote)))
-
-    def begin_open(self) -> str:
-        """The cookie that gives an open dashboard's pages their CSRF token."""
-        return self._signed("operator")
-
-    def end(self, session: str) -> None:
-        self._ended[session] = self._clock()
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
-
-    def csrf(self, session: str) -> str:
-        return self._mac(f"csrf {session}")
-
-    # Inside.
-
-    def _role(self, token: str, where: str) -> str:
-        wrong = [at for at in self._wrong.get(where, ()) if at > self._clock() - 60]
-        if len(wrong) >= TRIES:
-            raise Refused(429, "too many wrong tokens from this address", "wait a minute")
-        settings = self._settings
-        # Both are compared, always: how long it takes says nothing.
+    def _role(self, token: str, headers: Mapping[str, str], remote: str) -> str:
+        settings = self.settings
+        # Both are compared, so that the time it takes reveals nothing.
         operator = _same(token, settings.token or secrets.token_hex())
         reader = _same(token, settings.reader_token or secrets.token_hex())
         if operator or reader:
             return "operator" if operator else "reader"
-        self._wrong[where] = [*wrong, self._clock()]
-        self._wrong.move_to_end(where)
-        while len(self._wrong) > _REMEMBERED:
-            self._wrong.popitem(last=False)
-        raise Refused(401, "the token is wrong", "give the one that `semel dashboard --token` was started with")
+        self._count_failure(self._address(headers, remote))
+        raise Refused("the token is wrong", "pass the token that the dashboard was started with", 401)
 
-    def _signed(self, role: str) -> str:
-        text = f"{role}.{int(self._clock())}.{secrets.token_urlsafe(18)}"
-        return f"{text}.{self._mac(text)}"
+    def _count_failure(self, address: str) -> None:
+        """A right token is never refused: others may have the same address. The limit is for the audit log; what keeps
+        tokens from being guessed is their length."""
+        now = self._clock()
+        with self._lock:
+            recent = [at for at in self._failures.pop(address, ()) if at > now - 60]
+            count = len(recent) + 1
+            self._failures[address] = recent if count > MAX_FAILURES else [*recent, now]
+            if len(self._failures) > _MAX_ADDRESSES:
+                self._failures.popitem(last=False)
+        if count > MAX_FAILURES:
+            raise Refused(f"too many wrong tokens from {address}", "wait a minute, then pass the right one", 429)
+        last = "; further ones are not recorded for a minute" if count == MAX_FAILURES else ""
+        self._record(f"unknown {address}", "log in", f"refused: wrong token{last}")
 
-    def _session(self, cookie: str) -> tuple[str, str] | None:
-        text, _, mac = cookie.rpartition(".")
-        if not _same(mac, self._mac(text)):
-            return None
-        role, began, _ = text.split(".", 2)
-        if text in self._ended or not 0 <= self._clock() - int(began) + 60 < SESSION:
-            return None
-        return role, text
+    def _record(self, who: str, action: str, outcome: str) -> None:
+        # Whoever looks for what went wrong must get in although the disk is full.
+        if problem := self._audit.add(who, action, outcome=outcome):
+            _log.warning("%s, %s: %s", action, who, problem)
 
-    def _mac(self, text: str) -> str:
-        return hmac.new(self._secret, text.encode("utf-8", "replace"), sha256).hexdigest()
-
-    def _viewer(self, role: str, where: str, headers: Mapping[str, str], session: str = "") -> Viewer:
-        role = "reader" if self._settings.read_only else role
-        user = headers.get("x-forwarded-user", "") if self._settings.proxy else ""
-        known = "".join(sign for sign in user if sign.isprintable())[:100]
+    def _viewer(self, role: str, headers: Mapping[str, str], remote: str, session: Session | None = None) -> Viewer:
+        role = "reader" if self.settings.read_only else role
+        address = self._address(headers, remote)
+        user = headers.get("x-forwarded-user", "") if self.settings.proxy else ""
+        user = "".join(sign for sign in user if sign.isprintable())[:100]
         return Viewer(
-            name=f"{known} ({role}, {where})" if known else f"{role} {where}",
+            name=f"{user} ({role}, {address})" if user else f"{role} {address}",
             can_act=role == "operator",
-            csrf=self.csrf(session) if session else "",
-            can_log_out=bool(session) and not self._settings.is_open,
+            can_log_out=session is not None,
         )
 
-    def _remote(self, headers: Mapping[str, str], remote: str) -> str:
-        """The address that calls; behind a proxy the last one that it added itself."""
-        if self._settings.proxy and (forwarded := headers.get("x-forwarded-for")):
+    def _address(self, headers: Mapping[str, str], remote: str) -> str:
+        """Behind a proxy, the last address that it added itself."""
+        if self.settings.proxy and (forwarded := headers.get("x-forwarded-for")):
             last = forwarded.rpartition(",")[2].strip()
             return last if is_address(last) else remote
         return remote
 
 
+def _bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def _same(given: str, known: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())
-
-
-def _split(address: str) -> SplitResult:
-    try:
-        return urlsplit(address)
-    except ValueError:
-        raise Refused(400, "the request has a header that cannot be read", "send it again") from None

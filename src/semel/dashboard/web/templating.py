@@ -130,11 +130,11 @@ class Pages:
 
 
 _TITLES: Final = {
-    401: "Who are you?",
+    401: "Log in",
     403: "Refused",
-    404: "Not there",
-    409: "Not here",
-    413: "Too much",
+    404: "Not found",
+    409: "Not supported here",
+    413: "Request too large",
     503: "No answer",
 }
 
