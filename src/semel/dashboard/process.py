@@ -10,8 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from dataclasses import replace
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
