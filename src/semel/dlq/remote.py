@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
-from semel.dlq.access.peek import RECEIVE_TOO, PeekRisk
+from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.audit import AuditEntry
 from semel.dlq.edit import Key, NoSuchMessage
 from semel.dlq.job_control import JobNotRunning
