@@ -15,7 +15,7 @@ from semel.dashboard.sources.cloudwatch import CloudWatch
 from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import DashboardError, QueueInspector, Settings
 from semel.dashboard.views.model import Level
-from semel.dlq.access.peek import PeekRisk
+from semel.dlq.access import PeekRisk
 from semel.dlq.remote import RemoteDeadLetterService
 from semel.sqs import Client
 from servers import moto
@@ -87,7 +87,7 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
         with pytest.raises(PeekRisk, match="moves its messages on after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
-        (found,) = RemoteDeadLetterService(site.url, accept_risk=True).messages("orders-dlq").messages
+        (found,) = RemoteDeadLetterService(site.url).messages("orders-dlq", receive=True).messages
         assert (found.id, found.receives) == (id, 1)
 
 

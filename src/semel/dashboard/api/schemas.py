@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from semel.dashboard.services import Services
 from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
-from semel.dlq.access.peek import refuse_risk
+from semel.dlq.access import refuse_risk
 from semel.dlq.jobs import Job
 
 
@@ -56,7 +56,7 @@ class JobSchema(BaseModel):
     """A long piece of work on dead letters."""
 
     id: str
-    kind: str = Field(description="redrive, drop or restore")
+    kind: str = Field(description="redrive, delete or restore")
     queue: str
     plan: dict[str, Any]
     who: str
