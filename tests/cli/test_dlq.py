@@ -200,7 +200,7 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
         (["jobs", "--pause"], 2, "--pause needs the id of a job"),
         (["jobs", "x", "--pause"], 1, "there is no job 'x'"),
         (["jobs", "nobody"], 1, "there is no job 'nobody'"),
-        (["watch", "--webhook", "ftp://x"], 2, "is no address"),
+        (["watch", "--webhook", "ftp://x"], 2, "is not a URL"),
         (["ls", "--via", "nonsense"], 2, "is not an address"),
         (
             ["redrive", DLQ, "--all", "--via", "http://127.0.0.1:1", "--ledger", "sqlite:///x"],
