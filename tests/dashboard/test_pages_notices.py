@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from dashboard.serving import Answer, Site, serving, shop
+from dashboard.test_security import browse
 from semel.sqs import Client
 
 
 def resend(site: Site, id: str) -> Answer:
     """The button below the edited message, and the page that is shown then."""
-    sent = site.form(f"/dead-letters/orders-dlq/messages/{id}/resend", {"body": "{}"})
+    cookie, csrf = browse(site)
+    path = f"/dead-letters/orders-dlq/messages/{id}/resend"
+    sent = site.form(path, {"csrf": csrf, "body": "{}"}, cookie=cookie)
     assert sent.status == 303
     return site.get(sent.headers["location"])
 

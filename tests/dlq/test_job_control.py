@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.serving import Answer, Shop, Site, shop, until
+from dashboard.test_security import browse
 from dashboard.test_terminal import Screen
 from semel.cli import main
 from semel.dashboard.services import Services
@@ -77,7 +78,8 @@ def audited(place: Shop, action: str) -> list[str]:
 
 def press(site: Site, path: str) -> Answer:
     """A button of a page."""
-    return site.form(path, {})
+    cookie, csrf = browse(site)
+    return site.form(path, {"csrf": csrf}, cookie=cookie)
 
 
 def everywhere(place: Shop) -> list[int]:

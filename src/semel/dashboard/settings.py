@@ -46,7 +46,7 @@ class Settings:
 
     def with_token(self) -> Settings:
         """With a random token if there would be none."""
-        return self if self.has_token or self.open_access else replace(self, token=secrets.token_urlsafe(24))
+        return self if self.has_token or self.open_access else replace(self, token=secrets.token_hex(24))
 
     def check(self) -> None:
         """Raises StartError with the way out."""

@@ -34,6 +34,7 @@ _HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
+_TRUE: Final = frozenset({"1", "true", "on", "yes", "t", "y"})  # as FastAPI reads a bool
 _PUBLIC: Final = ("/static/", "/login", "/health", "/favicon.ico")
 
 
@@ -149,7 +150,8 @@ def _shows_messages(scope: Scope) -> bool:
     if scope["path"].endswith("/export"):
         return True
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    return query.get("look", [""])[-1].lower() in ("1", "true", "on", "yes", "t", "y")
+    asked = [query[name][-1].lower() for name in ("receive", "look") if name in query]
+    return not _TRUE.isdisjoint(asked)
 
 
 # Requests.

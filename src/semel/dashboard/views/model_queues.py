@@ -20,10 +20,11 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks, and what for. The server puts it into `request.state.viewer`."""
+    """Who looks, and what for. The server puts it into `request.state.viewer`; `csrf` goes into every form."""
 
     name: str  # as the audit log has it: "operator 127.0.0.1"
     can_act: bool  # False: may look, and nothing else
+    csrf: str = ""
     can_log_out: bool = False  # whether there is a session to end
 
 

@@ -130,11 +130,11 @@ class Pages:
 
 
 _TITLES: Final = {
-    401: "Log in",
+    401: "Who are you?",
     403: "Refused",
-    404: "Not found",
-    409: "Not supported here",
-    413: "Request too large",
+    404: "Not there",
+    409: "Not here",
+    413: "Too much",
     503: "No answer",
 }
 
