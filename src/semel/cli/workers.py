@@ -7,8 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semel import durations
 from semel.cli import options
@@ -159,8 +158,7 @@ def _add_chosen(parser: Any, variable: Variable, *, queues: bool = True) -> None
     options.add_control_token(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """What one worker answered; `error`: why it did not."""
 
     worker: str
