@@ -23,7 +23,10 @@ def build_parser() -> Parser:
         dlq,
         doctor,
         health,
+        jobs,
+        messages,
         pipeline,
+        queues,
         run,
         top,
         workers,
@@ -36,7 +39,24 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"semel {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (run, broker, health, pipeline, doctor, alarms, dlq, audit, annotate, dashboard, top, workers, demo):
+    for part in (
+        run,
+        broker,
+        health,
+        pipeline,
+        doctor,
+        alarms,
+        queues,
+        messages,
+        dlq,
+        jobs,
+        audit,
+        annotate,
+        dashboard,
+        top,
+        workers,
+        demo,
+    ):
         part.add_to(commands)
     return parser
 

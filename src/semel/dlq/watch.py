@@ -164,7 +164,7 @@ def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.slee
 
 def execute(alarm: Alarm, command: str) -> str:
     """Runs a command with the alarm in its environment; why it failed, or nothing."""
-    known: dict[str, Any] = {f"SEMEL_{name.upper()}": value for name, value in asdict(alarm).items()}
+    known: dict[str, Any] = {f"SEMEL_ALARM_{name.upper()}": value for name, value in asdict(alarm).items()}
     environment = os.environ | {name: "" if value is None else str(value) for name, value in known.items()}
     try:
         done = subprocess.run(command, shell=True, env=environment, timeout=_COMMAND_PATIENCE, check=False)
