@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.shell import DLQ, Shell
+from cli.shell import DLQ, Shell, Terminal
 
 
 def test_queues_shows_depth_age_expiry_and_sources(shell: Shell) -> None:
@@ -248,3 +248,52 @@ def test_yes_does_not_accept_receives_that_may_move_messages(shell: Shell) -> No
     assert message["Attributes"]["ApproximateReceiveCount"] == "0"
     assert shell("dlq", "list", DLQ, "--yes").code == 2
     assert shell("dlq", "list", DLQ, "--receive").code == 0
+
+
+def test_a_body_on_a_terminal_is_escaped_and_in_a_pipe_it_is_not(shell: Shell) -> None:
+    text = "one \u009b31m\nt\u202ewo \t"
+    id = shell.client.queue(DLQ).send(text).message_id
+    terminal = Terminal("dlq", "show", DLQ, id, "--body")
+    assert terminal.end() == 0
+    assert "one \\x9b31m\r\nt\\u202ewo" in terminal.text
+    assert not set(terminal.text) & {"\x1b", "\u009b", "\u202e"}
+    assert shell("dlq", "show", DLQ, id, "--body").out == text
+
+
+@pytest.mark.parametrize("command", [["dlq", "list", DLQ, "--limit", "5000"], ["dlq", "export", DLQ, "-", "--all"]])
+def test_a_reader_that_has_read_enough_is_no_error(shell: Shell, command: list[str]) -> None:
+    shell.dead_letter(2_000)
+    line = f"{sys.executable} -m semel.cli {' '.join(command)} | head -1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout.count("\n")) == (0, 1)
+    assert "Traceback" not in ran.stderr
+    assert "BrokenPipe" not in ran.stderr
+
+
+def test_json_has_the_same_names_everywhere(shell: Shell) -> None:
+    shell.dead_letter(3)
+    page = shell("dlq", "list", DLQ, "--output", "json").json
+    assert page.keys() >= {"messages", "next", "complete", "cost", "notes"}
+    assert shell("dlq", "list", DLQ, "--output", "jsonl").lines == page["messages"]
+    assert shell("dlq", "show", DLQ, page["messages"][0]["id"], "--output", "json").json == page["messages"][0]
+    groups = shell("dlq", "groups", DLQ, "--output", "json").json
+    assert shell("dlq", "groups", DLQ, "--output", "jsonl").lines == groups["groups"]
+    assert [one["name"] for one in shell("dlq", "queues", "--output", "jsonl").lines] == [DLQ]
+
+
+def test_every_table_fits_80_columns(shell: Shell) -> None:
+    shell.dead_letter(3, "a very long error that goes on and on, far beyond the right edge of any terminal {n}")
+    id = shell.client.queue("orders").send("x" * 500).message_id
+    for command in (
+        ["queues", "list"],
+        ["dlq", "queues"],
+        ["dlq", "list", DLQ],
+        ["dlq", "groups", DLQ],
+        ["messages", "peek", "orders"],
+        ["jobs", "list"],
+        ["audit"],
+    ):
+        terminal = Terminal(*command)
+        assert terminal.end() == 0
+        assert [line for line in terminal.text.split("\r\n") if len(line) > 80] == [], command
+    assert id in shell("messages", "peek", "orders").out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,47 @@ def test_edit_asks_and_names_where_it_sends_to_and_deletes_from(
     terminal.type("n\n")
     assert terminal.end() == 1
     assert (shell.count(), shell.count("orders")) == (1, 0)
+
+
+def test_what_was_kept_is_sent_with_the_command_that_was_printed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (id,) = shell.dead_letter(1)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
+    refused = shell("dlq", "edit", DLQ, id, "--yes", "--to", "nowhere", "--new-key", "a key")
+    command = shlex.split(refused.err.splitlines()[-2])
+    assert command[:6] == ["semel", "dlq", "edit", DLQ, id, "--file"]
+    assert command[7:] == ["--to", "nowhere", "--new-key", "a key"]
+    Path(command[6]).write_text(Path(command[6]).read_text().replace('"nowhere"', '"orders"'))
+    monkeypatch.delenv("EDITOR")
+    ran = shell(*command[1:7], "--new-key", "a key", "--yes")
+    assert (ran.code, ran.out.endswith("key a key\n")) == (0, True)
+    assert json.loads(shell.broker.peek("orders")[0]["Body"])["n"] == 42
+    assert shell.count() == 0
+
+
+@pytest.mark.parametrize("end", ["n", "Ctrl-C", "invalid"])
+def test_what_was_written_is_kept_whatever_ends_the_command(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    (id,) = shell.dead_letter(1)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("EDITOR", "sed -i s/body/boby/" if end == "invalid" else 'sed -i \'s/"n": 0/"n": 42/\'')
+    terminal = Terminal("dlq", "edit", DLQ, id)
+    terminal.until("Open the editor again? [y/N]" if end == "invalid" else "Send it to orders? [y/N]")
+    terminal.interrupt() if end == "Ctrl-C" else terminal.type("n\n")
+    assert terminal.end() == (130 if end == "Ctrl-C" else 1)
+    (kept,) = tmp_path.glob(f"semel-{id[:8]}-*.json")
+    assert f"--file {kept}" in terminal.text.replace("\r\n", "")
+    assert shell.count() == 1
+
+
+def test_a_document_that_cannot_be_sent_is_named(shell: Shell, tmp_path: Path) -> None:
+    (id,) = shell.dead_letter(1)
+    file = tmp_path / "kept.json"
+    file.write_text("{")
+    ran = shell("dlq", "edit", DLQ, id, "--file", str(file), "--yes")
+    assert (ran.code, f"--file {file}: " in ran.err) == (1, True)
+    assert shell("dlq", "edit", DLQ, id, "--file", "/no/file", "--yes").code == 2
+    assert shell("dlq", "edit", DLQ, id, "--file", str(file), "--body", str(file), "--yes").code == 2

@@ -64,4 +64,6 @@ def _table(entries: Sequence[AuditEntry]) -> str:
                 "; ".join([entry.outcome, *where, *details]),
             )
         )
-    return output.table(("TIME (UTC)", "WHO", "ACTION", "QUEUE", "COUNT", "OUTCOME"), rows, right=("COUNT",))
+    return output.table(
+        ("TIME (UTC)", "WHO", "ACTION", "QUEUE", "COUNT", "OUTCOME"), rows, right=("COUNT",), optional=("COUNT",)
+    )

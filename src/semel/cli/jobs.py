@@ -106,7 +106,7 @@ def table(found: Sequence[Job]) -> str:
         for job in found
     ]
     heads = ("JOB", "KIND", "QUEUE", "STATE", "SENT", "DELETED", "FAILED", "REASON")
-    return output.table(heads, rows, right=("SENT", "DELETED", "FAILED"), optional=("FAILED", "DELETED", "SENT"))
+    return output.table(heads, rows, right=("SENT", "DELETED", "FAILED"), optional=("DELETED", "FAILED"))
 
 
 def _show(given: argparse.Namespace) -> int:
