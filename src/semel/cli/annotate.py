@@ -1,42 +1,36 @@
-"""`semel mark`: write down that something happened now, such as a deploy; charts show it."""
+"""`semel annotate`: record that something happened now, such as a deploy; charts show it."""
 
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
-from semel.cli import dlq_options as options
-from semel.cli import dlq_text as text
-from semel.cli.dlq_options import command
+from semel.cli import options, output
+from semel.cli.command import command
+from semel.cli.service import open_records
 
 
 def add_to(commands: Any) -> None:
     parser = command(
         commands,
-        "mark",
-        _mark,
-        options.places(aws=False),
-        help="mark this moment, such as a deploy, on all charts",
-        description="Write down that something happened now: a line on every chart of the dashboard.",
-        examples='  semel mark "deployed 1.4.2"\n  semel mark "bank is down" --via http://127.0.0.1:9325',
+        "annotate",
+        _run,
+        help="add an annotation, such as a deploy, to all charts",
+        description="Record that something happened now. Every chart of the dashboard shows it as a line.",
+        examples="""
+        semel annotate "deployed 1.4.2"
+        semel annotate "bank is down" --dashboard http://127.0.0.1:9325
+        """,
     )
-    parser.add_argument("text", metavar="TEXT", help="what happened, in a few words")
+    parser.add_argument("text", type=options.some_text, metavar="TEXT", help="what happened, in a few words")
+    options.add_dashboard(parser)
+    options.add_output(parser)
 
 
-def _mark(given: argparse.Namespace) -> int:
-    via = options.dashboard(given)
-    if via:
-        from semel.dlq.remote import RemoteDeadLetterService
-
-        mark = RemoteDeadLetterService(via, given.token or "").annotate(given.text)
-    else:
-        from semel.dlq.audit import Audit, somebody
-        from semel.state_folder import state_folder
-        from semel.telemetry import annotation_log
-
-        folder, who = state_folder(), somebody()
-        mark = annotation_log.add(folder, given.text, who, time.time())
-        Audit.at(folder).write(who, "mark", outcome="done", details={"text": mark.text})
-    print(f"{text.moment(mark.at)} UTC  {text.plain(mark.text)}" + (f"  (at {via})" if via else ""))
+def _run(given: argparse.Namespace) -> int:
+    annotation = open_records(given).annotate(given.text)
+    where = f"  (at {given.dashboard})" if given.dashboard else ""
+    output.show_one(
+        given, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.plain(annotation.text)}{where}"
+    )
     return 0

@@ -1,48 +1,69 @@
-"""`semel audit`: who did what to which queue, when, and what came of it."""
+"""`semel audit`: who did what to which queue, when, and with which outcome."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from semel.cli import dlq_options as options
-from semel.cli import dlq_text as text
-from semel.cli.dlq_options import command
+from semel.cli import options, output
+from semel.cli.command import command, option
+from semel.cli.service import open_records
+
+if TYPE_CHECKING:
+    from semel.dlq.audit import AuditEntry
 
 
 def add_to(commands: Any) -> None:
     parser = command(
         commands,
         "audit",
-        _audit,
-        options.places(aws=False),
-        help="who did what to which queue",
-        description="The audit log of this user, or of a dashboard (--via), newest first.",
-        examples="  semel audit\n  semel audit --where 'action = drop and age < 7d' --json\n"
-        "  semel audit --where 'who ~ ann and queue = orders-dlq'",
-        more="fields: who action queue where outcome job count at age\noperators: see semel dlq list --help\n",
+        _run,
+        help="show who did what to which queue",
+        description="""Show the audit log of this user, or of a dashboard (--dashboard), newest first. An action is
+        in the log before it begins, and again when it has ended.""",
+        examples="""
+        semel audit
+        semel audit --where 'action = delete and age < 7d' --output jsonl
+        semel audit --where 'who ~ ann and queue = orders-dlq'
+        """,
+        notes="""
+        fields:     who action queue where outcome job count at age
+        operators:  see semel dlq list --help
+        """,
     )
-    parser.add_argument("--where", default="", metavar="FILTER", help="only those that match")
-    parser.add_argument("--limit", type=options.at_least(1), default=50, metavar="N", help="show so many (50)")
-    parser.add_argument("--json", action="store_true", help="as JSON lines")
+    option(parser, "--where", variable="never", default="", metavar="FILTER", help="only entries that match")
+    option(
+        parser, "--limit", type=options.at_least(1), default=50, metavar="N",
+        help="maximum number of entries (default: 50)",
+    )  # fmt: skip
+    options.add_dashboard(parser)
+    options.add_output(parser)
 
 
-def _audit(given: argparse.Namespace) -> int:
-    via = options.dashboard(given)
-    if via:
-        from semel.dlq.remote import RemoteDeadLetterService
-
-        found = RemoteDeadLetterService(via, given.token or "").audit_entries(given.where, given.limit)
-    else:
-        from semel.dlq.audit import Audit
-        from semel.state_folder import state_folder
-
-        found = list(Audit.at(state_folder()).entries(given.where, given.limit))
-    if given.json:
-        for entry in found:
-            print(json.dumps(asdict(entry), ensure_ascii=False))
-    else:
-        print(text.audit(found))
+def _run(given: argparse.Namespace) -> int:
+    entries = open_records(given).audit_entries(given.where, given.limit)
+    output.show(given, entries, lambda: _table(entries))
     return 0
+
+
+def _table(entries: Sequence[AuditEntry]) -> str:
+    if not entries:
+        return "the audit log has no such entries"
+    rows = []
+    for entry in entries:
+        details = [f"{name}={value}" for name, value in entry.details.items()]
+        where = [f"where {entry.where}"] if entry.where else []
+        rows.append(
+            (
+                output.moment(entry.at),
+                entry.who,
+                entry.action,
+                entry.queue,
+                "" if entry.count is None else f"{entry.count:,}",
+                "; ".join([entry.outcome, *where, *details]),
+            )
+        )
+    return output.table(
+        ("TIME (UTC)", "WHO", "ACTION", "QUEUE", "COUNT", "OUTCOME"), rows, right=("COUNT",), optional=("COUNT",)
+    )

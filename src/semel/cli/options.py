@@ -312,3 +312,34 @@ def duration(text: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError("it must be above 0")
     return value
+
+
+def rate(text: str) -> float:
+    """Messages a second, above zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages a second above 0")
+    return value
+
+
+def whole_seconds(high: str, low: str = "") -> Any:
+    """A duration in whole seconds, as SQS takes them. The bounds are names in `semel.sqs.limits`."""
+
+    def value(text: str) -> int:
+        from semel import durations
+        from semel.sqs import limits
+
+        most, least = getattr(limits, high), getattr(limits, low) if low else 0
+        try:
+            found = seconds(text)
+        except SemelError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        if not least <= found <= most or found != int(found):
+            bounds = f"{durations.text(least)} to {durations.text(most)}"
+            raise argparse.ArgumentTypeError(f"{text!r}: give whole seconds from {bounds}")
+        return int(found)
+
+    return value

@@ -195,7 +195,7 @@ def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.slee
 
 def execute(alarm: Alarm, command: str) -> str:
     """Runs a command with the alarm in its environment; returns why it failed, or an empty text."""
-    variables: dict[str, Any] = {f"SEMEL_{name.upper()}": value for name, value in asdict(alarm).items()}
+    variables: dict[str, Any] = {f"SEMEL_ALARM_{name.upper()}": value for name, value in asdict(alarm).items()}
     environment = os.environ | {name: "" if value is None else str(value) for name, value in variables.items()}
     try:
         done = subprocess.run(command, shell=True, env=environment, timeout=_COMMAND_TIMEOUT, check=False)

@@ -1,0 +1,154 @@
+"""`semel dlq delete` and `restore`: messages are deleted only after they are in a snapshot, which can be restored."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import confirm, options, output
+from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.dlq import selection
+from semel.cli.dlq.reading import group_table
+from semel.cli.follow import finish
+from semel.cli.service import add_places, open_service
+
+if TYPE_CHECKING:
+    from semel.dlq.messages import DeadLetterQueue, Impact
+
+_CODES: Final = {
+    ExitCode.STOPPED: "cancelled elsewhere; the rest stays where it is",
+    ExitCode.INTERRUPTED: "cancelled with Ctrl-C; claimed messages are released",
+}
+_GROUPS: Final = 5
+
+
+def add_to(actions: Any) -> None:
+    _add_delete(actions)
+    _add_restore(actions)
+
+
+# delete
+
+
+def _add_delete(actions: Any) -> None:
+    parser = command(
+        actions,
+        "delete",
+        _delete,
+        help="delete messages, after a snapshot",
+        description="""Delete messages. The errors and the number of messages are shown first, and the queue's name
+        must be typed; only messages that were counted then are deleted. Every message is in a snapshot on disk before
+        it is deleted: semel dlq restore sends it back.""",
+        examples="""
+        semel dlq delete orders-dlq --where 'age > 7d'
+        semel dlq delete orders-dlq --where 'age > 7d' --yes --snapshot old.jsonl
+        """,
+        notes=selection.FILTERS,
+        codes={ExitCode.FAILED: "failed, or not confirmed", **_CODES},
+    )
+    selection.add_queue(parser)
+    selection.add_selection(parser)
+    option(
+        parser, "--snapshot", variable="never", type=_file, metavar="FILE",
+        help="the snapshot's file (default: a new one in the state folder)",
+    )  # fmt: skip
+    options.add_yes(parser)
+    options.add_receive(parser)
+    add_places(parser)
+    options.add_quiet(parser)
+    options.add_output(parser)
+
+
+def _file(name: str) -> Path:
+    return Path(options.some_text(name))
+
+
+def _delete(given: argparse.Namespace) -> int:
+    confirm.check_terminal(given, "delete")
+    selected = selection.selection(given)
+    with open_service(given) as service:
+        info = selection.dead_letter_queue(service, given)
+        address = service.address(info)
+        impact: Impact | None = None
+        if not given.yes or service.remote:
+            impact = service.impact(given.queue, **selected)
+            if not impact.count:
+                print(f"none of the {impact.looked_at:,} messages in {info.name} match; nothing was deleted")
+                return ExitCode.OK
+        if given.yes or impact is None:
+            if not given.quiet:
+                which = (
+                    selection.described(info, given)
+                    if impact is None
+                    else f"{output.counted(impact.count, 'message')} in {info.name}"
+                )
+                print(f"delete {output.plain(which)}\n  at {address}", file=sys.stderr)
+        else:
+            _show_impact(impact, info, address)
+            if not confirm.typed(info.name, "delete them"):
+                return ExitCode.FAILED
+        shown = None if impact is None else impact.shown
+        job = service.delete(given.queue, snapshot=given.snapshot, shown=shown, any_queue=given.any_queue, **selected)
+        code = finish(service, job, given)
+        if impact is not None and not impact.complete:
+            output.notes("not all messages of the queue were read; those that were not are still there")
+        return code
+
+
+def _show_impact(impact: Impact, info: DeadLetterQueue, address: str) -> None:
+    now = time.time()
+    print(group_table(impact.groups[:_GROUPS], now))
+    if len(impact.groups) > _GROUPS:
+        print(f"and {len(impact.groups) - _GROUPS} more errors")
+    oldest, newest = (output.duration(now - (at or now)) for at in (impact.oldest, impact.newest))
+    print(f"\ndelete {output.counted(impact.count, 'message')} in {info.name}, {newest} to {oldest} old")
+    print(f"  at {address}")
+    if not impact.complete:
+        print("  not all messages of the queue could be read: those that were not stay")
+    output.notes(*impact.notes, str(impact.cost))
+
+
+# restore
+
+
+def _add_restore(actions: Any) -> None:
+    parser = command(
+        actions,
+        "restore",
+        _restore,
+        help="send the messages of a snapshot or export back",
+        description="""Send the messages of a snapshot or an export back into their dead-letter queue, with their keys
+        and attributes. A second run sends only what the first did not.""",
+        examples="semel dlq restore old.jsonl\nsemel dlq restore messages.jsonl --to orders-dlq",
+        codes=_CODES,
+    )
+    parser.add_argument("file", type=options.some_text, metavar="FILE", help="as `delete` or `export` wrote it")
+    option(
+        parser, "--to", variable="never", type=options.some_text, metavar="QUEUE",
+        help="send all to this queue (default: the queue that each was in)",
+    )  # fmt: skip
+    add_places(parser)
+    options.add_quiet(parser)
+    options.add_output(parser)
+
+
+def _restore(given: argparse.Namespace) -> int:
+    path = Path(given.file)
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    with open_service(given) as service:
+        if not given.quiet:
+            for name, count in _queues_in(path, given.to or "").items():
+                print(f"restore {output.counted(count, 'message')} into {output.plain(name)}", file=sys.stderr)
+                print(f"  at {service.address(service.queue(name))}", file=sys.stderr)
+        return finish(service, service.restore(path, given.to or ""), given)
+
+
+def _queues_in(path: Path, to: str) -> Counter[str]:
+    from semel.dlq import snapshots
+
+    return Counter(to or message.queue for message in snapshots.messages_in(path))

@@ -1,0 +1,209 @@
+"""`semel dlq edit`: a message as JSON in an editor, sent as a copy. What was written is kept until it was sent."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semel.cli import confirm, options, output
+from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.dlq import selection
+from semel.cli.service import add_places, open_service
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.dlq.edit import Key, Wanted
+    from semel.dlq.messages import DeadLetterMessage
+
+
+def add_to(actions: Any) -> None:
+    parser = command(
+        actions,
+        "edit",
+        _edit,
+        help="edit a copy of a message and send it",
+        description="""Open a message as JSON in $VISUAL or $EDITOR. What you save is sent to its source queue, and the
+        message is deleted. The copy keeps the key of the message unless --new-key is given. If the copy is not sent,
+        what you wrote is kept: --file sends it later.""",
+        examples="""
+        semel dlq edit orders-dlq 6d2f0c1a-…
+        semel dlq edit orders-dlq 6d2f0c1a-… --body fixed.json --yes
+        semel dlq edit orders-dlq 6d2f0c1a-… --new-key auto
+        """,
+        codes={ExitCode.FAILED: "failed, or not confirmed", ExitCode.INTERRUPTED: "interrupted with Ctrl-C"},
+    )
+    selection.add_queue(parser)
+    parser.add_argument("id", type=options.some_text, metavar="ID", help="the message id")
+    option(
+        parser, "--to", variable="never", type=options.some_text, metavar="QUEUE",
+        help="send the copy to this queue (default: the message's source queue)",
+    )  # fmt: skip
+    option(
+        parser, "--new-key", variable="never", type=options.some_text, metavar="KEY",
+        help="a new key for the copy; `auto` makes one",
+    )  # fmt: skip
+    source = parser.add_mutually_exclusive_group()
+    option(
+        source, "--body", variable="never", type=options.some_text, metavar="FILE",
+        help="take the body from this file, without an editor; - is standard input",
+    )  # fmt: skip
+    option(
+        source, "--file", variable="never", type=options.some_text, metavar="FILE",
+        help="send the document that an earlier edit kept, without an editor",
+    )  # fmt: skip
+    option(
+        parser,
+        "--group",
+        variable="never",
+        type=options.some_text,
+        metavar="GROUP",
+        help="another message group",
+    )
+    options.add_ledger(parser)
+    selection.add_any_queue(parser)
+    options.add_yes(parser)
+    options.add_receive(parser)
+    add_places(parser)
+    options.add_output(parser)
+
+
+def _edit(given: argparse.Namespace) -> int:
+    from semel.dlq.edit import Key
+
+    key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
+    confirm.check_terminal(given, "send")
+    with _Draft(given) as draft, open_service(given) as service:
+        info = selection.dead_letter_queue(service, given)
+        message = service.message(given.queue, given.id)
+        wanted = _wanted(message, key, given, draft)
+        if wanted is None:
+            print("nothing was changed, and nothing was sent")
+            return ExitCode.OK
+        to = wanted.to or given.to or ""
+        if not given.yes:
+            target = output.plain(to or message.source or "its source queue")
+            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {output.plain(_key_text(message, key))}")
+            print(f"send 1 message to {target}, and delete it from {info.name}\n  at {service.address(info)}")
+            if not confirm.agreed(f"Send it to {target}?"):
+                print("nothing was sent")
+                return ExitCode.FAILED
+        resent = service.resend(
+            given.queue,
+            message.id,
+            body=wanted.body,
+            attributes=wanted.attributes,
+            group=given.group if given.group is not None else wanted.group,
+            key=key,
+            to=to,
+            any_queue=given.any_queue,
+        )
+        draft.sent = True
+    with_key = f", key {output.plain(resent.key)}" if resent.key else ""
+    output.show_one(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
+    output.notes(*resent.notes)
+    return ExitCode.OK if resent.deleted else ExitCode.FAILED
+
+
+def _key_text(message: DeadLetterMessage, key: str | Key) -> str:
+    if isinstance(key, str):
+        return f"{key} (new)"
+    return "a new one" if key.value == "new" else f"{message.key or 'none'} (kept)"
+
+
+def _wanted(message: DeadLetterMessage, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
+    """What is to be different in the copy; None if nothing is."""
+    from semel.dlq.edit import EditError, Wanted, read_document
+
+    to = given.to or ""
+    if given.body is not None:
+        return Wanted(_content("--body", given.body), None, given.group, key, to)
+    if given.file is None:
+        return _edited(message, key, given, draft)
+    try:
+        return read_document(_content("--file", given.file), message, key, to)
+    except EditError as error:
+        raise EditError(f"--file {given.file}: {error}; nothing was sent") from None
+
+
+def _content(name: str, file: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise UsageError(f"{name} {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} {file}: it is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+class _Draft:
+    """The editor's file. It is removed once it was sent, or if nothing was changed in it. Else it is kept, whatever
+    ended the command, and the way to go on with it is printed."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.sent = False
+        self._given = given
+        self._path: Path | None = None
+        self._before = ""
+
+    def open(self, message: DeadLetterMessage, content: str) -> Path:
+        handle, name = tempfile.mkstemp(prefix=f"semel-{message.id[:8]}-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        self._path, self._before = Path(name), content
+        return self._path
+
+    def __enter__(self) -> _Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):  # the user has removed it
+            content = self._path.read_bytes()
+            if self.sent or content in (b"", self._before.encode()):
+                self._path.unlink()
+            else:
+                print(f"what you wrote is kept in {self._path}; to send it:", file=sys.stderr)
+                print(f"  {shlex.join(self._command())}", file=sys.stderr)
+
+    def _command(self) -> list[str]:
+        given, words = self._given, ["semel", "dlq", "edit", self._given.queue, self._given.id]
+        words += ["--file", str(self._path)]
+        for name in ("to", "new_key", "group", "ledger", "endpoint_url", "region", "profile", "dashboard"):
+            value = getattr(given, name)
+            if value and name not in given.environment:
+                words += [f"--{name.replace('_', '-')}", value]
+        return words
+
+
+def _edited(message: DeadLetterMessage, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
+    """Opens the editor, and again while what was saved cannot be read and the user wants to correct it."""
+    from semel.dlq.edit import EditError, document, read_document
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    to = given.to or ""
+    path = draft.open(message, document(message, to))
+    while True:
+        _run_editor(editor, path)
+        try:
+            return read_document(path.read_text(encoding="utf-8"), message, key, to)
+        except (EditError, UnicodeDecodeError) as error:
+            again = sys.stdin.isatty() and not given.yes
+            if not again or not confirm.agreed(f"{output.plain(str(error))}\nOpen the editor again?"):
+                raise EditError(f"message {message.id}: {error}; nothing was sent") from None
+
+
+def _run_editor(editor: str, path: Path) -> None:
+    try:
+        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise SemelError(f"the editor {editor!r} cannot be started: {error}; set EDITOR, or use --body FILE") from None
+    if code:
+        raise SemelError(f"the editor {editor!r} exited with {code}; nothing was sent")

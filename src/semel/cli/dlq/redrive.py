@@ -1,0 +1,115 @@
+"""`semel dlq redrive`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from semel.cli import options, output
+from semel.cli.command import ExitCode, command, option
+from semel.cli.dlq import selection
+from semel.cli.follow import finish
+from semel.cli.service import add_places, open_service
+
+
+def add_to(actions: Any) -> None:
+    parser = command(
+        actions,
+        "redrive",
+        _redrive,
+        help="send messages back to their source queue, once",
+        description="""Send messages back to the queue that each came from, with the key that it had: what the ledger
+        knows as done is not done again. A message is sent before it is deleted: a crash loses nothing, run the command
+        again. The first messages are canaries; the rest follows only if those succeed.""",
+        examples="""
+        semel dlq redrive orders-dlq --all --dry-run
+        semel dlq redrive orders-dlq --where 'error ~ timeout' --canary 5 --rate 50
+        semel dlq redrive orders-dlq --id 6d2f0c1a-… --to orders-slow
+        semel dlq redrive orders-dlq --all --no-canary --limit 100 --stop-after 1
+        """,
+        notes=selection.FILTERS,
+        codes={
+            ExitCode.STOPPED: "stopped by the canary or by --stop-after, or cancelled elsewhere; the rest stays in "
+            "the queue",
+            ExitCode.INTERRUPTED: "cancelled with Ctrl-C; claimed messages are released",
+        },
+    )
+    selection.add_queue(parser)
+    selection.add_selection(parser, limit=True)
+    _add_ways(parser.add_argument_group("how"))
+    options.add_receive(parser)
+    add_places(parser)
+    options.add_quiet(parser)
+    options.add_output(parser)
+
+
+def _add_ways(group: Any) -> None:
+    from semel.dlq.redrive.plan import Engine, RedrivePlan
+
+    usual = RedrivePlan(queue="any", all=True)
+    option(
+        group, "--to", variable="never", type=options.some_text, metavar="QUEUE",
+        help="send all to this queue (default: each to its source queue)",
+    )  # fmt: skip
+    option(group, "--dry-run", variable="never", action="store_true", help="count what matches and change nothing")
+    option(group, "--rate", type=options.rate, metavar="N", help="maximum number of messages a second")
+    canary = group.add_mutually_exclusive_group()
+    option(
+        canary, "--canary", type=options.at_least(1), default=usual.canary, metavar="N",
+        help=f"send N messages first, and the rest only if those succeed (default: {usual.canary})",
+    )  # fmt: skip
+    option(
+        canary, "--no-canary", variable="never", dest="canary", action="store_const", const=0,
+        help="send all messages at once",
+    )  # fmt: skip
+    option(
+        group, "--canary-wait", type=options.duration, metavar="TIME",
+        help="how long to wait for the canary messages to finish (default: from the queue's visibility timeout)",
+    )  # fmt: skip
+    option(
+        group, "--stop-after", type=options.at_least(0), metavar="N",
+        help="stop when N messages have returned to the dead-letter queue; 0: never (default: 10, or 5 %% of those "
+        "sent if that is more)",
+    )  # fmt: skip
+    options.add_ledger(group)
+    option(
+        group, "--engine", choices=tuple(engine.value for engine in Engine), default=usual.engine.value,
+        metavar="ENGINE",
+        help="stream, or sqs-move: SQS's own task, with --all, --no-canary and --rate only; it does not stop when "
+        "messages return (default: stream)",
+    )  # fmt: skip
+    option(
+        group, "--threads", type=options.at_least(1), default=usual.threads, metavar="N",
+        help=f"threads that send (default: {usual.threads})",
+    )  # fmt: skip
+
+
+def _redrive(given: argparse.Namespace) -> int:
+    from semel.dlq.filter import parser as filters
+    from semel.dlq.redrive.plan import Engine, RedrivePlan
+
+    filters.parse(given.where or "")
+    plan = RedrivePlan(
+        queue=given.queue,
+        where=given.where or "",
+        ids=tuple(given.id or ()),
+        all=given.all,
+        any_queue=given.any_queue,
+        limit=given.limit,
+        to=given.to or "",
+        rate=given.rate,
+        dry_run=given.dry_run,
+        canary=given.canary,
+        canary_wait=given.canary_wait,
+        stop_after_failures=given.stop_after,
+        engine=Engine(given.engine),
+        threads=given.threads,
+    )
+    with open_service(given) as service:
+        info = selection.dead_letter_queue(service, given)
+        if not given.quiet:
+            to = f" to {given.to}" if given.to else ""
+            print(f"redrive {output.plain(selection.described(info, given) + to)}", file=sys.stderr)
+            print(f"  at {service.address(info)}", file=sys.stderr)
+        return finish(service, service.redrive(plan), given)

@@ -1,0 +1,113 @@
+"""Which messages a command is about, and the queue that they are in."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import options
+from semel.cli.command import UsageError, option
+
+if TYPE_CHECKING:
+    from semel.cli.service import Service
+    from semel.dlq.messages import DeadLetterQueue
+
+FILTERS: Final = """\
+filters (--where):
+  error ~ timeout               contains, in any case; also ~ /time(d )?out/i
+  error ~ "timed out" and age > 2h and not (receives >= 5 or attr.tenant = acme)
+  $.order.total > 100           a field of a JSON body
+  sent >= 2026-11-01T10:00Z     also -2h; expires < +6h
+  fields:     error reason fingerprint key id queue group body state age
+              receives attempts redrives size sent first_received expires
+              attr.NAME $.json.path
+  operators:  = != < <= > >= ~ in (a, b) exists; and or not ( )
+"""
+
+
+def add_queue(parser: Any) -> None:
+    parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
+
+
+def add_filter(parser: Any) -> None:
+    """For commands that only read."""
+    option(
+        parser, "--where", variable="never", default="", metavar="FILTER",
+        help='only messages that match, such as: error ~ "timeout" and age > 2h',
+    )  # fmt: skip
+    add_max_receive(parser)
+
+
+def add_max_receive(parser: Any) -> None:
+    option(
+        parser, "--max-receive", type=options.at_least(1), metavar="N",
+        help="on SQS: maximum number of messages to receive (default: 1,000)",
+    )  # fmt: skip
+
+
+def add_selection(parser: argparse.ArgumentParser, *, limit: bool = False) -> None:
+    """For commands that act: exactly one of --where, --id, --all."""
+    group = parser.add_argument_group("messages (one of --where, --id, --all)")
+    one = group.add_mutually_exclusive_group(required=True)
+    option(
+        one,
+        "--where",
+        variable="never",
+        type=options.some_text,
+        metavar="FILTER",
+        help="messages that match the filter",
+    )
+    option(
+        one, "--id", variable="never", type=_ids, action="extend", metavar="ID",
+        help="the message with this id; may be repeated",
+    )  # fmt: skip
+    option(one, "--all", variable="never", action="store_true", help="all messages of the queue")
+    if limit:
+        option(
+            group, "--limit", variable="never", type=options.at_least(1), metavar="N",
+            help="of these, the first N only",
+        )  # fmt: skip
+    else:
+        add_max_receive(group)
+    add_any_queue(group)
+
+
+def add_any_queue(parser: Any) -> None:
+    option(
+        parser, "--any-queue", variable="never", action="store_true",
+        help="also if QUEUE is not the dead-letter queue of any queue",
+    )  # fmt: skip
+
+
+def _ids(text: str) -> list[str]:
+    """`A`, or `A,B`."""
+    ids = text.split(",")
+    if not all(id.strip() for id in ids):
+        raise argparse.ArgumentTypeError(f"{text!r} names no message; is a variable unset?")
+    return [id.strip() for id in ids]
+
+
+def selection(given: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of the service's methods."""
+    return {"where": given.where, "ids": given.id, "all": given.all}
+
+
+def described(info: DeadLetterQueue, given: argparse.Namespace) -> str:
+    """Which messages, as far as that is known before they are read."""
+    if given.id:
+        text = f"{len(given.id):,} by id, of {info.depth:,} messages in {info.name}"
+    elif given.where:
+        text = f"messages that match, of {info.depth:,} in {info.name}"
+    else:
+        text = f"all {info.depth:,} messages in {info.name}"
+    return f"{text}, {given.limit:,} at most" if getattr(given, "limit", None) else text
+
+
+def dead_letter_queue(service: Service, given: argparse.Namespace) -> DeadLetterQueue:
+    """The queue, if it is some queue's dead-letter queue or --any-queue is given."""
+    from semel.dlq.queues import not_dead_letter_queue
+
+    info = service.queue(given.queue)
+    if not info.sources and not given.any_queue:
+        raise UsageError(f"{not_dead_letter_queue(info.name)}; add --any-queue if that is what you want")
+    return info

@@ -1,0 +1,192 @@
+"""`semel dlq watch`: alerts when messages arrive in dead-letter queues, and before they expire."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.dlq.reading import sampled
+from semel.cli.service import add_places, open_service
+from semel.errors import SemelError
+from semel.signals import OnSignals
+
+if TYPE_CHECKING:
+    from semel.cli.service import Service
+    from semel.dlq.messages import DeadLetterQueue
+    from semel.dlq.watch import Alarm
+
+_NOTES: Final = """\
+A command (--exec) has SEMEL_ALARM_KIND (arrival, expiry), SEMEL_ALARM_QUEUE,
+SEMEL_ALARM_TEXT, SEMEL_ALARM_DEPTH, SEMEL_ALARM_NEW, SEMEL_ALARM_FIRST_EXPIRES
+and SEMEL_ALARM_AT in its environment. A webhook gets the same as a JSON object.
+"""
+
+
+def add_to(actions: Any) -> None:
+    parser = command(
+        actions,
+        "watch",
+        _watch,
+        help="alert when messages arrive, and before they expire",
+        description="""Poll the counts of dead-letter queues. Nothing is received unless --sample is given. An alarm
+        that this run or an earlier one has delivered is not raised again.""",
+        examples="""
+        semel dlq watch
+        semel dlq watch orders-dlq --webhook https://hooks.example/x
+        semel dlq watch --once --exec 'mail -s "$SEMEL_ALARM_TEXT" ops </dev/null'
+                                            from cron
+        semel dlq watch orders-dlq --exit   wait for the first message
+        """,
+        notes=_NOTES,
+        codes={
+            ExitCode.OK: "no alarm (--once), or ended with SIGTERM",
+            ExitCode.FOUND: "an alarm was raised (--once, --exit)",
+            ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
+        },
+    )
+    parser.add_argument("queue", nargs="*", metavar="QUEUE", help="these queues (default: all dead-letter queues)")
+    option(
+        parser, "--interval", type=options.duration, default=30.0, metavar="TIME",
+        help="time between two polls (default: 30s)",
+    )  # fmt: skip
+    option(
+        parser, "--expires-within", type=options.duration, default=6 * 3_600.0, metavar="TIME",
+        help="alert this long before a message expires (default: 6h)",
+    )  # fmt: skip
+    option(parser, "--once", action="store_true", help="poll once, for cron")
+    option(parser, "--exit", action="store_true", help="exit at the first alarm")
+    option(parser, "--ignore-existing", action="store_true", help="ignore messages that are already in the queues")
+    option(parser, "--webhook", type=options.some_text, metavar="URL", help="POST each alarm to this URL as JSON")
+    option(parser, "--exec", type=options.some_text, metavar="CMD", dest="command", help="run this for each alarm")
+    option(
+        parser, "--sample", variable="never", action="store_true",
+        help="on SQS: receive up to ten messages of each queue to know when they expire",
+    )  # fmt: skip
+    options.add_receive(parser)
+    add_places(parser)
+    options.add_output(parser)
+
+
+def _watch(given: argparse.Namespace) -> int:
+    from semel.dlq import watch as watching
+    from semel.state_folder import state_folder
+
+    if given.webhook:
+        try:
+            watching.check_webhook(given.webhook)
+        except SemelError as error:
+            raise UsageError(str(error)) from None
+    folder = state_folder()
+    with _signals() as signals, open_service(given) as service:
+        endpoint = service.endpoint
+        watch = watching.Watch(given.expires_within, watching.load(folder, endpoint))
+        queues = _queues(service, given)  # a name that does not exist is an error now, and only now
+        if given.ignore_existing:
+            watch.know(queues)
+        _begin(given, queues)
+        waiting: list[_Delivery] = []
+        while True:
+            alarms = watch.look(queues, time.time())
+            for alarm in alarms:
+                _show(alarm, given)
+            waiting += [_Delivery(alarm, given) for alarm in alarms]
+            failed: set[str] = set()
+            # Saved only once it is delivered: a kill, or a webhook that is down, must not lose an alarm.
+            for delivery in list(waiting):
+                if delivery.made(failed):
+                    waiting.remove(delivery)
+                    watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
+            watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
+            if given.once or (given.exit and alarms):
+                return ExitCode.FOUND if alarms else ExitCode.OK
+            if signals.ended.wait(given.interval):
+                return ExitCode.INTERRUPTED if signals.interrupted else ExitCode.OK
+            queues = _again(service, given)
+
+
+def _queues(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
+    queues = [service.queue(name) for name in given.queue] if given.queue else service.queues()
+    now = time.time()
+    return [sampled(service, info, now) for info in queues] if given.sample else queues
+
+
+def _again(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
+    """An endpoint that does not answer for a while is no reason to exit."""
+    try:
+        return _queues(service, given)
+    except SemelError as error:
+        print(f"semel: {output.plain(str(error))}", file=sys.stderr, flush=True)
+        return []
+
+
+def _begin(given: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None:
+    if given.once or given.output != "table":
+        return
+    depth = output.counted(sum(info.depth for info in queues), "message")
+    every = output.duration(given.interval)
+    print(f"watching {output.counted(len(queues), 'queue')} with {depth}, every {every}", file=sys.stderr)
+    unknown = [info.name for info in queues if info.depth and info.first_expires is None]
+    if unknown:
+        output.notes(
+            f"SQS does not tell when messages of {', '.join(unknown)} expire; only arrivals raise alarms (--sample)"
+        )
+
+
+def _show(alarm: Alarm, given: argparse.Namespace) -> None:
+    if given.output != "table":
+        output.print_json(alarm, line=True)  # as they come: an array would never end
+    else:
+        bell = "\a" if sys.stdout.isatty() else ""
+        text = output.plain(alarm.text)
+        print(f"{bell}{output.moment(alarm.at)}  {alarm.kind.upper():<8} {text}", flush=True)
+
+
+class _Delivery:
+    """An alarm on its way to the webhook and the command; each gets it once."""
+
+    def __init__(self, alarm: Alarm, given: argparse.Namespace) -> None:
+        self.alarm, self._given = alarm, given
+        self._left = [name for name in ("webhook", "command") if getattr(given, name)]
+
+    def made(self, failed: set[str]) -> bool:
+        """Whether nothing is left to do. A channel that fails is added to `failed`, and not tried again in the same
+        round."""
+        from semel.dlq import watch as watching
+
+        for name in [name for name in self._left if name not in failed]:
+            deliver = watching.post if name == "webhook" else watching.execute
+            if problem := deliver(self.alarm, getattr(self._given, name)):
+                failed.add(name)
+                again = "" if self._given.once else "; it is tried again at the next poll"
+                print(f"semel: {output.plain(problem)}{again}", file=sys.stderr, flush=True)
+            else:
+                self._left.remove(name)
+        return not self._left
+
+
+class _Signals:
+    def __init__(self) -> None:
+        self.ended, self.interrupted = threading.Event(), False
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        self.ended.set()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Signals]:
+    """SIGINT and SIGTERM end the watch between two polls."""
+    signals = _Signals()
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            stack.enter_context(OnSignals(signals.ended.set, (signal.SIGTERM,)))
+            stack.enter_context(OnSignals(signals.interrupt, (signal.SIGINT,)))
+        yield signals

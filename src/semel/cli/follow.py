@@ -1,0 +1,260 @@
+"""A job on a terminal until its end: a progress bar, keys to pause and cancel, and Ctrl-C.
+
+The rule: the first Ctrl-C cancels the job, which releases what it has claimed; the second ends the process at once. A
+job that was only waited for goes on. A dashboard that does not answer is asked again for a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+
+from semel.cli import output
+from semel.cli.command import ExitCode
+from semel.cli.output import plain
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.cli.service import Records
+    from semel.dlq.jobs import Job, Line
+
+_ERASE: Final = "\r\x1b[K"
+_TICK: Final = 0.1
+_REMOTE_TICK: Final = 0.5
+_LINE_INTERVAL: Final = 5.0  # seconds between lines where there is no terminal
+_RETRIES: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds before each
+
+
+class Followed(NamedTuple):
+    """`interrupted`: cancelled with Ctrl-C or c here. The job has not ended if the timeout passed before."""
+
+    job: Job
+    interrupted: bool
+
+
+def follow(
+    service: Records,
+    job: Job,
+    *,
+    quiet: bool = False,
+    cancel: bool = True,
+    timeout: float | None = None,
+    stream: TextIO | None = None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Followed:
+    """The job as it is at its end. With `cancel`, Ctrl-C and the key c cancel it."""
+    screen = _Screen(sys.stderr if stream is None else stream, quiet)
+    started = last = time.monotonic()
+    cancelled = False
+    with _interrupts(cancel) as interrupted, _keys(screen, cancel) as key:
+        while True:
+            job = _polled(service, job.id, screen, sleep)
+            screen.news(job)
+            if job.state.ended or (timeout is not None and time.monotonic() - started >= timeout):
+                break
+            pressed = key()
+            if (interrupted() or pressed == "c") and not cancelled:
+                cancelled = True
+                screen.say("cancelling: claimed messages are released; Ctrl-C again ends it at once")
+                _control(service, job, "cancel", screen)
+            elif pressed == "p":
+                action = "resume" if job.pausing else "pause"
+                screen.say("resuming" if action == "resume" else "pausing; p resumes, c cancels")
+                _control(service, job, action, screen)
+            if screen.moves or time.monotonic() - last >= _LINE_INTERVAL:
+                last = time.monotonic()
+                screen.draw(job)
+            left = _REMOTE_TICK if timeout is None else min(_REMOTE_TICK, max(0.0, started + timeout - last))
+            job.wait(left if service.remote else min(_TICK, left))
+    screen.erase()
+    return Followed(job, cancelled)
+
+
+def _polled(service: Records, id: str, screen: _Screen, sleep: Callable[[float], object]) -> Job:
+    from semel.dlq.remote import RemoteDeadLetterService, RemoteError
+
+    if not isinstance(service, RemoteDeadLetterService):
+        return service.job(id)
+    for pause in (*_RETRIES, None):
+        try:
+            return service.job(id)
+        except RemoteError as error:
+            if 0 < error.status < 500 and error.status != 429:
+                raise
+            if pause is None:
+                raise SemelError(
+                    f"{error}. Job {id} may still be running there: semel jobs show {id} --dashboard {service.url}"
+                ) from None
+            screen.say(f"{error}; trying again in {pause:g} s")
+            sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:
+    from semel.dlq.job_control import JobNotRunning
+
+    try:
+        service.control(job.id, action)
+    except JobNotRunning:  # it has just ended, as the next poll shows
+        pass
+    except SemelError as error:
+        screen.say(f"the job could not be asked to {action}: {error}")
+
+
+def finish(service: Records, job: Job, given: argparse.Namespace) -> int:
+    """Follows a job that this command started, prints its end, and returns the exit code."""
+    followed = follow(service, job, quiet=given.quiet)
+    job = followed.job
+    output.show_one(given, job, lambda: summary(job))
+    if job.reason and given.quiet and str(job.state) != "done":
+        print(f"semel: {job.kind} of {job.queue}: {plain(job.reason)}", file=sys.stderr)
+    return ExitCode.INTERRUPTED if followed.interrupted and str(job.state) == "cancelled" else exit_code(job)
+
+
+def exit_code(job: Job) -> ExitCode:
+    """Of a job that has ended."""
+    match str(job.state):
+        case "done":
+            return ExitCode.OK
+        case "stopped" | "cancelled":
+            return ExitCode.STOPPED
+        case _:
+            return ExitCode.FAILED
+
+
+def summary(job: Job) -> str:
+    """One line for the end."""
+    counts = job.counts
+    parts = [
+        f"{value:,} {name}"
+        for name, value in (
+            ("matched", counts.matched),
+            ("sent", counts.sent),
+            ("deleted", counts.deleted),
+            ("skipped", counts.skipped),
+            ("failed", counts.failed),
+            ("returned to the dead-letter queue", counts.returned),
+        )
+        if value
+    ]
+    seconds = job.ended - job.started if job.ended and job.started else 0.0
+    took = f" in {output.duration(seconds)}" if seconds >= 1 else ""
+    return f"{job.kind} of {plain(job.queue)}: {job.state}{took}: {', '.join(parts) or 'no messages'}"
+
+
+def bar(job: Job, room: int, *, unicode: bool = True) -> str:
+    """`[████████░░░░] 412/812  1,240/s  3 s left`"""
+    counts = job.counts
+    done = max(counts.deleted, counts.sent) + counts.failed + counts.skipped
+    total = job.total or counts.matched
+    state = "" if str(job.state) == "running" else f"  {job.state}"
+    rate = f"  {job.rate:,.0f}/s" if job.rate else ""
+    left = f"  {output.duration(job.eta)} left" if job.eta is not None else ""
+    failed = f"  {counts.failed:,} failed" if counts.failed else ""
+    returned = f"  {counts.returned:,} returned" if counts.returned else ""
+    text = (
+        f" {done:,}/{total:,}{rate}{left}{failed}{returned}{state}"
+        if total
+        else f" {counts.looked_at:,} scanned{state}"
+    )
+    cells = min(30, room - len(text) - 3)
+    if cells < 5 or not total:
+        return text.strip()[: max(0, room - 1)]
+    full = min(cells, cells * done // total)
+    return f"[{('█' if unicode else '#') * full}{('░' if unicode else '.') * (cells - full)}]{text}"
+
+
+class _Screen:
+    def __init__(self, stream: TextIO, quiet: bool) -> None:
+        self._stream = stream
+        self.moves = not quiet and stream.isatty()
+        self._quiet = quiet
+        self._last: Line | None = None  # the newest line of the job that was shown
+        self._unicode = "utf" in (getattr(stream, "encoding", "") or "").lower()
+
+    def news(self, job: Job) -> None:
+        """The lines of the job, once each."""
+        lines = list(job.messages)
+        shown = max((place for place, line in enumerate(lines) if line == self._last), default=-1)
+        for line in lines[shown + 1 :]:
+            self.say(line.text)
+        if lines:
+            self._last = lines[-1]
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            self.erase()
+            self._write("\n".join(plain(line) for line in text.split("\n")) + "\n")
+
+    def draw(self, job: Job) -> None:
+        if self.moves:
+            room = shutil.get_terminal_size().columns
+            self._write(f"{_ERASE}{bar(job, room, unicode=self._unicode)}")
+        elif not self._quiet:
+            self._write(f"{bar(job, 100, unicode=self._unicode)}\n")
+
+    def erase(self) -> None:
+        if self.moves:
+            self._write(_ERASE)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.moves, self._quiet = False, True  # the reader is gone
+
+
+@contextlib.contextmanager
+def _interrupts(wanted: bool) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed; the second time it is a KeyboardInterrupt."""
+    pressed = 0
+
+    def on_signal(_number: int, _frame: Any) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1:
+            raise KeyboardInterrupt
+
+    try:
+        before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)} if wanted else {}
+    except ValueError:  # not the main thread
+        before = {}
+    try:
+        yield lambda: pressed > 0
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def _keys(screen: _Screen, wanted: bool) -> Iterator[Callable[[], str]]:
+    """The key that was pressed, or nothing; only on a terminal that shows the bar."""
+    try:
+        import termios
+        import tty
+
+        usable = wanted and screen.moves and sys.stdin.isatty()
+        handle = sys.stdin.fileno() if usable else -1
+        before = termios.tcgetattr(handle) if usable else None
+    except (ImportError, OSError, ValueError):
+        before = None
+    if before is None:
+        yield lambda: ""
+        return
+    tty.setcbreak(handle)
+    screen.say("p pauses, c cancels")
+    try:
+        yield (
+            lambda: os.read(handle, 1).decode(errors="ignore").lower() if select.select([handle], [], [], 0)[0] else ""
+        )
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)

@@ -1,0 +1,450 @@
+"""`semel messages`: send messages, peek at a queue, and follow it. `semel send` is short for `semel messages send`."""
+
+from __future__ import annotations
+
+import argparse
+import binascii
+import itertools
+import shlex
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.dlq.reading import add_page, show_messages
+from semel.cli.dlq.selection import FILTERS, add_filter, add_queue
+from semel.cli.progress import Progress
+from semel.cli.service import add_places, local_service
+
+if TYPE_CHECKING:
+    from semel.dlq.messages import DeadLetterMessage
+    from semel.sqs.client import Queue
+    from semel.sqs.client.admin import Admin
+    from semel.sqs.client.messages import Attribute, Entry
+
+_BATCH: Final = 10
+_KNOWN: Final = 100_000  # ids that `tail` remembers on SQS
+_SHOWN_FAILURES: Final = 20
+
+
+def add_to(commands: Any) -> None:
+    parser = command(
+        commands,
+        "messages",
+        None,
+        help="send messages, peek at a queue, and follow it",
+        description="Send messages to a queue, peek at the messages of any queue, and follow new ones.",
+        examples="""
+        semel messages send orders '{"id": 1}' --key order-1
+        semel messages peek orders --limit 5
+        semel messages tail orders
+        """,
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_send(actions, "semel messages send")
+    _add_peek(actions)
+    _add_tail(actions)
+    _add_send(commands, "semel send")
+
+
+# send
+
+
+def _add_send(commands: Any, name: str) -> None:
+    short = "" if name == "semel messages send" else " Short for: semel messages send."
+    parser = command(
+        commands,
+        "send",
+        _send,
+        help="send messages" if not short else "send messages (short for: messages send)",
+        description=f"""Send one message, or one for each line of a file, in batches of ten. The ids of the messages
+        that were sent are printed.{short}""",
+        examples=f"""
+        {name} orders '{{"id": 1}}' --key order-1
+        echo hello | {name} orders -
+        {name} orders --lines orders.jsonl --rate 100
+        {name} orders.fifo --file order.json --group customer-7
+        """,
+        codes={ExitCode.FAILED: "failed, or some messages were not sent: each is named on standard error"},
+    )
+    add_queue(parser)
+    parser.add_argument(
+        "body", nargs="?", metavar="BODY", help="the body; - reads standard input, without its final newline"
+    )
+    option(parser, "--file", variable="never", type=options.some_text, metavar="FILE", help="the body is in this file")
+    option(
+        parser, "--lines", variable="never", type=options.some_text, metavar="FILE",
+        help="send each line of this file as a message; - is standard input",
+    )  # fmt: skip
+    option(
+        parser, "--key", variable="never", type=options.some_text, metavar="KEY",
+        help="the idempotency key, in the attribute idempotency-key",
+    )  # fmt: skip
+    option(
+        parser, "--attribute", variable="never", action="append", type=_attribute, default=[], metavar="NAME=VALUE",
+        help="a message attribute; NAME:Number=5, NAME:Binary=BASE64; may be repeated",
+    )  # fmt: skip
+    option(parser, "--group", variable="never", type=options.some_text, metavar="GROUP", help="the message group id")
+    option(
+        parser, "--dedup-id", variable="never", type=options.some_text, metavar="ID", help="the deduplication id (FIFO)"
+    )
+    option(
+        parser, "--delay", variable="never", type=options.whole_seconds("MAX_DELAY"), metavar="TIME",
+        help="delay before the message is visible",
+    )  # fmt: skip
+    option(parser, "--rate", type=options.rate, metavar="N", help="maximum number of messages a second")
+    options.add_aws(parser)
+    options.add_quiet(parser)
+    options.add_output(parser)
+
+
+def _attribute(text: str) -> tuple[str, Attribute]:
+    from semel.sqs import limits
+    from semel.sqs.client.messages import Attribute
+
+    named, equals, value = text.partition("=")
+    name, _, kind = named.partition(":")
+    kind = kind or "String"
+    if not equals or not limits.ATTRIBUTE_NAME.match(name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, NAME:Number=VALUE or NAME:Binary=BASE64")
+    if not limits.ATTRIBUTE_TYPE.match(kind):
+        raise argparse.ArgumentTypeError(f"{text!r}: the type is String, Number or Binary, not {kind}")
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r}: an attribute needs a value; is a variable unset?")
+    if kind.startswith("Number") and not limits.is_number(value):
+        raise argparse.ArgumentTypeError(f"{text!r}: {value!r} is not a number")
+    if not kind.startswith("Binary"):
+        return name, Attribute(kind, value)
+    try:
+        return name, Attribute(kind, b64decode(value, validate=True))
+    except binascii.Error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: it is not base64: {error}") from None
+
+
+def _send(given: argparse.Namespace) -> int:
+    from semel.messages.keys import PRODUCER_KEY
+    from semel.sqs.client.messages import Entry
+
+    if sum(getattr(given, name) is not None for name in ("body", "file", "lines")) != 1:
+        raise UsageError("give the message in one way: BODY, - for standard input, --file FILE or --lines FILE")
+    if given.lines is not None and (given.key or given.dedup_id):
+        name = "--key" if given.key else "--dedup-id"
+        raise UsageError(f"{name} is for one message: with --lines all messages would have the same")
+    attributes = dict(given.attribute)
+    if given.key:
+        attributes[PRODUCER_KEY] = _attribute(f"{PRODUCER_KEY}={given.key}")[1]
+
+    def entry(body: str) -> Entry:
+        return Entry(body, attributes or None, given.delay, given.group, given.dedup_id)
+
+    with options.client(given) as client:
+        queue = client.queue(given.queue)
+        if queue.fifo and not given.group:
+            raise UsageError(f"{queue.name} is a FIFO queue: name the message group with --group GROUP")
+        if queue.fifo and given.delay is not None:
+            raise UsageError(f"{queue.name} is a FIFO queue: SQS takes no --delay for single messages there")
+        return _send_one(given, queue, entry(_body(given))) if given.lines is None else _send_lines(given, queue, entry)
+
+
+def _send_one(given: argparse.Namespace, queue: Queue, entry: Entry) -> int:
+    if problem := entry.unsendable():
+        raise UsageError(f"the message cannot be sent: {problem.message}")
+    sent = queue.send(entry.body, attributes=entry.attributes, delay=entry.delay, group=entry.group, dedup=entry.dedup)
+    output.show(given, [SentMessage(sent.message_id, sent.sequence)], lambda: sent.message_id)
+    return ExitCode.OK
+
+
+def _body(given: argparse.Namespace) -> str:
+    try:
+        if given.file is not None:
+            content = Path(given.file).read_bytes()
+        elif given.body == "-":
+            content = sys.stdin.buffer.read().removesuffix(b"\n")
+        else:
+            return str(given.body)
+        return content.decode()
+    except OSError as error:
+        raise UsageError(f"--file {given.file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        name = "standard input" if given.file is None else f"--file {given.file}"
+        raise UsageError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+# send --lines
+
+
+class SentMessage(NamedTuple):
+    """`line`: of the file, with --lines."""
+
+    message_id: str
+    sequence: str | None = None
+    line: int | None = None
+
+
+class LineSender:
+    """Sends the lines of a file. On a FIFO queue one by one, and not past one that failed: that would break the order
+    of its group."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        entry: Callable[[str], Entry],
+        rate: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._queue, self._entry, self._rate = queue, entry, rate
+        self._clock, self._sleep = clock, sleep
+        self.sent = self.empty = 0
+        self.failures: list[tuple[int, str]] = []  # line, and why
+        self.stopped: tuple[int, str] | None = None  # the first line that was not tried, and why
+
+    def run(self, lines: Iterable[bytes]) -> Iterator[SentMessage]:
+        from semel.sqs.client.messages import Failure
+        from semel.sqs.errors import SqsError
+
+        batch = 1 if self._queue.fifo else _BATCH if self._rate is None else min(_BATCH, max(1, int(self._rate)))
+        next_at = self._clock()
+        for numbered in _batches(self._texts(lines), batch):
+            if self._rate is not None:
+                self._sleep(max(0.0, next_at - self._clock()))
+                next_at = max(next_at, self._clock()) + len(numbered) / self._rate
+            try:
+                outcomes = self._queue.send_many([self._entry(text) for _, text in numbered])
+            except SqsError as error:
+                self.stopped = (numbered[0][0], str(error))
+                return
+            for (line, _), outcome in zip(numbered, outcomes, strict=True):
+                if isinstance(outcome, Failure):
+                    self.failures.append((line, f"{outcome.code}: {outcome.message}"))
+                else:
+                    self.sent += 1
+                    yield SentMessage(outcome.message_id, outcome.sequence, line)
+            if self._queue.fifo and self.failures:
+                line, why = self.failures.pop()
+                self.stopped = (line, why)
+                return
+
+    def _texts(self, lines: Iterable[bytes]) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(lines, 1):
+            try:
+                text = line.decode().removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                self.failures.append((number, f"it is not UTF-8: {error.reason} at byte {error.start}"))
+                continue
+            if text:
+                yield number, text
+            else:
+                self.empty += 1
+
+
+def _batches(lines: Iterator[tuple[int, str]], size: int) -> Iterator[list[tuple[int, str]]]:
+    while batch := list(itertools.islice(lines, size)):
+        yield batch
+
+
+def _send_lines(given: argparse.Namespace, queue: Queue, entry: Callable[[str], Entry]) -> int:
+    sender = LineSender(queue, entry, given.rate)
+    sent: list[SentMessage] = []
+    with ExitStack() as stack:
+        file = sys.stdin.buffer if given.lines == "-" else stack.enter_context(_opened(given.lines))
+        progress = stack.enter_context(Progress("semel send", quiet=given.quiet or not sys.stderr.isatty()))
+        for message in sender.run(file):
+            progress.say(f"{output.counted(sender.sent, 'message')} sent")
+            if given.output == "json":
+                sent.append(message)
+            elif given.output == "jsonl":
+                output.print_json(message, line=True)
+            else:
+                print(message.message_id)
+    if given.output == "json":
+        output.print_json(sent)
+    sys.stdout.flush()
+    return _report(given, queue, sender)
+
+
+def _opened(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise UsageError(f"--lines {name}: {error.strerror or error}") from None
+
+
+def _report(given: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
+    """The end, on standard error: what was not sent, and how to send it."""
+
+    def say(text: str) -> None:
+        print(f"semel: {output.plain(text)}", file=sys.stderr)
+
+    empty = f"; {output.counted(sender.empty, 'empty line')} skipped" if sender.empty else ""
+    if not sender.failures and sender.stopped is None:
+        if not given.quiet:
+            print(f"sent {output.counted(sender.sent, 'message')} to {queue.name}{empty}", file=sys.stderr)
+        return ExitCode.OK
+    for line, why in sender.failures[:_SHOWN_FAILURES]:
+        say(f"line {line}: {why}")
+    if len(sender.failures) > _SHOWN_FAILURES:
+        say(f"and {len(sender.failures) - _SHOWN_FAILURES:,} more lines")
+    if sender.stopped is not None:
+        say(f"stopped at line {sender.stopped[0]}: {sender.stopped[1]}")
+    rest = "" if sender.stopped is None else f"; from line {sender.stopped[0]} on nothing was sent"
+    say(f"{output.counted(sender.sent, 'message')} sent to {queue.name}, {len(sender.failures):,} failed{rest}{empty}")
+    parts = [f"{first}p" if first == last else f"{first},{last}p" for first, last in _ranges(sender.failures)]
+    if sender.stopped is not None:
+        parts.append(f"{sender.stopped[0]},$p")
+    source = "" if given.lines == "-" else f" {shlex.quote(given.lines)}"
+    say(
+        f"to send these with the same options: sed -n {shlex.quote(';'.join(parts))}{source} | semel messages send "
+        f"{queue.name} --lines -"
+    )
+    return ExitCode.FAILED
+
+
+def _ranges(failures: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for line in sorted(line for line, _ in failures):
+        if ranges and line == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], line)
+        else:
+            ranges.append((line, line))
+    return ranges
+
+
+# peek
+
+
+def _add_peek(actions: Any) -> None:
+    parser = command(
+        actions,
+        "peek",
+        _peek,
+        help="show messages of any queue without processing them",
+        description="""Show messages of a queue. Semel's broker shows them without receiving them. SQS does not: there
+        messages are received and released at once, which counts as a receive of each; the cost is printed. A queue
+        with a RedrivePolicy is read only with --receive, because receives may move its messages.""",
+        examples="""
+        semel messages peek orders
+        semel messages peek orders --where '$.total > 100' --limit 5
+        semel messages peek orders --output jsonl --bodies
+        """,
+        notes=FILTERS,
+    )
+    add_queue(parser)
+    add_filter(parser)
+    add_page(parser)
+    add_places(parser)
+    options.add_output(parser)
+
+
+def _peek(given: argparse.Namespace) -> int:
+    return show_messages(given, dead_letters=False)
+
+
+# tail
+
+
+def _add_tail(actions: Any) -> None:
+    parser = command(
+        actions,
+        "tail",
+        _tail,
+        help="show new messages as they arrive",
+        description="""Show messages that arrive from now on, until Ctrl-C. Semel's broker shows them without receiving
+        them; one that is deleted between two polls is not shown. SQS does not: with --receive every poll receives all
+        visible messages of the queue and releases them, which counts as a receive of each and hides them from workers
+        meanwhile.""",
+        examples="""
+        semel messages tail orders
+        semel messages tail orders --where '$.total > 100' --output jsonl
+        semel messages tail orders --receive --interval 30s --limit 10
+        """,
+        notes=FILTERS,
+        codes={ExitCode.OK: "--limit messages were shown", ExitCode.INTERRUPTED: "interrupted with Ctrl-C"},
+    )
+    add_queue(parser)
+    add_filter(parser)
+    option(
+        parser, "--limit", variable="never", type=options.at_least(1), metavar="N",
+        help="exit after this number of messages (default: never)",
+    )  # fmt: skip
+    option(
+        parser, "--interval", type=options.duration, metavar="TIME",
+        help="time between two polls (default: 1s, and 10s on SQS)",
+    )  # fmt: skip
+    options.add_receive(parser)
+    options.add_aws(parser)
+    options.add_output(parser, "table", "jsonl")
+
+
+def _tail(given: argparse.Namespace) -> int:
+    from semel.dlq.filter import parser as filters
+    from semel.sqs.client.admin import Admin
+
+    where = filters.parse(given.where)
+    with options.client(given) as client:
+        queue = client.queue(given.queue)
+        admin = Admin.of(client)
+        if admin is None and not given.receive:
+            raise UsageError(
+                f"{queue.name} is not on Semel's broker: SQS shows messages only by receiving them, which counts as a "
+                "receive of each and may move those that are close to maxReceiveCount; --receive accepts that"
+            )
+        arrivals = _from_broker(queue, admin) if admin is not None else _by_receiving(queue, given.max_receive)
+        interval = given.interval or (1.0 if admin is not None else 10.0)
+        left = given.limit
+        next(arrivals)  # what is in the queue already
+        print(f"new messages of {queue.name}, every {output.duration(interval)}; Ctrl-C ends it", file=sys.stderr)
+        while True:
+            time.sleep(interval)
+            for message in next(arrivals):
+                if not where.matches(message, time.time()):
+                    continue
+                _show(given, message)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return ExitCode.OK
+
+
+def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
+    if given.output == "jsonl":
+        output.print_json(message, line=True)
+        return
+    text = f"{output.moment(message.sent)}  {message.id}  {output.plain(message.body)}"
+    room = output.width()
+    print(text if len(text) <= room else f"{text[: room - 1]}…", flush=True)
+
+
+def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]]:
+    """What arrived since the poll before, each time; by place, so that nothing is received."""
+    from semel.dlq.access.peek import peeked
+
+    place = admin.peek(queue.name, limit=1, bodies=False).end
+    yield []
+    while True:
+        after: int | None = place
+        arrived: list[DeadLetterMessage] = []
+        while after is not None:
+            page = admin.peek(queue.name, after=after)
+            arrived += [peeked(message, queue.name) for message in page.messages]
+            after, place = page.next, page.end if page.next is None else page.next
+        yield arrived
+
+
+def _by_receiving(queue: Queue, max_receive: int | None) -> Iterator[list[DeadLetterMessage]]:
+    """What arrived since the poll before, each time. A poll receives every message once and releases it."""
+    service = local_service(queue.client, max_receive, accept_risk=True)
+    known: dict[str, None] = {}  # in order
+    while True:
+        page = service.messages(queue.name, limit=max_receive or _KNOWN, bodies=True)
+        output.notes(*page.notes, str(page.cost))
+        arrived = [message for message in page.messages if message.id not in known]
+        known |= dict.fromkeys(message.id for message in page.messages)
+        for id in list(itertools.islice(known, max(0, len(known) - _KNOWN))):
+            del known[id]
+        yield arrived

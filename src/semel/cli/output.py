@@ -1,0 +1,146 @@
+"""What commands print: tables, JSON, durations, sizes. No text of a message can control the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from semel import durations
+
+_UNLIMITED: Final = 1_000_000  # columns: a pipe gets whole lines
+_LEAST: Final = 24  # columns that the last cell of a line keeps; before that, optional columns are left out
+
+
+def plain(text: str) -> str:
+    """Without characters that move the cursor, change colours or reverse the line."""
+    return "".join(char if char.isprintable() or char == " " else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    if char in "\n\t":
+        return " "
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def body(text: str) -> str:
+    """The body of a message for a terminal; JSON is indented."""
+    try:
+        parsed: Any = json.loads(text)
+        shown = json.dumps(parsed, indent=2, ensure_ascii=False) if isinstance(parsed, dict | list) else text
+    except (ValueError, RecursionError):
+        shown = text
+    return "\n".join(plain(line) for line in shown.split("\n"))
+
+
+def duration(seconds: float | None) -> str:
+    return "?" if seconds is None else durations.text(int(max(0.0, seconds)))
+
+
+def moment(at: float | None) -> str:
+    """In UTC."""
+    return "?" if not at else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size(count: int) -> str:
+    if count < 1_024:
+        return f"{count} B"
+    return f"{count / 1_024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `1,200 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), optional: Sequence[str] = ()
+) -> str:
+    """Columns as wide as they need to be. On a narrow terminal the `optional` columns are left out, the first one
+    first, and then the last column is cut."""
+    lines = [list(heads), *([plain(cell) for cell in row] for row in rows)]
+    widths = {head: max(len(line[place]) for line in lines) for place, head in enumerate(heads)}
+    room, shown = width(), list(heads)
+    for head in optional:
+        last = min(widths[heads[-1]], _LEAST)
+        if sum(widths[name] + 2 for name in shown[:-1]) + last > room:
+            shown.remove(head)
+    places = [heads.index(head) for head in shown]
+    texts = []
+    for line in lines:
+        cells = [
+            line[place].rjust(widths[heads[place]])
+            if heads[place] in right
+            else line[place].ljust(widths[heads[place]])
+            for place in places
+        ]
+        text = "  ".join(cells).rstrip()
+        texts.append(text if len(text) <= room else f"{text[: room - 1]}…")
+    return "\n".join(texts)
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values, one a line."""
+    widest = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{widest}}  {plain(value)}".rstrip() for name, value in rows)
+
+
+# JSON.
+
+
+def as_json(value: Any) -> Any:
+    """Any value that a command prints, with the field names of the API."""
+    from dataclasses import fields, is_dataclass
+
+    from semel.dlq import messages
+    from semel.dlq.jobs import Job
+
+    if isinstance(value, messages.DeadLetterMessage):
+        return messages.as_json(value)
+    if isinstance(value, Job):
+        return value.to_json()
+    names = [field.name for field in fields(value)] if is_dataclass(value) else getattr(value, "_fields", None)
+    if names is not None:
+        depth = [] if getattr(value, "depth", None) is None or "depth" in names else ["depth"]
+        return {name: as_json(getattr(value, name)) for name in (*names, *depth)}
+    if isinstance(value, dict):
+        return {name: as_json(one) for name, one in value.items()}
+    return [as_json(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def print_json(value: Any, *, line: bool = False) -> None:
+    # On a terminal nothing of a message may control it; elsewhere the text is read as it is.
+    print(json.dumps(as_json(value), indent=None if line else 2, ensure_ascii=sys.stdout.isatty()), flush=line)
+
+
+def show(given: argparse.Namespace, values: Sequence[Any], text: Callable[[], str]) -> None:
+    """A list: an array in JSON, an object a line in JSON lines, or the text."""
+    if given.output == "json":
+        print_json(values)
+    elif given.output == "jsonl":
+        for value in values:
+            print_json(value, line=True)
+    else:
+        print(text())
+
+
+def show_one(given: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
+    if given.output == "table":
+        print(text())
+    else:
+        print_json(value, line=given.output == "jsonl")
+
+
+def notes(*lines: str) -> None:
+    """On standard error."""
+    for line in lines:
+        if line:
+            print(f"note: {plain(line)}", file=sys.stderr)
