@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from semel.dlq.access.peek import ReceivingPeeker
 
 from cli.shell import DLQ, Shell
 from semel.broker import EmbeddedBroker, running
-from semel.dlq.access.peek import ReceivingPeeker
 from semel.dlq.access.sqs import SqsClaims
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin
