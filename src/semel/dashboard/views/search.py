@@ -156,7 +156,7 @@ class Searches:
                 self._start_if_due(search, total, valid, fresh)
         with search.changed:
             search.changed.wait_for(lambda: not search.running, timeout=wait)
-            return search.shown.result()
+            return (search.reading if fresh else search.shown).result()
 
     def cached(self, queue: str, where: Filter) -> SearchResult | None:
         """The result of an earlier search; none is started."""
@@ -193,13 +193,14 @@ class Searches:
                 search.start = shown.last.end
         search.running, search.outdated, search.pages = True, False, None
         search.began = self._monotonic()
-        if search.start is not None:
-            shown.base, shown.finished = shown.scanned, False
-            shown.last = replace(shown.last, scanned=0)
-        # A result that is shown already stays until the new one is finished.
-        search.reading = shown if search.start is not None else _Progress()
-        if not shown.scanned:
-            search.shown = search.reading
+        with search.changed:
+            if search.start is None:
+                search.reading = _Progress()
+            else:
+                shown.base, shown.finished = shown.scanned, False
+                shown.last = replace(shown.last, scanned=0)
+            if not shown.scanned:  # else the old result stays until the new one is finished
+                search.shown = search.reading
         if not self._submit(search):
             search.running = False
 
