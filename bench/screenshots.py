@@ -27,7 +27,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from screens.shop import ACCESS, Shop, Trade, open_shop, send_one_that_is_stuck, worker
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
-from semel.telemetry import annotations as annotations
+from semel.telemetry import annotation_log
 
 IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"
 CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
