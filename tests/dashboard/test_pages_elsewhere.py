@@ -65,7 +65,7 @@ def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None
         page.get_by_role("button", name="Resend").click()
         expect(page.get_by_role("status")).to_contain_text("to orders, and deleted here")
 
-    visit = browser.look(f"{site.url}/dead-letters/orders-dlq?look=1", edit)
+    visit = browser.look(f"{site.url}/dead-letters/orders-dlq?receive=1", edit)
     assert visit.complaints == []
     client = site.services.inspector.client
     assert [message.body for message in client.queue("orders").receive(10, 0)] == ['{"id": 2}']
@@ -74,7 +74,8 @@ def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None
 
 @pytest.mark.slow
 def test_every_page_has_something_to_say_there(site: Site, browser: Browser) -> None:
-    paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?look=1", "/queues/orders?tab=settings",
+    paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?receive=1",
+             "/queues/orders?tab=settings",
              "/dead-letters/orders-dlq/delete", "/deliveries", "/workers", "/doctor", "/audit")  # fmt: skip
 
     def look(page: Page) -> list[int]:

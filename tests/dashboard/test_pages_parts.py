@@ -11,8 +11,6 @@ import pytest
 
 from dashboard.serving import shop, until
 from semel.dashboard.views.model import (
-    Annotation,
-    AuditRow,
     DeliveriesPage,
     DeliverySeries,
     Fault,
@@ -24,7 +22,9 @@ from semel.dashboard.web import deliveries as once
 from semel.dashboard.web import operations as others
 from semel.dashboard.web import text as words
 from semel.dashboard.web.charts import Line, Stream
+from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
+from semel.telemetry.annotation_log import Annotation
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -95,8 +95,8 @@ def test_a_queues_own_fault_comes_before_the_one_for_all() -> None:
 
 
 def test_what_began_is_left_out_of_the_log_once_it_has_ended_and_stays_if_it_has_not() -> None:
-    def entry(at: float, outcome: str, action: str = "redrive") -> AuditRow:
-        return AuditRow(at, "operator", action, "dlq", "", 1, outcome)
+    def entry(at: float, outcome: str, action: str = "redrive") -> AuditEntry:
+        return AuditEntry(at, "operator", action, "dlq", "", 1, outcome)
 
     rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "drop"), entry(1, "begun")]
     assert [one.at for one in others.ended(rows)] == [5, 4, 2, 1]

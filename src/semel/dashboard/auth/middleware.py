@@ -150,7 +150,7 @@ def _shows_messages(scope: Scope) -> bool:
     if scope["path"].endswith("/export"):
         return True
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    asked = [query[name][-1].lower() for name in ("receive", "look") if name in query]
+    asked = [query[name][-1].lower() for name in ("receive",) if name in query]
     return not _TRUE.isdisjoint(asked)
 
 

@@ -1,17 +1,19 @@
-"""What a queue is and holds at one moment, whoever told it; and what is to be told of queues at all."""
+"""A queue at one moment, and the protocol of the sources."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from semel.dashboard.views.model import Series
+from semel.dlq import queues as dead_letter_queues
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
+    """A queue's attributes and counts at one moment."""
+
     name: str
     url: str
     arn: str = ""
@@ -23,35 +25,31 @@ class QueueFacts:
     attributes: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
 
-    def number(self, name: str, otherwise: float) -> float:
+    def number(self, name: str, default: float) -> float:
         try:
             return float(self.attributes[name])
         except (KeyError, ValueError):
-            return otherwise
+            return default
+
+    @property
+    def depth(self) -> int:
+        return self.visible + self.in_flight + self.delayed
 
     @property
     def dead_letter_arn(self) -> str:
-        return str(self._policy().get("deadLetterTargetArn") or "")
+        return str(dead_letter_queues.redrive_policy(self.attributes).get("deadLetterTargetArn") or "")
 
     @property
     def dead_letter_queue(self) -> str | None:
-        return self.dead_letter_arn.rpartition(":")[2] or None
+        return dead_letter_queues.dead_letter_queue_name(self.attributes) or None
 
     @property
     def max_receives(self) -> int | None:
-        text = str(self._policy().get("maxReceiveCount", ""))
-        return int(text) if text.isdigit() else None
-
-    def _policy(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self.attributes.get("RedrivePolicy") or "{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        return dead_letter_queues.max_receives(self.attributes)
 
 
 class Source(Protocol):
-    """Where facts come from. Thread-safe; asking twice within a moment costs once."""
+    """Thread-safe; what was read is kept for a moment."""
 
     is_ours: bool
 
@@ -59,15 +57,15 @@ class Source(Protocol):
         """Of all queues, by name."""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
-        """The past of these queues, or of all if none is named; a queue without a past is left out."""
+        """The history of these queues, of all if none is named; queues without one are left out."""
 
     def notes(self) -> Sequence[str]:
-        """What could not be looked at, and why."""
+        """What could not be read, and why."""
 
     def now(self) -> float:
-        """The time by the clock that the messages' times are of."""
+        """By the clock of the messages' times."""
 
     def forget(self) -> None:
-        """Something was changed: what was kept is no longer true."""
+        """Something was changed: read again."""
 
     def close(self) -> None: ...

@@ -270,7 +270,9 @@ class Top(App[None]):
                 self.push_screen(Sheet(f"Queue {key}", cells.queue_in_full(row)))
         elif table == "dead":
             self.board.table("groups").focus()
-        elif table == "groups" and isinstance(board, DeadLettersBoard) and board.page is not None:
+        elif (
+            table == "groups" and key != cells.OTHERS and isinstance(board, DeadLettersBoard) and board.page is not None
+        ):
             await self._open_letters(board.page.queue.name, key, board.page.where)
         elif table == "held" and isinstance(board, WorkersBoard):
             _, taken = board.chosen
@@ -322,13 +324,13 @@ class Top(App[None]):
 
     def action_look(self) -> None:
         board = self.boards["letters"]
-        if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_look:
+        if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_receive:
             self.tell("looking is free here: it is up to date")
             return
 
         def answered(yes: bool | None) -> None:
             if yes:
-                board.look = True
+                board.receive = True
                 self.update_now()
 
         queue = board.page.queue

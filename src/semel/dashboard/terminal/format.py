@@ -16,9 +16,6 @@ from rich.text import Text
 
 from semel import durations
 from semel.dashboard.views.model import (
-    DeadLetterQueueRow,
-    DeadLetterRow,
-    ErrorGroupRow,
     InProgress,
     Level,
     MessageDetails,
@@ -28,6 +25,7 @@ from semel.dashboard.views.model import (
     WorkerRow,
 )
 from semel.dlq.jobs import Job, State
+from semel.dlq.messages import DeadLetterMessage, ErrorGroup
 
 NOT_KNOWN: Final = "–"
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -131,11 +129,12 @@ _RAISED: Final = (Level.WARNING, Level.CRITICAL)
 # Dead letters.
 
 DEAD: Final = ("Dead-letter queue", "Letters", "In flight", "Oldest", "First expires in", "From")
+OTHERS: Final = "others"  # the key of the group that has no filter
 GROUPS: Final = ("Count", "Error", "First", "Last", "From")
 LETTERS: Final = ("Message", "Age", "Receives", "Key", "From", "Why")
 
 
-def dead_letter_queue(row: DeadLetterQueueRow, now: float) -> Row:
+def dead_letter_queue(row: QueueRow, now: float) -> Row:
     left = None if row.first_expires is None else row.first_expires - now
     soon = left is not None and left < 86_400
     about = "~" if row.estimated else ""
@@ -149,8 +148,8 @@ def dead_letter_queue(row: DeadLetterQueueRow, now: float) -> Row:
     )
 
 
-def group(found: ErrorGroupRow, now: float) -> Row:
-    return found.where, (
+def group(found: ErrorGroup, now: float) -> Row:
+    return found.where or OTHERS, (
         count(found.count),
         cell(found.shape or found.sample),
         right(f"{span(now - found.first)} ago"),
@@ -159,7 +158,7 @@ def group(found: ErrorGroupRow, now: float) -> Row:
     )
 
 
-def message(row: DeadLetterRow, now: float) -> Row:
+def message(row: DeadLetterMessage, now: float) -> Row:
     return row.id, (
         cell(row.id),
         right(span(now - row.sent)),

@@ -121,17 +121,17 @@ class DeadLettersBoard(Board):
     TABLES = (("dead", cells.DEAD), ("groups", cells.GROUPS))
     filter_help = 'error ~ "timeout" and age > 2h, see docs/dead-letters.md'
     page: DeadLetterPage | None = None
-    look = False  # on AWS: once, because somebody said so
+    receive = False  # on SQS: once, because the operator said so
 
     def reader(self) -> Callable[[], Any]:
-        inspector, chosen, where, look = self.services.inspector, self.table("dead").chosen, self.filter, self.look
-        self.look = False
+        inspector, chosen, where = self.services.inspector, self.table("dead").chosen, self.filter
+        receive, self.receive = self.receive, False
 
         def read() -> Any:
             queues = inspector.dead_letter_queues()
             names = [row.name for row in queues]
             queue = chosen if chosen in names else names[0] if names else ""
-            page = inspector.dead_letters(queue, where, limit=GROUPS_OF, look=look) if queue else None
+            page = inspector.dead_letters(queue, where, limit=GROUPS_OF, receive=receive) if queue else None
             return inspector.now(), queues, page
 
         return read
@@ -147,7 +147,7 @@ class DeadLettersBoard(Board):
         self.table("groups").put([cells.group(one, now) for one in page.groups])
         if page.error:
             self.say(page.error, bad=True)
-        elif page.needs_look:
+        elif page.needs_receive:
             self.say(f"{page.queue.name}: looking means receiving here, which counts against each message; press l")
         else:
             which = f" match {page.where}" if page.where else ""
@@ -163,8 +163,10 @@ class DeadLettersBoard(Board):
             return None
         groups = self.table("groups")
         if groups.has_focus:
-            one = next((group for group in page.groups if group.where == groups.chosen), None)
+            one = next((group for group in page.groups if (group.where or cells.OTHERS) == groups.chosen), None)
             if one is not None:
+                if one.where is None:
+                    return None  # no filter selects these
                 where = f"({page.where}) and {one.where}" if page.where else one.where
                 return Choice(page.queue.name, where, one.count, page.complete, self._address)
         return Choice(page.queue.name, page.where, page.matched, page.complete, self._address)

@@ -126,7 +126,7 @@ def _redrive(
     context: RequestContext, request: Request, queue: str, where: str, ids: Sequence[str], draft: Draft
 ) -> HTMLResponse:
     seen = context.inspector.dead_letters(queue, where=where, limit=1)
-    words = "all that match" if seen.needs_look and not ids else _words(len(ids) or seen.matched)
+    words = "all that match" if seen.needs_receive and not ids else _words(len(ids) or seen.matched)
     return context.pages.answer(
         request, "redrive.html", nav="dead-letters", status=400 if draft.problem else 200, queue=queue, where=where,
         ids=ids, draft=draft, problem=draft.problem or seen.error or "", sources=seen.queue.sources,
@@ -139,7 +139,7 @@ def _drop(context: RequestContext, request: Request, queue: str, where: str, pro
     seen = context.inspector.dead_letters(queue, where=where, limit=1)
     return context.pages.answer(
         request, "delete.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
-        problem=problem or seen.error or "", needs_look=seen.needs_look, count=seen.shown.count,
+        problem=problem or seen.error or "", needs_receive=seen.needs_receive, count=seen.shown.count,
         count_words=_words(seen.shown.count), complete=seen.complete, groups=seen.groups, what=_what(seen, where, ()),
         shown=json.dumps(asdict(seen.shown)), sources=seen.queue.sources, address=context.inspector.address(queue),
     )  # fmt: skip
@@ -171,7 +171,7 @@ def _words(count: int) -> str:
 def _what(seen: DeadLetterPage, where: str, ids: Sequence[str]) -> str:
     if ids:
         return "This letter goes" if len(ids) == 1 else f"These {number(len(ids))} letters go"
-    if seen.needs_look:
+    if seen.needs_receive:
         return "All letters that match go" if where else f"All {number(seen.total)} letters go"
     if where:
         return f"{number(seen.matched)} of {number(seen.total)} letters"

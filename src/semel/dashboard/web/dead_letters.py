@@ -8,13 +8,12 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
-from semel.dashboard.views.model import DeadLetterQueueRow
+from semel.dashboard.views.model import QueueRow
 from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import parts
 from semel.doctor.report.words import number
 from semel.doctor.wording import count
 
-PAGE: Final = 50
 GROUPS: Final = 12
 
 
@@ -30,13 +29,13 @@ def routes(context: RequestContext) -> APIRouter:
 
     @router.get("/dead-letters/{queue}", response_class=HTMLResponse)
     def messages(
-        request: Request, queue: str, where: str = "", after: str = "", look: bool = False, notice: str = ""
+        request: Request, queue: str, where: str = "", after: str = "", receive: bool = False, notice: str = ""
     ) -> HTMLResponse:
         wanted = parts(request)
-        page = context.inspector.dead_letters(queue, where=where, limit=PAGE, after=after or None, look=look)
+        page = context.inspector.dead_letters(queue, where=where, after=after, receive=receive)
         return context.pages.answer(
             request, "dead_letter_queue.html", nav="dead-letters", page=page, queue=page.queue, where=where,
-            after=after, look="1" if look else "", ours=context.inspector.is_ours,
+            after=after, receive="1" if receive else "", ours=context.inspector.is_ours,
             notice=context.notices.get(notice), most_groups=GROUPS,
             jobs=context.jobs(queue, 5) if not wanted or "jobs" in wanted else [],
         )  # fmt: skip
@@ -53,7 +52,7 @@ def routes(context: RequestContext) -> APIRouter:
     return router
 
 
-def _summary(rows: Sequence[DeadLetterQueueRow]) -> str:
+def _summary(rows: Sequence[QueueRow]) -> str:
     total = sum(row.depth for row in rows)
     if not rows:
         return "what failed for good, kept to be looked at"

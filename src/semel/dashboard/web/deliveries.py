@@ -32,7 +32,7 @@ def routes(context: RequestContext) -> APIRouter:
 
     @router.get("/deliveries", response_class=HTMLResponse)
     def once(request: Request) -> HTMLResponse:
-        page = context.inspector.once()
+        page = context.inspector.deliveries()
         parts = streams(page)
         series = page.series
         lines = [

@@ -28,22 +28,24 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/queues/{queue}/messages/{id}", response_class=HTMLResponse)
-    def message(request: Request, queue: str, id: str, place: int | None = None, look: bool = False) -> HTMLResponse:
+    def message(request: Request, queue: str, id: str, place: int | None = None, receive: bool = False) -> HTMLResponse:
         return _answer(
-            context, request, context.inspector.message(queue, id, place=place, look=look), dead_letter=False
+            context, request, context.inspector.message(queue, id, place=place, receive=receive), dead_letter=False
         )
 
     @router.get("/dead-letters/{queue}/messages/{id}", response_class=HTMLResponse)
     def dead_letter_message(
-        request: Request, queue: str, id: str, place: int | None = None, look: bool = False
+        request: Request, queue: str, id: str, place: int | None = None, receive: bool = False
     ) -> HTMLResponse:
-        return _answer(context, request, context.inspector.message(queue, id, place=place, look=look), dead_letter=True)
+        return _answer(
+            context, request, context.inspector.message(queue, id, place=place, receive=receive), dead_letter=True
+        )
 
     @router.get("/queues/{queue}/messages/{id}/body")
     @router.get("/dead-letters/{queue}/messages/{id}/body")
-    def body(queue: str, id: str, place: int | None = None, look: bool = False) -> Response:
+    def body(queue: str, id: str, place: int | None = None, receive: bool = False) -> Response:
         """The whole body, as it is, to be kept in a file: a browser must never show it as a page of ours."""
-        found = context.inspector.message(queue, id, place=place, look=look).message
+        found = context.inspector.message(queue, id, place=place, receive=receive).message
         safe = "".join(sign for sign in found.id if sign.isalnum() or sign in "-_")[:80]
         return Response(
             found.body.encode("utf-8", "surrogatepass"),
@@ -63,7 +65,7 @@ def routes(context: RequestContext) -> APIRouter:
         any_queue: Annotated[bool, Form()] = False,
     ) -> Any:
         # A form sends every line's end as CR LF; bodies have them as they were, so a body left alone stays the same.
-        found = context.inspector.message(queue, id, look=True)
+        found = context.inspector.message(queue, id, receive=True)
         whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
         try:
             changed = None if whole == found.message.body else whole

@@ -10,9 +10,11 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import durations
-from semel.dashboard.views.model import AuditPage, AuditRow, DoctorPage, Level, WorkersPage
+from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
 from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.text import ago
+from semel.dlq.audit import AuditEntry
+from semel.doctor.model import Severity
 from semel.doctor.report.words import number
 from semel.doctor.wording import count
 from semel.errors import SemelError
@@ -79,7 +81,7 @@ def routes(context: RequestContext) -> APIRouter:
     return router
 
 
-def ended(rows: Sequence[AuditRow]) -> list[AuditRow]:
+def ended(rows: Sequence[AuditEntry]) -> list[AuditEntry]:
     """The rows without the beginnings of what has its end among them; the newest comes first."""
     ends: Counter[tuple[str, str, str, str]] = Counter()
     kept = []
@@ -124,8 +126,8 @@ def _findings(page: DoctorPage, now: float) -> str:
     if page.made_at is None:
         return "settings and logs, checked by rules; each finding with its remedy"
     told = []
-    for level, word in ((Level.CRITICAL, "critical"), (Level.WARNING, "warning"), (Level.INFO, "note")):
-        found = sum(one.level is level for one in page.findings)
+    for level, word in ((Severity.CRITICAL, "critical"), (Severity.WARNING, "warning"), (Severity.INFO, "note")):
+        found = sum(one.severity is level for one in page.findings)
         if found:
             told.append(f"{found} {word}" if word == "critical" else count(found, word))
     return " · ".join([*(told or ["nothing found"]), f"examined {ago(page.made_at, now)}"])

@@ -10,11 +10,14 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup
 
-from semel.dashboard.views.model import Fault, Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
+from semel.dashboard.views.errors import ReceiveRequired
+from semel.dashboard.views.model import Fault, Level, QueuePage, QueueRow, QueuesPage, Series
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
 from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import parts
+from semel.dlq.filter.parser import FilterError
+from semel.dlq.messages import MessagePage
 from semel.doctor.report.words import duration, number
 from semel.doctor.wording import count
 from semel.errors import SemelError
@@ -42,7 +45,6 @@ TABS: Final = (
     ("faults", "Faults"),
 )
 ALARM_FORMATS: Final = (("cloudformation", "CloudFormation"), ("terraform", "Terraform"), ("prometheus", "Prometheus"))
-PAGE: Final = 50
 _BAD: Final = (Level.WARNING, Level.CRITICAL)
 _WORST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
 
@@ -86,9 +88,9 @@ def routes(context: RequestContext) -> APIRouter:
     @router.get("/queues/{name}", response_class=HTMLResponse)
     def queue(
         request: Request, name: str, tab: str = "messages", range: str = "1h", where: str = "", after: str = "",
-        look: bool = False, sent: str = "",
+        receive: bool = False, sent: str = "",
     ) -> HTMLResponse:  # fmt: skip
-        return _queue(context, request, name, tab, range, where=where, after=after, look=look, sent=sent)
+        return _queue(context, request, name, tab, range, where=where, after=after, receive=receive, sent=sent)
 
     @router.post("/queues/{name}/messages")
     def send(
@@ -134,23 +136,29 @@ def _queue(
     *,
     where: str = "",
     after: str = "",
-    look: bool = False,
+    receive: bool = False,
     sent: str = "",
     draft: Draft | None = None,
 ) -> HTMLResponse:
     span = _SECONDS.get(range, _SECONDS["1h"])
     now = context.pages.clock()
     page = context.inspector.queue(name, since=now - span)
-    messages = MessagesPage(name, ())
+    messages, needs_receive, filter_error = MessagePage(()), False, ""
     wanted = parts(request)
     if tab == "messages" and (not wanted or "messages" in wanted):
-        messages = context.inspector.messages(name, where=where, limit=PAGE, after=after or None, look=look)
+        try:
+            messages = context.inspector.messages(name, where, after=after, receive=receive)
+        except ReceiveRequired:
+            needs_receive = True
+        except FilterError as error:
+            filter_error = str(error)
     drawn = _charts(page, now - span, now) if tab == "messages" else []
     draft = draft or Draft()
     return context.pages.answer(
         request, "queue.html", nav="queues", status=400 if draft.problem else 200, page=page, row=page.row,
         charts=drawn, tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
-        messages=messages, faults=in_force(page.faults or (), name), sent=sent,
+        messages=messages, needs_receive=needs_receive, filter_error=filter_error, sent=sent,
+        faults=in_force(page.faults or (), name),
         draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
     )  # fmt: skip
 

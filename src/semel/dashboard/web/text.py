@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,14 +15,15 @@ from semel.dashboard.views.model import (
     Caught,
     DeadLetterPage,
     DeliveriesPage,
-    ErrorGroupRow,
     InProgress,
     QueueRow,
     WorkerRow,
 )
 from semel.dashboard.web import bodies, charts
+from semel.dlq.messages import ErrorGroup
 from semel.doctor.report.html import prose
 from semel.doctor.report.words import clean, duration, number, when
+from semel.sqs.client.messages import Attribute
 
 _STEPS: Final = {
     "taken_over": "taken over from an earlier worker",
@@ -143,7 +145,7 @@ def depth_spark(row: QueueRow) -> Markup:
     return charts.sparkline(depths, words, "red" if row.sources and row.depth else "blue")
 
 
-def group_share(group: ErrorGroupRow, page: DeadLetterPage) -> Markup:
+def group_share(group: ErrorGroup, page: DeadLetterPage) -> Markup:
     return charts.bar(group.count / max(page.matched, 1), "red")
 
 
@@ -154,6 +156,12 @@ def caught_share(one: Caught, page: DeliveriesPage) -> Markup:
 def held(worker: WorkerRow) -> list[InProgress]:
     """What all its queues have in hand, the longest first."""
     return sorted((one for queue in worker.queues for one in queue.in_progress), key=lambda one: -one.since)
+
+
+def attribute_text(attribute: Attribute) -> str:
+    """Base64 if it is binary."""
+    value = attribute.value
+    return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 FILTERS: Final = {
@@ -167,6 +175,7 @@ FILTERS: Final = {
     "bytes": size,
     "prose": prose,
     "foreign": bodies.line,
+    "attribute_text": attribute_text,
     "foreign_lines": foreign_lines,
     "pattern": pattern,
     "step_words": step_words,

@@ -177,9 +177,11 @@ class MessageAccess(ABC):
         max_scanned: int | None = None,
         bodies: bool = True,
         ids: Collection[str] = (),
+        at: float | None = None,
     ) -> Generator[ScanPage, None, None]:
         """Messages that match, at most `limit`, of at most `max_scanned`. Without `bodies` only their beginnings; with
-        `ids` only these. Close it when it is left early: that releases what it received."""
+        `ids` only these. The filter goes by the time `at`, by default now. A page may be without messages. Close it
+        when it is left early: that releases what it received."""
 
     @abstractmethod
     def get(self, id: str, place: int | None = None) -> Lookup:

@@ -100,8 +100,9 @@ class BrokerAccess(MessageAccess):
         max_scanned: int | None = None,
         bodies: bool = True,
         ids: Collection[str] = (),
+        at: float | None = None,
     ) -> Generator[ScanPage, None, None]:
-        at = self.now()
+        at = self.now() if at is None else at
         scan = self._scan_ids(where, ids, limit, bodies, at) if ids else None
         yield from scan or self._scan(where, after or 0, limit, max_scanned, bodies, at)
 
@@ -131,8 +132,7 @@ class BrokerAccess(MessageAccess):
                         place = int(shown["Place"])
                         break
             end = page.end if place is None else place
-            if messages:
-                yield ScanPage(messages, scanned, place, end, at=at)
+            yield ScanPage(messages, scanned, place, end, at=at)
         yield ScanPage([], scanned, place, end, complete=place is None, at=at)
 
     def _scan_ids(

@@ -82,6 +82,7 @@ class SqsAccess(MessageAccess):
         max_scanned: int | None = None,
         bodies: bool = True,
         ids: Collection[str] = (),
+        at: float | None = None,
     ) -> Generator[ScanPage, None, None]:
         queue, wanted = self.queue, frozenset(ids)
         if after:
@@ -94,7 +95,7 @@ class SqsAccess(MessageAccess):
         if wanted:
             limit = len(wanted) if limit is None else min(limit, len(wanted))
         most = self._max_receive if max_scanned is None else max_scanned
-        at, left = self.now(), limit
+        at, left = self.now() if at is None else at, limit
         begin = totals = ScanPage([], at=at)
         leases = Leases(queue, SCAN_VISIBILITY, self._monotonic)
         with leases:
@@ -105,8 +106,7 @@ class SqsAccess(MessageAccess):
                     if (not wanted or message.id in wanted) and where.matches(message, at)
                 ][:left]
                 left = None if left is None else left - len(messages)
-                if messages:
-                    yield replace(totals, messages=messages)
+                yield replace(totals, messages=messages)
                 if left == 0:
                     break
             else:
