@@ -140,6 +140,7 @@ def operate(page: Page, url: str) -> str:
     page.goto(f"{url}/dead-letters/orders-dead")
     page.get_by_role("link", name="TimeoutError").click()
     page.get_by_role("link", name="Redrive").click()
+    page.get_by_label("Canary messages").fill("3")
     page.get_by_label("Rate").fill("40")
     page.get_by_role("button", name="Redrive").click()
     page.get_by_text("canary").first.wait_for()
