@@ -6,27 +6,19 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from semel.text import moment as moment
+from semel.text import one_line
 
 if TYPE_CHECKING:
     from semel.dlq.audit import AuditEntry
     from semel.dlq.jobs import Job
     from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue, ErrorGroup
 
+plain = one_line
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _ENDLESS: Final = 1_000_000  # columns, where nobody looks at a terminal: a pipe gets all of it
-
-
-def plain(text: str) -> str:
-    """Without what would move the cursor, change colours or turn the line round."""
-    return "".join(char if char.isprintable() or char == " " else _stand_in(char) for char in text)
-
-
-def _stand_in(char: str) -> str:
-    if char in "\n\t":
-        return " "
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
 
 
 def span(seconds: float | None) -> str:
@@ -39,10 +31,6 @@ def span(seconds: float | None) -> str:
             parts.append(f"{left // size}{unit}")
             left %= size
     return " ".join(parts[:2]) or "0s"
-
-
-def moment(at: float | None) -> str:
-    return "?" if not at else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def size(count: int) -> str:
