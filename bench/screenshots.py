@@ -36,7 +36,7 @@ PATIENCE: Final = 120_000.0
 EXAMPLE = """\
 example:
   python bench/screenshots.py                    all pictures, into docs/images, in some three minutes
-  python bench/screenshots.py --only once,queue  some of them
+  python bench/screenshots.py --only deliveries,queue  some of them
 """
 Scheme = Literal["light", "dark"]
 
@@ -124,46 +124,47 @@ def with_page(browser: Browser, scheme: Scheme, do: Callable[[Page], Any], size:
 
 
 def operate(page: Page, url: str) -> str:
-    """Edits one letter, drops a group, redrives another with a canary; returns the address of that job."""
+    """Edits one message, deletes a group, redrives another with a canary; returns the address of that job."""
     page.goto(f"{url}/doctor")
-    page.get_by_role("button", name="Examine now").click()
+    page.get_by_role("button", name="Check now").click()
     page.goto(f"{url}/dead-letters/orders-dead")
     page.get_by_role("link", name="ValidationError").click()
-    page.locator("section[aria-labelledby=letters-title] tbody th a").first.click()
+    page.locator("section[aria-labelledby=messages-title] tbody th a").first.click()
     body = page.locator("#edit-body")
     body.fill(body.input_value().replace("EURO", "EUR"))
     page.get_by_role("button", name="Resend").click()
     page.goto(f"{url}/dead-letters/emails-dead/delete?where=age+%3E+40m")
     page.get_by_label("To confirm").fill("emails-dead")
-    page.get_by_role("button", name="Drop").click()
+    page.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Finished").wait_for()
     page.goto(f"{url}/dead-letters/orders-dead")
     page.get_by_role("link", name="TimeoutError").click()
-    page.get_by_role("link", name="Redrive these").click()
-    page.get_by_label("At most, a second").fill("40")
+    page.get_by_role("link", name="Redrive").click()
+    page.get_by_label("Canary messages").fill("3")
+    page.get_by_label("Rate").fill("40")
     page.get_by_role("button", name="Redrive").click()
-    page.get_by_text("went first").first.wait_for()
+    page.get_by_text("canary").first.wait_for()
     return page.url
 
 
 # The address of each page; or where it is linked from, and where there.
-LETTERS: Final = "section[aria-labelledby=letters-title] tbody th a"
+MESSAGES: Final = "section[aria-labelledby=messages-title] tbody th a"
 PAGES: Final[dict[str, tuple[str, str]]] = {
     "job": ("", ""),
     "queues": ("/", ""),
     "queue": ("/queues/orders", ""),
     "message": ("/queues/orders?where=Svalbard", "section[aria-labelledby=messages-title] tbody th a"),
-    "dead-letters": ("/dead-letters", ""),
-    "letters": ("/dead-letters/orders-dead", ""),
-    "letter": ("/dead-letters/orders-dead", LETTERS),
+    "dead-letter-queues": ("/dead-letters", ""),
+    "dead-letter-queue": ("/dead-letters/orders-dead", ""),
+    "dead-letter-message": ("/dead-letters/orders-dead", MESSAGES),
     "redrive": ("/dead-letters/orders-dead/redrive?where=error+~+%22currency%22+and+age+%3E+15m", ""),
-    "once": ("/deliveries", ""),
+    "deliveries": ("/deliveries", ""),
     "workers": ("/workers", ""),
     "doctor": ("/doctor", ""),
     "audit": ("/audit", ""),
     "api": ("/api", ""),
 }
-ON_A_PHONE: Final = ("queues", "letters", "once")
+ON_A_PHONE: Final = ("queues", "dead-letter-queue", "deliveries")
 
 
 def take(browser: Browser, url: str, job: str, folder: Path, only: set[str] | None) -> None:
@@ -183,8 +184,8 @@ def shoot(page: Page, *, address: str, row: str, path: Path) -> None:
     if row:
         page.locator(row).first.wait_for()
         page.goto(urljoin(address, str(page.locator(row).first.get_attribute("href"))))
-    page.get_by_text("Examining.").wait_for(state="detached")
-    page.get_by_text("in a moment").wait_for(state="detached")
+    page.get_by_text("Checking.").wait_for(state="detached")
+    page.get_by_text("counting again").wait_for(state="detached")
     page.screenshot(path=path)
     say(path.name)
 

@@ -1,4 +1,4 @@
-"""The pages over an endpoint that is not Semel's broker, here moto's: what looking costs is said before and after."""
+"""The pages over an endpoint that is not Semel's broker, here moto's: messages are received only on request."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.slow
-def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site: Site, browser: Browser) -> None:
+def test_messages_are_received_only_on_request_and_can_then_be_redriven(site: Site, browser: Browser) -> None:
     def operate(page: Page) -> None:
         page.set_default_timeout(PATIENT)
         page.get_by_role("link", name="orders-dlq").click()
-        expect(page.get_by_text("Looking costs something here")).to_be_visible()
-        page.get_by_role("link", name="Receive, look, give back").click()
+        expect(page.get_by_text("Messages must be received to be shown")).to_be_visible()
+        page.get_by_role("button", name="Receive and show").click()
         expect(page.get_by_text("the receive count of 1 message went up by 1")).to_be_visible(timeout=PATIENT)
         page.get_by_role("link", name="Timeout: no answer").click()  # moto knows no move tasks: it must stream
-        page.get_by_role("link", name="Redrive these 1…").click()
-        page.get_by_label("Canary").fill("0")
-        page.get_by_role("button", name="Redrive 1 letter").click()
-        expect(page.get_by_role("heading", name="Finished: 1 sent back")).to_be_visible(timeout=PATIENT)
+        page.get_by_role("link", name="Redrive 1 message…").click()
+        page.get_by_label("Canary messages").fill("0")
+        page.get_by_role("button", name="Redrive 1 message").click()
+        expect(page.get_by_role("heading", name="Finished: 1 redriven")).to_be_visible(timeout=PATIENT)
 
     visit = browser.look(f"{site.url}/dead-letters", operate)
     assert visit.complaints == []
@@ -55,12 +55,12 @@ def test_letters_are_looked_at_only_when_asked_for_and_can_then_be_redriven(site
 
 
 @pytest.mark.slow
-def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None:
+def test_a_message_is_edited_and_resent_there(site: Site, browser: Browser) -> None:
     def edit(page: Page) -> None:
         page.set_default_timeout(PATIENT)
         page.get_by_text("the receive count of 1 message went up by 1").wait_for()
-        page.locator("section[aria-labelledby=letters-title] tbody th a").click()
-        expect(page.locator("#live")).to_have_text("at rest")
+        page.locator("section[aria-labelledby=messages-title] tbody th a").click()
+        expect(page.locator("#live")).to_have_text("updates off")
         page.locator("#edit-body").fill('{"id": 2}')
         page.get_by_role("button", name="Resend").click()
         expect(page.get_by_role("status")).to_contain_text("to orders, and deleted here")
@@ -73,14 +73,44 @@ def test_a_letter_is_edited_and_sent_there(site: Site, browser: Browser) -> None
 
 
 @pytest.mark.slow
-def test_every_page_has_something_to_say_there(site: Site, browser: Browser) -> None:
-    paths = ("/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?receive=1",
-             "/queues/orders?tab=settings",
-             "/dead-letters/orders-dlq/delete", "/deliveries", "/workers", "/doctor", "/audit")  # fmt: skip
+def test_every_page_answers_there(site: Site, browser: Browser) -> None:
+    paths = (
+        "/", "/queues/orders", "/queues/orders?tab=faults", "/queues/orders?receive=1", "/queues/orders?tab=settings",
+        "/dead-letters/orders-dlq/delete", "/queues/orders/messages/m-1", "/deliveries", "/workers", "/doctor",
+        "/audit",
+    )  # fmt: skip
 
     def look(page: Page) -> list[int]:
         return [answer.status for path in paths if (answer := page.goto(site.url + path)) is not None]
 
     visit = browser.look(site.url, look)
     assert visit.result == [200] * len(paths)
+    assert visit.complaints == []
+
+
+@pytest.mark.slow
+def test_a_queue_with_a_redrive_policy_of_its_own_is_received_from_only_after_a_tick(
+    site: Site, browser: Browser
+) -> None:
+    client = site.services.inspector.client
+    last = client.create_queue("last")
+    policy = json.dumps({"deadLetterTargetArn": last.arn, "maxReceiveCount": 3})
+    client.queue("orders-dlq").call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
+
+    def operate(page: Page) -> None:
+        page.set_default_timeout(PATIENT)
+        expect(page.get_by_text("moves a message to another queue after 3 receives")).to_be_visible()
+        tick, button = page.get_by_role("checkbox"), page.get_by_role("button", name="Receive and show")
+        button.click()
+        assert tick.evaluate("field => field.validity.valueMissing"), "nothing is asked for without the tick"
+        expect(button).to_be_visible()
+        tick.check()
+        button.click()
+        expect(page.get_by_text("the receive count of 1 message went up by 1")).to_be_visible(timeout=PATIENT)
+
+    for path in ("/dead-letters/orders-dlq/messages/m-1", "/dead-letters/orders-dlq"):
+        page = site.get(path).text
+        assert 'type="checkbox" name="receive"' in page
+    assert 'href="/dead-letters/orders-dlq?">Show the messages</a>' in site.get("/dead-letters/orders-dlq/delete").text
+    visit = browser.look(f"{site.url}/dead-letters/orders-dlq", operate)
     assert visit.complaints == []

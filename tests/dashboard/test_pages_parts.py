@@ -1,4 +1,4 @@
-"""The parts of pages, by themselves: pictures that stay within their frame, rows in their order, words for states."""
+"""The parts of pages by themselves: charts that stay within their frame, the order of rows, sentences for states."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from semel.dashboard.views.model import (
     QueueDeliveries,
     QueueRow,
 )
-from semel.dashboard.web import charts, jobs, queues
-from semel.dashboard.web import deliveries as once
-from semel.dashboard.web import operations as others
-from semel.dashboard.web import text as words
+from semel.dashboard.web import charts, deliveries, jobs, operations, queues, text
 from semel.dashboard.web.charts import Line, Stream
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
@@ -33,7 +30,7 @@ def row(name: str, *sources: str, visible: int = 0) -> QueueRow:
     return QueueRow(name, f"http://x/{name}", fifo=False, visible=visible, in_flight=0, delayed=0, sources=sources)
 
 
-# Pictures.
+# Charts.
 
 
 def figures(svg: str) -> list[float]:
@@ -44,7 +41,7 @@ def figures(svg: str) -> list[float]:
     "values",
     [[], [1.0], [0, 0, 0], [1, None, 3], [None, None], [1e300, 1], [math.inf, 1, 2], [math.nan, 1, 2], [-5, 5, 1]],
 )
-def test_any_values_make_a_picture_within_its_frame_or_none(values: list[float | None]) -> None:
+def test_any_values_make_a_chart_within_its_frame_or_none(values: list[float | None]) -> None:
     at = [1_000.0 + 10 * place for place in range(len(values))]
     spark = charts.sparkline(values, "depth")
     chart = charts.timeline("Depth", at, [Line("visible", "blue", values, area=True)])
@@ -53,10 +50,10 @@ def test_any_values_make_a_picture_within_its_frame_or_none(values: list[float |
     assert "inf" not in chart + spark
 
 
-def test_a_chart_says_in_words_what_it_shows_and_marks_are_text() -> None:
+def test_a_chart_has_a_label_with_its_values_and_annotations_are_text() -> None:
     line = Line("visible", "blue", [1.0, 7.0, 3.0])
     chart = charts.timeline("Depth", [0.0, 10.0, 20.0], [line], annotations=[Annotation(10.0, SCRIPT, SCRIPT)])
-    assert "visible: now 3, at most 7, at least 1" in chart
+    assert "visible: now 3, highest 7, lowest 1" in chart
     assert "<script" not in chart
     assert "&lt;script&gt;" in chart
 
@@ -65,7 +62,7 @@ def test_of_many_points_the_highest_stay() -> None:
     values = [0.0] * 5_000
     values[1_234] = 9.0
     chart = charts.timeline("Depth", [float(place) for place in range(5_000)], [Line("visible", "blue", values)])
-    assert "at most 9" in chart
+    assert "highest 9" in chart
     assert len(chart) < 30_000
 
 
@@ -94,12 +91,12 @@ def test_a_queues_own_fault_comes_before_the_one_for_all() -> None:
     ]
 
 
-def test_what_began_is_left_out_of_the_log_once_it_has_ended_and_stays_if_it_has_not() -> None:
+def test_a_begun_entry_is_hidden_once_its_action_has_ended() -> None:
     def entry(at: float, outcome: str, action: str = "redrive") -> AuditEntry:
         return AuditEntry(at, "operator", action, "dlq", "", 1, outcome)
 
-    rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "drop"), entry(1, "begun")]
-    assert [one.at for one in others.ended(rows)] == [5, 4, 2, 1]
+    rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "delete"), entry(1, "begun")]
+    assert [one.at for one in operations.ended(rows)] == [5, 4, 2, 1]
 
 
 def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> None:
@@ -117,42 +114,42 @@ def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> N
         until(lambda: "DLQ orders-dlq: 1 message<" in site.get("/").text)
 
 
-# Words.
+# Sentences.
 
 
 def test_times_past_and_to_come() -> None:
     now = 1_000_000.0
-    assert [words.ago(now - passed, now) for passed in (0, 5, 200, 7_200, 200_000)] == [
+    assert [text.ago(now - passed, now) for passed in (0, 5, 200, 7_200, 200_000)] == [
         "now", "5 s ago", "3 min 20 s ago", "2 h ago", "2 d 8 h ago",
     ]  # fmt: skip
-    assert words.ago(now + 30, now) == "in 30 s"
-    assert words.ago(None, now) == "–"
+    assert text.ago(now + 30, now) == "in 30 s"
+    assert text.ago(None, now) == "–"
 
 
-def test_the_once_page_accounts_for_every_delivery() -> None:
+def test_the_deliveries_page_accounts_for_every_delivery() -> None:
     queue = QueueDeliveries("orders", 100, 9, 80, 6, 4, 1, 1, 1, 3, 2, 1, 2, 0)
     page = DeliveriesPage(100, 80, 9, (), 4, 6, 1, 1, (queue,), DeliverySeries(), 1)
-    assert sum(stream.count for stream in once.streams(page)) == 100
-    assert "11 caught before they took effect" in once.verdict(page)
-    assert "1 late record was refused" in once.verdict(page)
+    assert sum(stream.count for stream in deliveries.streams(page)) == 100
+    assert "11 duplicates stopped before taking effect" in deliveries.summary(page)
+    assert "1 late record was refused" in deliveries.summary(page)
 
 
 @pytest.mark.parametrize(
-    ("state", "plan", "says"),
+    ("state", "plan", "sentence"),
     [
-        (State.RUNNING, {}, "40 of 100 sent back"),
-        (State.PAUSED, {}, "Paused: 40 of 100 sent back"),
-        (State.CANARY, {}, "40 sent back as a canary"),
-        (State.DONE, {}, "Finished: 40 sent back"),
-        (State.DONE, {"dry_run": True}, "100 would be sent back; nothing was touched"),
+        (State.RUNNING, {}, "40 of 100 redriven"),
+        (State.PAUSED, {}, "Paused: 40 of 100 redriven"),
+        (State.CANARY, {}, "40 canary messages sent; waiting for the outcome"),
+        (State.DONE, {}, "Finished: 40 redriven"),
+        (State.DONE, {"dry_run": True}, "Dry run finished: 100 would be redriven; nothing was changed"),
         (State.STOPPED, {}, "Stopped: the canary failed"),
     ],
 )
-def test_a_job_is_told_in_a_sentence(state: State, plan: dict[str, Any], says: str) -> None:
+def test_the_state_of_a_job_is_a_sentence(state: State, plan: dict[str, Any], sentence: str) -> None:
     job = Job("redrive", "dlq", plan).to_json()
     job |= {"state": state.value, "total": 100, "reason": "the canary failed"}
     job["counts"] |= {"sent": 40, "matched": 100}
-    assert jobs.headline(job).startswith(says)
+    assert jobs.headline(job).startswith(sentence)
 
 
 def test_the_doctor_page_has_each_recommended_setting_with_its_reasons(tmp_path: Path) -> None:

@@ -84,15 +84,15 @@ def operate(page: Page, site: Site) -> None:
     # From the queues to the dead letters.
     expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
     page.get_by_role("link", name=f": {OTHERS + 1} messages").click()
-    groups = page.get_by_role("table", name="Grouped by error").locator("tbody tr")
+    groups = page.get_by_role("table", name="Errors").locator("tbody tr")
     expect(groups).to_have_count(2)
     expect(groups.first).to_contain_text("ConnectionError")
     expect(groups.first).to_contain_text(str(OTHERS))
 
     # One of them needs an edit.
     page.get_by_role("link", name="ValidationError").click()
-    expect(page.get_by_role("heading", name=f"1 of {OTHERS + 1} match")).to_be_visible()
-    message = page.get_by_role("table", name="Letters of orders-dlq").locator("tbody th a")
+    expect(page.get_by_role("heading", name=f"1 of {OTHERS + 1} messages matches")).to_be_visible()
+    message = page.get_by_role("table", name="Messages of orders-dlq").locator("tbody th a")
     message.click()
     expect(page.get_by_text("unknown currency").first).to_be_visible()
     body = page.get_by_label("Body", exact=True).and_(page.locator("textarea"))
@@ -103,10 +103,10 @@ def operate(page: Page, site: Site) -> None:
     # The rest is redriven, a few first.
     page.goto(f"{site.url}/dead-letters/orders-dlq")
     page.get_by_role("link", name="ConnectionError").click()
-    page.get_by_role("link", name=f"Redrive these {OTHERS}").click()
-    page.get_by_label("Canary").fill("2")
-    page.get_by_role("button", name=f"Redrive {OTHERS} letters").click()
-    expect(page.get_by_role("heading", name=f"Finished: {OTHERS} sent back")).to_be_visible(timeout=PATIENT)
+    page.get_by_role("link", name=f"Redrive {OTHERS} messages").click()
+    page.get_by_label("Canary messages").fill("2")
+    page.get_by_role("button", name=f"Redrive {OTHERS} messages").click()
+    expect(page.get_by_role("heading", name=f"Finished: {OTHERS} redriven")).to_be_visible(timeout=PATIENT)
     expect(page.get_by_role("progressbar")).to_have_js_property("value", OTHERS)
 
     # And it is all in the log.
@@ -120,23 +120,23 @@ def operate(page: Page, site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_letters_are_dropped_only_with_the_queues_name_typed_and_come_back_from_the_snapshot(
+def test_messages_are_deleted_only_with_the_queues_name_typed_and_come_back_from_the_snapshot(
     place: Shop, browser: Browser, tmp_path: Path
 ) -> None:
     place.bury(4, "Timeout: no answer")
     place.bury(2, "KeyError: 'address'", start=10)
 
-    def drop(page: Page) -> None:
+    def delete(page: Page) -> None:
         page.set_default_timeout(PATIENT)
         page.get_by_role("link", name="Timeout").click()
-        page.get_by_role("link", name="Drop…").click()
+        page.get_by_role("link", name="Delete…").click()
         typed = page.get_by_label("To confirm")
         typed.fill("orders")
-        page.get_by_role("button", name="Drop 4 letters").click()
+        page.get_by_role("button", name="Delete 4 messages").click()
         assert typed.evaluate("field => field.validity.patternMismatch"), "a wrong name is not even sent"
         typed.fill("orders-dlq")
-        page.get_by_role("button", name="Drop 4 letters").click()
-        expect(page.get_by_role("heading", name="Finished: 4 dropped")).to_be_visible(timeout=PATIENT)
+        page.get_by_role("button", name="Delete 4 messages").click()
+        expect(page.get_by_role("heading", name="Finished: 4 deleted")).to_be_visible(timeout=PATIENT)
 
     def restore(page: Page) -> None:
         page.set_default_timeout(PATIENT)
@@ -149,7 +149,7 @@ def test_letters_are_dropped_only_with_the_queues_name_typed_and_come_back_from_
         return list((tmp_path / "state" / "snapshots").rglob("*.jsonl"))
 
     with place.dashboard() as site:
-        assert browser.look(f"{site.url}/dead-letters/orders-dlq", drop).complaints == []
+        assert browser.look(f"{site.url}/dead-letters/orders-dlq", delete).complaints == []
         assert depth(place, "orders-dlq") == 2
         assert browser.look(f"{site.url}/dead-letters/orders-dlq/restore", restore).complaints == []
     keys = {
@@ -167,9 +167,9 @@ def test_a_job_is_paused_resumed_and_cancelled_on_its_page(place: Shop, browser:
 
     def brake(page: Page) -> None:
         page.set_default_timeout(PATIENT)
-        page.get_by_label("Canary").fill("0")
-        page.get_by_label("At most, a second").fill("5")
-        page.get_by_role("button", name="Redrive 80 letters").click()
+        page.get_by_label("Canary messages").fill("0")
+        page.get_by_label("Rate").fill("5")
+        page.get_by_role("button", name="Redrive 80 messages").click()
         page.get_by_role("button", name="Pause").click()
         expect(page.get_by_role("heading", name="Paused")).to_be_visible(timeout=PATIENT)
         page.get_by_role("button", name="Resume").click()
@@ -188,9 +188,9 @@ def test_a_dry_run_counts_and_touches_nothing(place: Shop, browser: Browser) -> 
 
     def try_it(page: Page) -> None:
         page.get_by_role("button", name="Dry run").click()
-        expect(page.get_by_role("heading", name="5 would be sent back; nothing was touched")).to_be_visible(
-            timeout=PATIENT
-        )
+        expect(
+            page.get_by_role("heading", name="Dry run finished: 5 would be redriven; nothing was changed")
+        ).to_be_visible(timeout=PATIENT)
 
     with place.dashboard() as site:
         assert browser.look(f"{site.url}/dead-letters/orders-dlq/redrive", try_it).complaints == []
@@ -210,6 +210,7 @@ def test_a_test_message_is_sent_and_a_fault_is_set(place: Shop, browser: Browser
     def hurt(page: Page) -> None:
         page.get_by_label("Rate of duplicate").fill("0.25")
         page.get_by_role("row", name="duplicate").get_by_role("button", name="Set").click()
+        expect(page.get_by_role("status")).to_have_text("Fault duplicate of orders is on, at a rate of 0.25.")
         expect(page.get_by_label("Rate of duplicate")).to_have_value("0.25")
 
     with place.dashboard() as site:

@@ -1,4 +1,4 @@
-"""`semel top` as an operator uses it: keys in, what is on the screen out; broker, worker and desk are real."""
+"""`semel top` as an operator uses it: keys in, screen out; broker, worker and service are real."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from semel.consumer.runtime import Runtime
 from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.app import Top
-from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet
-from semel.dashboard.terminal.messages import MessagesSheet
-from semel.dashboard.terminal.tables import LiveTable
+from semel.dashboard.terminal.dialogs import NumberInput, Question, RedriveForm, Sheet
+from semel.dashboard.terminal.tables import LiveTable, MessagesSheet
 
 HOSTILE = "\x1b]0;owned\x07[bold red]markup[/] \u202eevil\r\n[@click=app.quit]x[/]"
 
@@ -38,7 +37,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 class Screen:
-    """The terminal, and the hands before it."""
+    """The terminal and its keyboard."""
 
     def __init__(self, top: Top, pilot: Pilot[None]) -> None:
         self.top, self.pilot = top, pilot
@@ -49,7 +48,7 @@ class Screen:
     async def until(self, condition: Callable[[], object], what: str = "it") -> None:
         ends = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < ends, f"{what} did not happen; the status is {self.top.told!r}"
+            assert time.monotonic() < ends, f"{what} did not happen; the status is {self.top.status!r}"
             await self.pilot.pause(0.02)
 
     async def go(self, key: str) -> None:
@@ -100,7 +99,7 @@ def worker(there: Shop, handle: Callable[[dict[str, Any]], None] = lambda _order
             runtime.finish()
 
 
-# Looking.
+# Reading.
 
 
 def test_queues_are_shown_filtered_and_opened(there: Shop) -> None:
@@ -151,24 +150,25 @@ def test_a_change_is_seen_without_a_key_and_the_cursor_stays_where_it_is(there: 
         await screen.until(lambda: len(screen.rows("queues")) == 2)
         await screen.press("down")
         table = screen.top.query_one("#queues", LiveTable)
-        assert table.chosen == "orders-dlq"
+        assert table.selected == "orders-dlq"
         there.client.create_queue("a-new-one")
         there.orders.send("x")
         await screen.until(lambda: len(screen.rows("queues")) == 3)
         await screen.until(lambda: {row[0]: row[1] for row in screen.rows("queues")}["orders"] == "1")
-        assert table.chosen == "orders-dlq"
+        assert table.selected == "orders-dlq"
 
     drive(there, story)
 
 
-def test_updates_can_be_held(there: Shop) -> None:
+def test_updates_can_be_paused(there: Shop) -> None:
     async def story(screen: Screen) -> None:
         await screen.until(lambda: len(screen.rows("queues")) == 2)
         await screen.press("space")
-        assert "on hold" in screen.top.told
+        assert "paused" in screen.top.status
         await screen.until(lambda: not screen.top._reading)
         there.client.create_queue("later")
-        await screen.pilot.pause(1.2)
+        screen.top._tick()
+        assert not screen.top._reading
         assert len(screen.rows("queues")) == 2
         await screen.press("space")
         await screen.until(lambda: len(screen.rows("queues")) == 3)
@@ -212,7 +212,7 @@ def test_what_a_message_says_cannot_touch_the_terminal(there: Shop) -> None:
 def test_bodies_of_any_kind_are_shown_in_bounded_room(length: int) -> None:
     for text in ("\x00\x01\xff" * length, "{" * length, json.dumps({"a": "b" * length}), "[" * length):
         shown = cells.body(text[: 3 * length])
-        assert len(shown) <= cells.LONGEST_BODY + 100
+        assert len(shown) <= cells.MAX_BODY + 100
         assert not any(ord(sign) < 32 and sign not in "\n\t" for sign in shown)
 
 
@@ -260,7 +260,7 @@ def test_a_read_that_hangs_does_not_keep_anybody_from_leaving(there: Shop, monke
     go.set()
 
 
-# Dead letters.
+# Dead-letter queues.
 
 
 def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop) -> None:
@@ -271,12 +271,12 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
     async def story(screen: Screen) -> None:
         await screen.go("2")
         await screen.until(lambda: len(screen.rows("groups")) == 2)
-        (queue,) = screen.rows("dead")
+        (queue,) = screen.rows("dead-letter-queues")
         assert queue[:2] == ["orders-dlq", "7"]
         assert queue[5] == "orders"
         assert [row[0] for row in screen.rows("groups")] == ["5", "2"]
         await screen.press("enter")  # from the queue to its groups
-        await screen.press("enter")  # the letters of the first
+        await screen.press("enter")  # the messages of the first
         await screen.until(lambda: isinstance(screen.top.screen, MessagesSheet))
         messages = screen.top.screen.query_one(LiveTable)
         assert len(messages.keys) == 5
@@ -288,10 +288,10 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
         await screen.press("r")
         await screen.until(lambda: isinstance(screen.top.screen, RedriveForm))
         assert isinstance(screen.top.screen, RedriveForm)
-        assert screen.top.screen.choice.matched == 5
+        assert screen.top.screen.selection.matched == 5
         form = screen.top.screen
         words = str(form.query_one("#about", Static).render())
-        assert words.startswith("orders-dlq: 5 letters that match")
+        assert words.startswith("orders-dlq: 5 messages matching")
         assert f"at {there.broker.url}, account 000000000000" in words
         form.query_one("#canary", Input).value = "2"
         form.query_one("#yes", Button).press()
@@ -321,12 +321,12 @@ def test_the_filter_is_the_filter_language_and_a_mistake_in_it_is_explained(ther
         await screen.press("slash")
         screen.top.query_one("#filter", Input).value = "error ~ total"
         await screen.press("enter")
-        await screen.until(lambda: "2 letters match error ~ total" in screen.top.board.note)
+        await screen.until(lambda: "2 messages match error ~ total" in screen.top.board.note)
         assert [row[0] for row in screen.rows("groups")] == ["2"]
         await screen.press("r")
         await screen.until(lambda: isinstance(screen.top.screen, RedriveForm))
         assert isinstance(screen.top.screen, RedriveForm)
-        assert screen.top.screen.choice.where == "error ~ total"
+        assert screen.top.screen.selection.where == "error ~ total"
         screen.top.screen.query_one("#canary", Input).value = "99"
         screen.top.screen.query_one("#yes", Button).press()
         problem = screen.top.screen.query_one("#problem", Label)
@@ -337,7 +337,7 @@ def test_the_filter_is_the_filter_language_and_a_mistake_in_it_is_explained(ther
         await screen.press("enter")
         await screen.until(lambda: screen.rows("groups") == [] and "match" not in screen.top.board.note)
         await screen.press("r")
-        assert "no letters to send back" in screen.top.told
+        assert "no messages to redrive" in screen.top.status
 
     drive(there, story)
     assert len(there.broker.peek("orders-dlq")) == 5
@@ -372,8 +372,8 @@ def test_a_queue_that_only_has_the_name_of_a_dead_letter_queue_is_not_redriven(t
         await screen.go("2")
         await screen.until(lambda: screen.rows("groups"))
         await screen.press("r")
-        await screen.until(lambda: "is not the dead-letter queue of any queue" in screen.top.told)
-        assert "--any-queue" in screen.top.told
+        await screen.until(lambda: "is not the dead-letter queue of any queue" in screen.top.status)
+        assert "--any-queue" in screen.top.status
         assert len(screen.top.screen_stack) == 1
 
     drive(there, story)
@@ -416,7 +416,7 @@ def test_a_job_is_paused_resumed_cancelled_and_not_forgotten_when_leaving(there:
 # Workers.
 
 
-def test_workers_are_seen_with_what_they_hold_paused_resumed_and_resized(there: Shop) -> None:
+def test_workers_are_shown_with_their_messages_in_progress_paused_resumed_and_resized(there: Shop) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def handle(order: dict[str, Any]) -> None:
@@ -425,31 +425,31 @@ def test_workers_are_seen_with_what_they_hold_paused_resumed_and_resized(there: 
 
     async def story(screen: Screen) -> None:
         await screen.go("3")
-        await screen.until(lambda: screen.rows("held"), "the message in hand")
+        await screen.until(lambda: screen.rows("in-progress"), "the message in progress")
         (row,) = screen.rows("workers")
-        assert row[1:6] == ["shop:app", "orders", "at work", "4", "1"]
-        (held,) = screen.rows("held")
-        assert held[2] == "working"
+        assert row[1:6] == ["shop:app", "orders", "running", "4", "1"]
+        (message,) = screen.rows("in-progress")
+        assert message[2] == "working"
         await screen.press("p")
         await screen.until(lambda: screen.rows("workers")[0][3] == "paused")
-        assert "paused orders" in screen.top.told
-        assert screen.rows("held"), "what is in hand goes on"
+        assert "paused orders" in screen.top.status
+        assert screen.rows("in-progress"), "a message in progress continues"
         await screen.press("plus")
         await screen.until(lambda: screen.rows("workers")[0][4] == "5")
         await screen.press("minus")
         await screen.until(lambda: screen.rows("workers")[0][4] == "4")
         await screen.press("c")
-        await screen.until(lambda: isinstance(screen.top.screen, Figure))
-        screen.top.screen.query_one("#figure", Input).value = "0"
+        await screen.until(lambda: isinstance(screen.top.screen, NumberInput))
+        screen.top.screen.query_one("#number", Input).value = "0"
         await screen.press("enter")
-        assert isinstance(screen.top.screen, Figure)
-        screen.top.screen.query_one("#figure", Input).value = "9"
+        assert isinstance(screen.top.screen, NumberInput)
+        screen.top.screen.query_one("#number", Input).value = "9"
         await screen.press("enter")
         await screen.until(lambda: screen.rows("workers")[0][4] == "9")
         await screen.press("P")
-        await screen.until(lambda: screen.rows("workers")[0][3] == "at work")
+        await screen.until(lambda: screen.rows("workers")[0][3] == "running")
         await screen.press("tab", "enter")
-        await screen.until(lambda: "Why it is where it is" in screen.sheet())
+        await screen.until(lambda: "Ledger" in screen.sheet())
         go.set()
 
     there.orders.send(json.dumps({"order": 1}))
@@ -475,7 +475,7 @@ def test_without_workers_it_says_how_one_is_found(there: Shop) -> None:
 
 
 @pytest.mark.slow
-def test_who_may_only_look_is_offered_no_action(there: Shop) -> None:
+def test_a_read_only_session_is_offered_no_action(there: Shop) -> None:
     there.bury(2)
 
     async def story(screen: Screen) -> None:
@@ -486,8 +486,8 @@ def test_who_may_only_look_is_offered_no_action(there: Shop) -> None:
         await screen.go("3")
         await screen.until(lambda: screen.rows("workers"))
         await screen.press("p", "P", "plus")
-        await screen.pilot.pause(0.3)
-        assert screen.rows("workers")[0][3:5] == ["at work", "4"]
+        await screen.pilot.pause()
+        assert screen.rows("workers")[0][3:5] == ["running", "4"]
 
     with worker(there):
         drive(there, story, can_act=False)

@@ -1,24 +1,24 @@
-// All that the pages do in the browser: they stay fresh, answer to keys, and jump. Every page works without it.
+// What pages do in the browser: refresh, keyboard shortcuts, the palette, charts. Every page works without it.
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const root = document.documentElement;
 
-// Staying fresh: parts marked data-live are asked for again, while somebody looks, and grow into what came.
+// Refresh: parts with data-live are fetched again while the page is visible, and updated in place.
 
 const indicator = $("#live");
-let paused = false, failed = 0, timer = 0, asking = false;
+let paused = false, failed = 0, timer = 0, fetching = false;
 
 const busy = (part) => {
-  const here = document.activeElement, chosen = getSelection();
-  return (here && part.contains(here) && here.matches("input, select, textarea") && here.type !== "checkbox")
+  const active = document.activeElement, selection = getSelection();
+  return (active && part.contains(active) && active.matches("input, select, textarea") && active.type !== "checkbox")
     || $("dialog[open]", part) !== null
-    || (chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode));
+    || (selection && !selection.isCollapsed && part.contains(selection.anchorNode));
 };
 
 const keyOf = (node) => node.nodeType === 1 ? node.id || node.dataset.key || "" : "";
 
-// Makes `old` like `fresh`, and leaves what is alike in place: focus, open details and the row under the cursor stay.
-const grow = (old, fresh) => {
+// Makes `old` equal to `fresh` and leaves equal nodes in place: focus, open details and the selected row stay.
+const morph = (old, fresh) => {
   for (const { name } of [...old.attributes]) {
     if (!fresh.hasAttribute(name) && !(name === "open" && old.matches("details, dialog"))) old.removeAttribute(name);
   }
@@ -40,7 +40,7 @@ const grow = (old, fresh) => {
     if (match === place) place = place.nextSibling;
     else old.insertBefore(match, place);
     if (match.nodeType === 1) {
-      if (!match.isEqualNode(next)) grow(match, next);
+      if (!match.isEqualNode(next)) morph(match, next);
     } else if (match.data !== next.data) match.data = next.data;
   }
   while (place) {
@@ -58,33 +58,33 @@ const show = (state, text) => {
 
 const refresh = async () => {
   const parts = $$("[data-live]").filter((part) => !busy(part));
-  if (!parts.length || asking) return;
-  asking = true;
+  if (!parts.length || fetching) return;
+  fetching = true;
   const url = new URL(location.href);
   url.hash = "";
   url.searchParams.set("part", parts.map((part) => part.dataset.live).join(","));
   try {
-    const answer = await fetch(url, { headers: { "X-Part": "1" }, signal: AbortSignal.timeout(15000) });
+    const answer = await fetch(url, { signal: AbortSignal.timeout(15000) });
     if (answer.redirected && new URL(answer.url).pathname === "/login") return location.reload();
-    if (answer.status === 404) {  // a message that was worked off meanwhile, for one
+    if (answer.status === 404) {  // the message was deleted meanwhile, for example
       stop();
-      return show("lost", "no longer there");
+      return show("lost", "not found");
     }
     if (!answer.ok) throw new Error(answer.status);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of parts) {
       const next = $(`[data-live="${part.dataset.live}"]`, fresh);
-      if (next && !busy(part)) grow(part, next);
+      if (next && !busy(part)) morph(part, next);
     }
     const done = $("[data-live][data-final]");
     failed = 0;
-    show(done ? "paused" : "on", done ? "at rest" : "live");
+    show(done ? "paused" : "on", done ? "updates off" : "live");
     if (done) stop();
   } catch {
     failed += 1;
-    show("lost", "no answer; trying again");
+    show("lost", "no answer; retrying");
   } finally {
-    asking = false;
+    fetching = false;
   }
 };
 
@@ -92,7 +92,7 @@ const pace = () => 1000 * Math.min(...$$("[data-live]").map((part) => Number(par
 const stop = () => { clearTimeout(timer); timer = 0; };
 const start = () => {
   stop();
-  if ($("[data-live][data-final]")) return show("paused", "at rest");
+  if ($("[data-live][data-final]")) return show("paused", "updates off");
   if (paused || document.hidden || !$("[data-live]")) return;
   timer = setTimeout(async () => { await refresh(); if (timer) start(); }, pace());
 };
@@ -114,7 +114,7 @@ if (indicator) {
   }
 }
 
-// Light and dark.
+// Light and dark theme.
 
 const theme = () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -122,38 +122,38 @@ const theme = () => {
   localStorage.setItem("semel-theme", root.dataset.theme);
 };
 
-// Jumping: every page and every queue, by a part of its name.
+// Palette: every page and queue by a part of its name.
 
 const palette = $("#palette");
-let places = null;
+let targets = null;
 const search = (text) => {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = (places || []).filter((one) => words.every((word) => one.name.toLowerCase().includes(word))).slice(0, 60);
+  const matches = (targets || []).filter(({ name }) => words.every((word) => name.toLowerCase().includes(word))).slice(0, 60);
   const list = $("ul", palette);
-  list.replaceChildren(...found.map((one, index) => {
+  list.replaceChildren(...matches.map((target, index) => {
     const item = document.createElement("li");
-    item.id = `place-${index}`;
+    item.id = `result-${index}`;
     item.setAttribute("role", "option");
     item.setAttribute("aria-selected", String(index === 0));
-    item.dataset.href = one.href;
-    item.append(one.name);
+    item.dataset.href = target.href;
+    item.append(target.name);
     const kind = document.createElement("span");
     kind.className = "kind";
-    kind.textContent = one.kind;
+    kind.textContent = target.kind;
     item.append(kind);
     return item;
   }));
-  $("input", palette).setAttribute("aria-activedescendant", found.length ? "place-0" : "");
+  $("input", palette).setAttribute("aria-activedescendant", matches.length ? "result-0" : "");
 };
 const jump = async () => {
   palette.showModal();
   $("input", palette).value = "";
-  if (!places) {
-    places = $$(".side nav a").map((link) => ({ name: link.dataset.name, href: link.href, kind: "page" }));
+  if (!targets) {
+    targets = $$(".side nav a").map((link) => ({ name: link.dataset.name, href: link.href, kind: "page" }));
     search("");
     try {
-      places = places.concat(await (await fetch("/places.json")).json());
-    } catch { /* the pages are there all the same */ }
+      targets = targets.concat(await (await fetch("/queues.json")).json());
+    } catch { /* then only the pages are listed */ }
   }
   search($("input", palette).value);
 };
@@ -237,18 +237,17 @@ document.addEventListener("click", (event) => {
     });
   }
 });
-// A button that was pressed is pressed once.
+// A form is submitted once.
 document.addEventListener("submit", (event) => {
   if (event.target.method !== "post") return;
   if (event.target.dataset.sent) event.preventDefault();
   event.target.dataset.sent = "1";
   setTimeout(() => { delete event.target.dataset.sent; }, 4000);
 });
-$("select[data-submit]")?.addEventListener("change", (event) => event.target.form.requestSubmit());
 
-// Charts say the values under the pointer.
+// Charts show the values under the pointer.
 
-const read = (chart, event) => {
+const readAt = (chart, event) => {
   const data = JSON.parse(chart.dataset.chart), area = $(".plot-area", chart).getBoundingClientRect();
   const share = (event.clientX - area.left) / area.width;
   let best = 0;
@@ -257,19 +256,19 @@ const read = (chart, event) => {
   cross.setAttribute("x1", `${data.x[best] * 100}%`);
   cross.setAttribute("x2", `${data.x[best] * 100}%`);
   cross.classList.add("on");
-  for (const shown of $$("[data-line]", chart)) shown.textContent = data.y[shown.dataset.line][best];
+  for (const label of $$("[data-line]", chart)) label.textContent = data.y[label.dataset.line][best];
   $("h2", chart).dataset.title ??= $("h2", chart).textContent;
   $("h2", chart).textContent = `${$("h2", chart).dataset.title} at ${data.t[best]}`;
 };
 document.addEventListener("pointermove", (event) => {
   const chart = event.target.closest?.("[data-chart]");
   for (const other of $$("[data-chart] .cross.on")) if (!chart?.contains(other)) leave(other.closest("[data-chart]"));
-  if (chart) read(chart, event);
+  if (chart) readAt(chart, event);
 });
 const leave = (chart) => {
   $(".cross", chart).classList.remove("on");
   const title = $("h2", chart);
   if (title.dataset.title) { title.textContent = title.dataset.title; delete title.dataset.title; }
   const data = JSON.parse(chart.dataset.chart);
-  for (const shown of $$("[data-line]", chart)) shown.textContent = data.y[shown.dataset.line].findLast((one) => one !== "–") ?? "–";
+  for (const label of $$("[data-line]", chart)) label.textContent = data.y[label.dataset.line].findLast((value) => value !== "–") ?? "–";
 };

@@ -1,1 +1,1 @@
-"""`semel top`: queues, dead letters, workers and jobs in a terminal, over the same house and desk as the pages."""
+"""`semel top`: queues, dead-letter queues, workers and jobs in a terminal; it reads and acts as the pages do."""

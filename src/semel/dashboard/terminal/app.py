@@ -1,16 +1,19 @@
-"""The terminal's app: tabs, keys, and the updates. What is read, is read on threads; what is done, is in the audit log.
+"""The app of `semel top`: tabs, keys and updates. It reads on threads; every action is in the audit log.
 
-The rules: only the board that is looked at is read, and not while the terminal has lost the focus or the updates are on
-hold; an update that fails leaves the last one standing and says why; nothing is done without a key of its own and,
-where it cannot be undone, a question.
+The rules: only the visible board is read, and not while the terminal has lost the focus or updates are paused; an
+update that fails leaves the last one in place and says why; every action has its own key and, where it cannot be
+undone, asks first.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from rich.text import Text
 from textual import events
@@ -20,25 +23,32 @@ from textual.widgets import DataTable, Footer, Header, Input, Label, TabbedConte
 
 from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
-from semel.dashboard.terminal.background import on_thread
-from semel.dashboard.terminal.dialogs import Figure, Question, RedriveForm, Sheet, keys
-from semel.dashboard.terminal.messages import MessagesSheet
-from semel.dashboard.terminal.tables import Board, DeadLettersBoard, JobsBoard, LiveTable, QueuesBoard, WorkersBoard
+from semel.dashboard.terminal.dialogs import NumberInput, Question, RedriveForm, Sheet, keys
+from semel.dashboard.terminal.tables import (
+    Board,
+    DeadLettersBoard,
+    JobsBoard,
+    LiveTable,
+    MessagesSheet,
+    QueuesBoard,
+    WorkersBoard,
+)
 from semel.dashboard.views.model import Viewer
 from semel.dlq.jobs import Job
 from semel.dlq.queues import not_dead_letter_queue
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.errors import SemelError
 from semel.telemetry.control import MAX_CONCURRENCY
+from semel.text import printable
 
 EVERY: Final = 2.0  # seconds
-LETTERS_SHOWN: Final = 200
-PATIENCE: Final = 2.0  # seconds for the letters of a group to be found
-BOARDS: Final = ("queues", "letters", "workers", "jobs")
-# What each action is for; those that are for all boards are not here.
+MAX_MESSAGES: Final = 200
+READ_TIME: Final = 2.0  # seconds to read the messages of a group
+BOARDS: Final = ("queues", "dead-letters", "workers", "jobs")
+# The boards of each action; actions of all boards are not here.
 ON: Final = {
-    "redrive": ("letters",),
-    "look": ("letters",),
+    "redrive": ("dead-letters",),
+    "receive": ("dead-letters",),
     "pause": ("workers", "jobs"),
     "pause_all": ("workers",),
     "more": ("workers",),
@@ -46,11 +56,12 @@ ON: Final = {
     "concurrency": ("workers",),
     "cancel": ("jobs",),
 }
-LOOKING: Final = ("look",)
+READING: Final = ("receive",)
+T = TypeVar("T")
 
 
 class Pane(TabPane):
-    """One that does not come to the front because a dialog gave the focus back to it: who said so by key counts."""
+    """A tab that is not activated just because a dialog returned the focus to it."""
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         event.prevent_default()
@@ -64,8 +75,8 @@ class Top(App[None]):
     TabbedContent, ContentSwitcher, Pane, Board { height: 1fr; padding: 0; }
     .note { padding: 0 1; width: 100%; }
     LiveTable { height: 1fr; }
-    #dead, #workers { height: 2fr; }
-    #groups, #held { height: 3fr; border-top: solid $primary; }
+    #dead-letter-queues, #workers { height: 2fr; }
+    #groups, #in-progress { height: 3fr; border-top: solid $primary; }
     #filter { display: none; height: 3; }
     #filter.open { display: block; }
     #status { height: 1; padding: 0 1; }
@@ -78,19 +89,19 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "board('queues')", "Queues", show=False),
-        Binding("2", "board('letters')", "Dead letters", show=False),
+        Binding("2", "board('dead-letters')", "Dead-letter queues", show=False),
         Binding("3", "board('workers')", "Workers", show=False),
         Binding("4", "board('jobs')", "Jobs", show=False),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("r", "redrive", "Redrive"),
-        Binding("l", "look", "Look"),
+        Binding("s", "receive", "Receive and show"),
         Binding("p", "pause", "Pause/resume"),
-        Binding("P", "pause_all", "Whole worker"),
+        Binding("P", "pause_all", "Pause/resume worker"),
         Binding("plus,equals_sign", "more", "More", key_display="+"),
         Binding("minus", "fewer", "Fewer", key_display="-"),
-        Binding("c", "concurrency", "At a time"),
+        Binding("c", "concurrency", "Concurrency"),
         Binding("x", "cancel", "Cancel"),
-        Binding("space", "hold", "Hold"),
+        Binding("space", "pause_updates", "Pause updates"),
         Binding("question_mark", "keys", "Keys", key_display="?"),
         Binding("q", "leave", "Quit"),
         Binding("ctrl+c", "leave(130)", "Quit", show=False),
@@ -103,20 +114,20 @@ class Top(App[None]):
         self._every = every
         self.boards: dict[str, Board] = {
             "queues": QueuesBoard(services),
-            "letters": DeadLettersBoard(services),
+            "dead-letters": DeadLettersBoard(services),
             "workers": WorkersBoard(services),
             "jobs": JobsBoard(services),
         }
         self._reading = False
         self._again = False
-        self._held = False
-        self._away = False
-        self._filtering = ""  # the board whose filter is being written
-        self._begun: list[Job] = []
+        self._paused = False
+        self._blurred = False
+        self._filtering = ""  # the board whose filter is being edited
+        self._started: list[Job] = []
 
     def compose(self) -> ComposeResult:
         yield Header(show_clock=True, icon="")
-        titles = ("1 Queues", "2 Dead letters", "3 Workers", "4 Jobs")
+        titles = ("1 Queues", "2 Dead-letter queues", "3 Workers", "4 Jobs")
         with TabbedContent(initial="tab-queues"):
             for name, title in zip(BOARDS, titles, strict=True):
                 with Pane(title, id=f"tab-{name}"):
@@ -139,7 +150,7 @@ class Top(App[None]):
 
     @property
     def shown(self) -> str:
-        """The name of the board that is looked at."""
+        """The name of the visible board."""
         return self._tabs.active.removeprefix("tab-") or BOARDS[0]
 
     @property
@@ -147,11 +158,11 @@ class Top(App[None]):
         return self.screen_stack[0].query_one(TabbedContent)
 
     def _tick(self) -> None:
-        if not self._held and not self._away:
+        if not self._paused and not self._blurred:
             self.update_now()
 
     def update_now(self) -> None:
-        """Read what is looked at. One at a time: who asks meanwhile gets the next one."""
+        """Read the visible board. One read at a time: a request meanwhile starts another one after it."""
         if self._reading:
             self._again = True
             return
@@ -161,13 +172,13 @@ class Top(App[None]):
     async def _update(self) -> None:
         board = self.board
         try:
-            found = await on_thread(board.reader())
+            content = await on_thread(board.reader())
         except SemelError as error:
             if board.is_attached:
-                board.say(str(error), bad=True)
+                board.set_note(str(error), bad=True)
         else:
-            if board.is_attached:  # not if it was left meanwhile
-                board.show(found)
+            if board.is_attached:  # it may be gone by now
+                board.show(content)
                 self.refresh_bindings()
         finally:
             self._reading = False
@@ -176,48 +187,48 @@ class Top(App[None]):
             self.update_now()
 
     def on_app_blur(self) -> None:
-        self._away = True
+        self._blurred = True
 
     def on_app_focus(self) -> None:
-        self._away = False
+        self._blurred = False
         self._tick()
 
-    def action_hold(self) -> None:
-        self._held = not self._held
-        self.tell("updates are on hold: space continues" if self._held else "")
+    def action_pause_updates(self) -> None:
+        self._paused = not self._paused
+        self.report("updates are paused; space resumes them" if self._paused else "")
         self._tick()
 
-    def tell(self, text: str, *, bad: bool = False) -> None:
+    def report(self, text: str, *, bad: bool = False) -> None:
         """The line at the bottom: what was done, or why not."""
         line = self.screen_stack[0].query_one("#status", Label)
-        line.update(Text(cells.plain(text), "bold red" if bad else "green"))
+        line.update(Text(printable(text), "bold red" if bad else "green"))
 
     @property
-    def told(self) -> str:
+    def status(self) -> str:
         return str(self.screen_stack[0].query_one("#status", Label).render())
 
-    # Moving about.
+    # Navigation.
 
     def action_board(self, name: str) -> None:
         self._tabs.active = f"tab-{name}"
 
     def on_tabbed_content_tab_activated(self) -> None:
-        if self._filtering != self.shown:  # the word of the first board may come after its filter was opened
+        if self._filtering != self.shown:  # the event of the first board may come after its filter was opened
             self._close_filter()
         self._focus_table()
-        self.call_after_refresh(self._focus_table)  # a dialog that closes just now gives the focus back to another
+        self.call_after_refresh(self._focus_table)  # a dialog that is closing returns the focus to another widget
         self.refresh_bindings()
         self.update_now()
 
     def _focus_table(self) -> None:
-        """Unless somebody is writing a filter."""
+        """Unless a filter is being edited."""
         tables = self.board.query(LiveTable)
         free = len(self.screen_stack) == 1 and not self._filtering
         if free and not any(table.has_focus for table in tables):
             tables.first().focus()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        if event.data_table.id in ("dead", "workers") and event.data_table.has_focus:
+        if event.data_table.id in ("dead-letter-queues", "workers") and event.data_table.has_focus:
             self.update_now()
 
     def action_filter(self) -> None:
@@ -248,17 +259,17 @@ class Top(App[None]):
         self.push_screen(keys())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Keys that are for another board are not offered, nor those that change anything to who may only look."""
+        """Hides the keys of other boards, and in a read-only session the keys that change something."""
         if action in ON:
             here = len(self.screen_stack) == 1 and self.shown in ON[action]
-            return here and (self.viewer.can_act or action in LOOKING)
+            return here and (self.viewer.can_act or action in READING)
         return True
 
     # Opening.
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         table = event.data_table
-        key = table.chosen if isinstance(table, LiveTable) else ""
+        key = table.selected if isinstance(table, LiveTable) else ""
         if key:
             self.in_background(partial(self._open, table.id or "", key))
 
@@ -268,64 +279,64 @@ class Top(App[None]):
             row = await self._read(lambda: inspector.queue(key))
             if row is not None:
                 self.push_screen(Sheet(f"Queue {key}", cells.queue_in_full(row)))
-        elif table == "dead":
+        elif table == "dead-letter-queues":
             self.board.table("groups").focus()
         elif (
             table == "groups" and key != cells.OTHERS and isinstance(board, DeadLettersBoard) and board.page is not None
         ):
-            await self._open_letters(board.page.queue.name, key, board.page.where)
-        elif table == "held" and isinstance(board, WorkersBoard):
-            _, taken = board.chosen
-            if taken is not None:
-                await self.open_message(taken.name, key)
-        elif table == "jobs" and isinstance(board, JobsBoard) and board.chosen is not None:
-            self.push_screen(Sheet(f"Job {key}", cells.job_in_full(board.chosen)))
+            await self._open_messages(board.page.queue.name, key, board.page.where)
+        elif table == "in-progress" and isinstance(board, WorkersBoard):
+            _, queue = board.selected
+            if queue is not None:
+                await self.open_message(queue.name, key)
+        elif table == "jobs" and isinstance(board, JobsBoard) and board.selected is not None:
+            self.push_screen(Sheet(f"Job {key}", cells.job_in_full(board.selected)))
 
-    async def _open_letters(self, queue: str, group: str, where: str) -> None:
+    async def _open_messages(self, queue: str, group: str, where: str) -> None:
         inspector = self.services.inspector
-        both = f"({where}) and {group}" if where else group
+        combined = f"({where}) and {group}" if where else group
 
         def read() -> Any:
-            ends = time.monotonic() + PATIENCE
+            ends = time.monotonic() + READ_TIME
             while True:
-                page = inspector.dead_letters(queue, both, limit=LETTERS_SHOWN)
-                if page.complete or len(page.messages) >= LETTERS_SHOWN or time.monotonic() > ends:
+                page = inspector.dead_letters(queue, combined, limit=MAX_MESSAGES)
+                if page.complete or len(page.messages) >= MAX_MESSAGES or time.monotonic() > ends:
                     return page, inspector.now()
                 time.sleep(0.05)
 
-        found = await self._read(read)
-        if found is not None:
-            page, now = found
+        content = await self._read(read)
+        if content is not None:
+            page, now = content
             rows = [cells.message(row, now) for row in page.messages]
-            self.push_screen(MessagesSheet(queue, rows, page.matched, self._open_one(queue)))
+            self.push_screen(MessagesSheet(queue, rows, page.matched, self._message_opener(queue)))
 
-    def _open_one(self, queue: str) -> Callable[[str], None]:
+    def _message_opener(self, queue: str) -> Callable[[str], None]:
         return lambda id: self.in_background(partial(self.open_message, queue, id))
 
     async def open_message(self, queue: str, id: str) -> None:
         inspector = self.services.inspector
-        found = await self._read(lambda: inspector.message(queue, id))
-        if found is not None:
-            self.push_screen(Sheet(f"Message of {queue}", cells.message_in_full(found)))
+        page = await self._read(lambda: inspector.message(queue, id))
+        if page is not None:
+            self.push_screen(Sheet(f"Message of {queue}", cells.message_in_full(page)))
 
     def in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A function, not its coroutine: what the end of the app comes before is then never begun."""
-        self.run_worker(work)  # type: ignore[arg-type]  # its result has a type that cannot be inferred
+        """A function, not its coroutine: if the app ends first, it is never started."""
+        self.run_worker(work)  # type: ignore[arg-type]  # the type of its result cannot be inferred
 
     async def _read(self, read: Callable[[], Any]) -> Any:
-        """What was read; None, and a word about it, if that failed."""
+        """What `read` returns; None, and the error in the status line, if it failed."""
         try:
             return await on_thread(read)
         except SemelError as error:
-            self.tell(str(error), bad=True)
+            self.report(str(error), bad=True)
             return None
 
-    # Doing.
+    # Actions.
 
-    def action_look(self) -> None:
-        board = self.boards["letters"]
+    def action_receive(self) -> None:
+        board = self.boards["dead-letters"]
         if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_receive:
-            self.tell("looking is free here: it is up to date")
+            self.report("the messages are already shown")
             return
 
         def answered(yes: bool | None) -> None:
@@ -334,47 +345,48 @@ class Top(App[None]):
                 self.update_now()
 
         queue = board.page.queue
-        text = (
-            f"Look at the letters of {queue.name}? Each is received and given back: its receive count goes up by one."
-        )
+        text = f"Receive and show the messages of {queue.name}? The receive count of each goes up by 1."
         if queue.max_receives is not None:
-            text += f" {queue.name} moves its messages on after {queue.max_receives} receives: some may be moved."
-        self.push_screen(Question(text, "Look"), answered)
+            text += (
+                f" {queue.name} has a RedrivePolicy of its own: SQS moves a message to another queue after "
+                f"{queue.max_receives} receives. Messages near that limit may be moved."
+            )
+        self.push_screen(Question(text, "Receive and show"), answered)
 
     def action_redrive(self) -> None:
-        board = self.boards["letters"]
-        choice = board.choice if isinstance(board, DeadLettersBoard) else None
-        if choice is None:
-            self.tell("there are no letters to send back: choose a queue that has some", bad=True)
+        board = self.boards["dead-letters"]
+        selection = board.selection if isinstance(board, DeadLettersBoard) else None
+        if selection is None:
+            self.report("there are no messages to redrive: select a queue that has some", bad=True)
             return
         if isinstance(board, DeadLettersBoard) and board.page is not None and not board.page.queue.sources:
-            self.tell(f"{not_dead_letter_queue(choice.queue)}; use semel dlq redrive --any-queue", bad=True)
+            self.report(f"{not_dead_letter_queue(selection.queue)}; use semel dlq redrive --any-queue", bad=True)
             return
-        self.push_screen(RedriveForm(choice), lambda plan: self._begin(plan) if plan is not None else None)
+        self.push_screen(RedriveForm(selection), lambda plan: self._redrive(plan) if plan is not None else None)
 
-    def _begin(self, plan: RedrivePlan) -> None:
-        async def begin() -> None:
+    def _redrive(self, plan: RedrivePlan) -> None:
+        async def start() -> None:
             job = await self._read(lambda: self.services.service.redrive(plan))
             if job is not None:
-                self._begun.append(job)
+                self._started.append(job)
                 self.services.inspector.changed(plan.queue)
-                self.tell(f"job {job.id} has begun")
+                self.report(f"started job {job.id}")
                 self.action_board("jobs")
 
-        self.in_background(begin)
+        self.in_background(start)
 
     def action_pause(self) -> None:
         board = self.board
         if isinstance(board, WorkersBoard):
-            row, taken = board.chosen
-            if row is not None and taken is not None:
-                self._control(row.id, "resume" if taken.paused else "pause", taken.name)
-        elif isinstance(board, JobsBoard) and (job := board.chosen) is not None:
-            self._job(job.id, "resume" if job.pausing else "pause")
+            row, queue = board.selected
+            if row is not None and queue is not None:
+                self._control(row.id, "resume" if queue.paused else "pause", queue.name)
+        elif isinstance(board, JobsBoard) and (job := board.selected) is not None:
+            self._control_job(job.id, "resume" if job.pausing else "pause")
 
     def action_pause_all(self) -> None:
         board = self.board
-        row = board.chosen[0] if isinstance(board, WorkersBoard) else None
+        row = board.selected[0] if isinstance(board, WorkersBoard) else None
         if row is not None:
             self._control(row.id, "resume" if row.paused else "pause", None)
 
@@ -386,53 +398,81 @@ class Top(App[None]):
 
     def _step(self, by: int) -> None:
         board = self.board
-        row, taken = board.chosen if isinstance(board, WorkersBoard) else (None, None)
-        if row is not None and taken is not None and taken.concurrency is not None:
-            self._control(row.id, "concurrency", taken.name, max(1, min(MAX_CONCURRENCY, taken.concurrency + by)))
+        row, queue = board.selected if isinstance(board, WorkersBoard) else (None, None)
+        if row is not None and queue is not None and queue.concurrency is not None:
+            self._control(row.id, "concurrency", queue.name, max(1, min(MAX_CONCURRENCY, queue.concurrency + by)))
 
     def action_concurrency(self) -> None:
         board = self.board
-        row, taken = board.chosen if isinstance(board, WorkersBoard) else (None, None)
-        if row is None or taken is None:
+        row, queue = board.selected if isinstance(board, WorkersBoard) else (None, None)
+        if row is None or queue is None:
             return
-        worker, queue = row.id, taken.name
+        worker, name = row.id, queue.name
 
         def answered(value: int | None) -> None:
             if value is not None:
-                self._control(worker, "concurrency", queue, value)
+                self._control(worker, "concurrency", name, value)
 
         each = " in each process" if row.processes > 1 else ""
-        self.push_screen(Figure(f"{queue}: so many at a time{each}", taken.concurrency, MAX_CONCURRENCY), answered)
+        text = f"{name}: messages processed at the same time{each}"
+        self.push_screen(NumberInput(text, queue.concurrency, MAX_CONCURRENCY), answered)
 
     def action_cancel(self) -> None:
         board = self.board
-        job = board.chosen if isinstance(board, JobsBoard) else None
+        job = board.selected if isinstance(board, JobsBoard) else None
         if job is None or job.state.ended:
             return
-        text = f"Cancel the {job.kind} of {job.queue}? What was sent stays sent; what is left stays in the queue."
-        self.push_screen(Question(text, "Cancel it"), lambda yes: self._job(job.id, "cancel") if yes else None)
+        text = f"Cancel the {job.kind} of {job.queue}? Messages already sent stay sent; the others stay in the queue."
+        self.push_screen(Question(text, "Cancel job"), lambda yes: self._control_job(job.id, "cancel") if yes else None)
 
     def _control(self, worker: str, action: str, queue: str | None, value: int | None = None) -> None:
         self._act(lambda: self.services.control(self.viewer, worker, action, queue, value))
 
-    def _job(self, id: str, action: str) -> None:
+    def _control_job(self, id: str, action: str) -> None:
         self._act(lambda: f"{action} job {id}: {self.services.service.control(id, action)}")
 
     def _act(self, do: Callable[[], str]) -> None:
         async def act() -> None:
-            said = await self._read(do)
-            if said is not None:
-                self.tell(said)
+            outcome = await self._read(do)
+            if outcome is not None:
+                self.report(outcome)
             self.update_now()
 
         self.in_background(act)
 
-    # The end.
+    # Quitting.
 
     def action_leave(self, code: int = 0) -> None:
-        running = [job for job in self._begun if not job.state.ended]
+        running = [job for job in self._started if not job.state.ended]
         if not running:
             self.exit(return_code=code)
             return
-        text = f"{len(running)} jobs run in this terminal. Leaving cancels them; what is left stays in the queue."
-        self.push_screen(Question(text, "Leave"), lambda yes: self.exit(return_code=code) if yes else None)
+        jobs, them = ("1 job runs", "it") if len(running) == 1 else (f"{len(running)} jobs run", "them")
+        text = f"{jobs} in this terminal. Quitting cancels {them}; messages not sent yet stay in the queue."
+        self.push_screen(Question(text, "Quit"), lambda yes: self.exit(return_code=code) if yes else None)
+
+
+async def on_thread(read: Callable[[], T]) -> T:
+    """What `read` returns or raises. A thread of its own, not a pool: quitting does not wait for a read that hangs."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def finish(value: T | None, error: BaseException | None) -> None:
+        if result.done():
+            return  # nobody waits any more
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)  # type: ignore[arg-type]  # it is what was read
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = read()
+        except Exception as raised:  # noqa: BLE001 - it is raised where it is awaited
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the app has ended
+            loop.call_soon_threadsafe(finish, value, error)
+
+    threading.Thread(target=run, name="semel-top-read", daemon=True).start()
+    return await result

@@ -1,4 +1,4 @@
-"""What opens over the tables: one thing in full, a question, the form of a redrive, the list of keys."""
+"""Dialogs: one thing in full, a question, a number, the redrive form, the list of keys."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-from semel.dashboard.terminal.format import many, plain
-from semel.dlq.redrive.plan import CANARY_DEFAULT, CANARY_MOST, PlanError, RedrivePlan
+from semel.dlq.redrive.plan import CANARY_MOST, PlanError, RedrivePlan
+from semel.doctor.wording import count
 from semel.errors import SemelError
+from semel.text import printable
 
 KEYS: Final = (
-    ("1 2 3 4", "queues, dead letters, workers, jobs"),
-    ("↑ ↓ PgUp PgDn", "move; Tab goes to the next table"),
-    ("Enter", "open what is chosen: a queue, a group, a letter, a message in hand, a job"),
-    ("/", "filter; Esc leaves it, an empty filter shows all"),
-    ("r", "dead letters: redrive what the filter or the chosen group selects"),
-    ("l", "dead letters, on AWS: look at them, which costs receives"),
-    ("p", "workers, jobs: pause or resume what is chosen"),
-    ("P", "workers: pause or resume all queues of the chosen worker"),
-    ("+ -", "workers: one more or one fewer at a time"),
-    ("c", "workers: set how many at a time"),
+    ("1 2 3 4", "queues, dead-letter queues, workers, jobs"),
+    ("↑ ↓ PgUp PgDn", "move; Tab moves to the next table"),
+    ("Enter", "open the selected queue, group, message or job"),
+    ("/", "filter; Esc closes it, an empty filter shows all"),
+    ("r", "dead-letter queues: redrive the messages of the filter or the selected group"),
+    ("s", "dead-letter queues on SQS: receive and show messages"),
+    ("p", "workers, jobs: pause or resume the selected one"),
+    ("P", "workers: pause or resume all queues of the selected worker"),
+    ("+ -", "workers: raise or lower the concurrency by 1"),
+    ("c", "workers: set the concurrency"),
     ("x", "jobs: cancel"),
-    ("space", "hold or continue the updates"),
-    ("?", "these keys"),
+    ("space", "pause or resume updates"),
+    ("?", "show these keys"),
     ("q", "quit"),
 )
 
 
 class Sheet(ModalScreen[None]):
-    """Some text to read."""
+    """A text to read."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "dismiss", "Close")]
 
@@ -45,7 +46,7 @@ class Sheet(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide"):
-            yield Label(Text(plain(self._title), "bold"))
+            yield Label(Text(printable(self._title), "bold"))
             with VerticalScroll() as scroll:
                 scroll.can_focus = True
                 yield Static(self.text)
@@ -63,7 +64,7 @@ def keys() -> Sheet:
 
 
 class Question(ModalScreen[bool]):
-    """Yes or no; no is what Escape means."""
+    """Yes or no; Escape means no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,n", "answer(False)", "No"),
@@ -76,10 +77,10 @@ class Question(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Text(plain(self._text)))
+            yield Static(Text(printable(self._text)))
             with Horizontal(classes="buttons"):
                 yield Button(f"{self._yes} (y)", variant="warning", id="yes")
-                yield Button("Leave it (n)", id="no")
+                yield Button("Cancel (n)", id="no")
 
     def on_mount(self) -> None:
         self.query_one("#no", Button).focus()
@@ -91,32 +92,32 @@ class Question(ModalScreen[bool]):
         self.dismiss(answer)
 
 
-class Figure(ModalScreen[int | None]):
-    """A whole number."""
+class NumberInput(ModalScreen[int | None]):
+    """A whole number from 1 to `limit`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Leave it")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Cancel")]
 
-    def __init__(self, text: str, value: int | None, most: int) -> None:
+    def __init__(self, text: str, value: int | None, limit: int) -> None:
         super().__init__()
-        self._text, self._value, self._most = text, value, most
+        self._text, self._value, self._limit = text, value, limit
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label(Text(plain(self._text)))
-            yield Input("" if self._value is None else str(self._value), type="integer", id="figure")
+            yield Label(Text(printable(self._text)))
+            yield Input("" if self._value is None else str(self._value), type="integer", id="number")
             yield Label("", id="problem")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = event.value.strip()
-        if text.isdecimal() and 1 <= int(text) <= self._most:
+        if text.isdecimal() and 1 <= int(text) <= self._limit:
             self.dismiss(int(text))
         else:
-            self.query_one("#problem", Label).update(Text(f"a number from 1 to {self._most:,}", "red"))
+            self.query_one("#problem", Label).update(Text(f"enter a number from 1 to {self._limit:,}", "red"))
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What a redrive would be about, as the tables show it now."""
+class RedriveSelection:
+    """Which messages a redrive would send, as the tables show them now."""
 
     queue: str
     where: str
@@ -125,39 +126,41 @@ class Choice:
     address: str  # endpoint or AWS region, and account
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         about = "" if self.complete else "at least "
-        which = f" that match {self.where}" if self.where else ", all there are"
-        return f"{self.queue}: {about}{many(self.matched, 'letter')}{which}\nat {self.address}"
+        messages = count(self.matched, "message")
+        which = f"{messages} matching {self.where}" if self.where else f"all {messages}"
+        return f"{self.queue}: {about}{which}\nat {self.address}"
 
 
 class RedriveForm(ModalScreen[RedrivePlan | None]):
-    """A redrive: where to, how fast, and how many go first to see whether it works now."""
+    """The plan of a redrive, with the defaults of `RedrivePlan`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Leave it")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Cancel")]
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, selection: RedriveSelection) -> None:
         super().__init__()
-        self.choice = choice
+        self.selection = selection
+        self._defaults = RedrivePlan(queue=selection.queue, all=True)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label(Text("Send dead letters back", "bold"))
-            yield Static(Text("\n".join(map(plain, self.choice.words.split("\n")))), id="about")
-            yield Label(f"Canary: so many go first, the rest only if they succeed (0 to {CANARY_MOST})")
-            yield Input(str(CANARY_DEFAULT), type="integer", id="canary")
-            yield Label("To (empty: the queue that each came from)")
+            yield Label(Text("Redrive", "bold"))
+            yield Static(Text("\n".join(map(printable, self.selection.description.split("\n")))), id="about")
+            yield Label(f"Canary messages: sent first, the others only if these succeed (0 to {CANARY_MOST})")
+            yield Input(str(self._defaults.canary), type="integer", id="canary")
+            yield Label("To (empty: the source queue of each message)")
             yield Input(id="to")
-            yield Label("At most so many a second (empty: as fast as it goes)")
+            yield Label("Rate in messages per second (empty: unlimited)")
             yield Input(type="number", id="rate")
             yield Label("", id="problem")
             with Horizontal(classes="buttons"):
-                yield Button("Send back", variant="warning", id="yes")
-                yield Button("Only count", id="dry")
-                yield Button("Leave it", id="no")
+                yield Button("Redrive", variant="warning", id="yes")
+                yield Button("Dry run", id="dry")
+                yield Button("Cancel", id="no")
 
     def on_input_submitted(self) -> None:
-        self.query_one("#yes", Button).focus()  # a redrive is begun by its button only
+        self.query_one("#yes", Button).focus()  # only the button starts a redrive
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "no":
@@ -166,21 +169,21 @@ class RedriveForm(ModalScreen[RedrivePlan | None]):
         try:
             self.dismiss(self._plan(dry_run=event.button.id == "dry"))
         except SemelError as error:
-            self.query_one("#problem", Label).update(Text(plain(str(error)), "red"))
+            self.query_one("#problem", Label).update(Text(printable(str(error)), "red"))
 
     def _plan(self, *, dry_run: bool) -> RedrivePlan:
-        canary, rate = self._text("canary") or "0", self._text("rate")
         try:
-            wanted, speed = int(canary), float(rate) if rate else None
+            canary = int(self._text("canary") or self._defaults.canary)
+            rate = float(self._text("rate")) if self._text("rate") else None
         except ValueError:
-            raise PlanError("canary and rate are numbers") from None
+            raise PlanError("canary messages and rate must be numbers") from None
         return RedrivePlan(
-            queue=self.choice.queue,
-            where=self.choice.where,
-            all=not self.choice.where,
+            queue=self.selection.queue,
+            where=self.selection.where,
+            all=not self.selection.where,
             to=self._text("to"),
-            rate=speed,
-            canary=0 if dry_run else wanted,
+            rate=rate,
+            canary=0 if dry_run else canary,
             dry_run=dry_run,
         )
 

@@ -1,7 +1,7 @@
-"""The four boards of the terminal: what each reads, on a thread, and how it shows what was read.
+"""The four boards of the terminal: what each reads, on a thread, and how it shows it.
 
-The rules: `reader` is made where the widgets are and carries all that it needs, so that reading touches no widget; a
-table that is filled anew keeps its place, and one that has not changed is left alone.
+The rules: `reader` is made in the event loop and carries all that it needs, so that reading touches no widget; a table
+keeps its cursor when its rows change, and is left alone when they do not.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Label
 
 from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
-from semel.dashboard.terminal.dialogs import Choice
+from semel.dashboard.terminal.dialogs import RedriveSelection
 from semel.dashboard.views.model import DeadLetterPage, WorkerQueue, WorkerRow
 from semel.dlq.jobs import Job
 from semel.dlq.queues import address
+from semel.doctor.wording import count
+from semel.text import printable
 
-MOST_ROWS: Final = 1_000
-GROUPS_OF: Final = 1  # letters that are asked for with the groups: only the groups are shown
+MAX_ROWS: Final = 1_000
 
 
 class LiveTable(DataTable[Text]):
@@ -38,31 +41,58 @@ class LiveTable(DataTable[Text]):
             self.add_column(name, key=name)
 
     def put(self, rows: Sequence[cells.Row]) -> None:
-        wanted = {key: list(row) for key, row in rows[:MOST_ROWS]}
+        wanted = {key: list(row) for key, row in rows[:MAX_ROWS]}
         if list(wanted) == list(self._rows):
             for key, row in wanted.items():
                 for column, before, now in zip(self._columns, self._rows[key], row, strict=True):
                     if before != now:
                         self.update_cell(key, column, now, update_width=True)
         else:
-            chosen, at = self.chosen, self.cursor_row
+            selected, at = self.selected, self.cursor_row
             self.clear()
             for key, row in wanted.items():
                 self.add_row(*row, key=key)
-            known = list(wanted)
-            if known:
-                self.move_cursor(row=known.index(chosen) if chosen in wanted else min(at, len(known) - 1))
+            keys = list(wanted)
+            if keys:
+                self.move_cursor(row=keys.index(selected) if selected in wanted else min(at, len(keys) - 1))
         self._rows = wanted
 
     @property
-    def chosen(self) -> str:
-        """The key of the row that the cursor is on; "" if there is none."""
-        known = list(self._rows)
-        return known[self.cursor_row] if 0 <= self.cursor_row < len(known) else ""
+    def selected(self) -> str:
+        """The key of the row under the cursor; "" if there is none."""
+        keys = list(self._rows)
+        return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else ""
 
     @property
     def keys(self) -> list[str]:
         return list(self._rows)
+
+
+class MessagesSheet(ModalScreen[None]):
+    """The messages of one group; `open` shows the selected one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]
+
+    def __init__(self, queue: str, rows: Sequence[cells.Row], matched: int, open: Callable[[str], None]) -> None:
+        super().__init__()
+        self._queue, self._rows, self._matched, self._open = queue, rows, matched, open
+
+    def compose(self) -> ComposeResult:
+        shown = len(self._rows)
+        which = f"{shown:,} of {self._matched:,}" if shown < self._matched else f"{shown:,}"
+        with Vertical(classes="dialog wide"):
+            yield Label(Text(f"{which} messages of {printable(self._queue)}; Enter opens one, Esc closes", "bold"))
+            yield LiveTable(cells.MESSAGES, id="messages")
+
+    def on_mount(self) -> None:
+        table = self.query_one(LiveTable)
+        table.put(self._rows)
+        table.focus()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        event.stop()
+        if selected := self.query_one(LiveTable).selected:
+            self._open(selected)
 
 
 class Board(Vertical):
@@ -86,9 +116,9 @@ class Board(Vertical):
     def table(self, name: str) -> LiveTable:
         return self.tables[name]
 
-    def say(self, note: str, *, bad: bool = False) -> None:
+    def set_note(self, note: str, *, bad: bool = False) -> None:
         self.note = note
-        self._line.update(Text(cells.plain(note), "bold red" if bad else "dim"))
+        self._line.update(Text(printable(note), "bold red" if bad else "dim"))
 
     def matches(self, *texts: str) -> bool:
         return not self.filter or any(self.filter.casefold() in text.casefold() for text in texts)
@@ -96,7 +126,7 @@ class Board(Vertical):
     def reader(self) -> Callable[[], Any]:
         raise NotImplementedError
 
-    def show(self, found: Any) -> None:
+    def show(self, content: Any) -> None:
         raise NotImplementedError
 
 
@@ -106,70 +136,74 @@ class QueuesBoard(Board):
     def reader(self) -> Callable[[], Any]:
         return self.services.inspector.queues
 
-    def show(self, found: Any) -> None:
-        rows = [row for row in found.rows if self.matches(row.name)]
+    def show(self, content: Any) -> None:
+        rows = [row for row in content.rows if self.matches(row.name)]
         self.table("queues").put([cells.queue(row) for row in rows])
-        whose = "Semel's broker" if found.is_ours else "SQS"
-        shown = f"{len(rows):,} of {len(found.rows):,} queues" if self.filter else cells.many(len(rows), "queue")
-        notes = "".join(f"; {note}" for note in found.notes)
-        self.say(f"{shown} at {found.endpoint} ({whose}){notes}")
+        kind = "Semel's broker" if content.is_ours else "SQS"
+        shown = f"{len(rows):,} of {count(len(content.rows), 'queue')}" if self.filter else count(len(rows), "queue")
+        notes = "".join(f"; {note}" for note in content.notes)
+        self.set_note(f"{shown} at {content.endpoint} ({kind}){notes}")
 
 
 class DeadLettersBoard(Board):
-    """Above, the dead-letter queues; below, what the letters of the chosen one died of."""
+    """Above, the dead-letter queues; below, the errors of the messages in the selected one."""
 
-    TABLES = (("dead", cells.DEAD), ("groups", cells.GROUPS))
+    TABLES = (("dead-letter-queues", cells.DEAD_LETTER_QUEUES), ("groups", cells.GROUPS))
     filter_help = 'error ~ "timeout" and age > 2h, see docs/dead-letters.md'
     page: DeadLetterPage | None = None
-    receive = False  # on SQS: once, because the operator said so
+    receive = False  # on SQS: whether the next update may receive messages, after the user agreed
 
     def reader(self) -> Callable[[], Any]:
-        inspector, chosen, where = self.services.inspector, self.table("dead").chosen, self.filter
-        receive, self.receive = self.receive, False
+        inspector, where, receive = self.services.inspector, self.filter, self.receive
+        selected = self.table("dead-letter-queues").selected
+        self.receive = False
 
         def read() -> Any:
             queues = inspector.dead_letter_queues()
             names = [row.name for row in queues]
-            queue = chosen if chosen in names else names[0] if names else ""
-            page = inspector.dead_letters(queue, where, limit=GROUPS_OF, receive=receive) if queue else None
+            queue = selected if selected in names else names[0] if names else ""
+            page = inspector.dead_letters(queue, where, limit=1, receive=receive) if queue else None  # only the groups
             return inspector.now(), queues, page
 
         return read
 
-    def show(self, found: Any) -> None:
-        now, queues, page = found
-        self.table("dead").put([cells.dead_letter_queue(row, now) for row in queues])
+    def show(self, content: Any) -> None:
+        now, queues, page = content
+        self.table("dead-letter-queues").put([cells.dead_letter_queue(row, now) for row in queues])
         self.page = page
         if page is None:
             self.table("groups").put([])
-            self.say("No queue is anybody's dead-letter queue.")
+            self.set_note("There are no dead-letter queues.")
             return
-        self.table("groups").put([cells.group(one, now) for one in page.groups])
+        self.table("groups").put([cells.group(row, now) for row in page.groups])
         if page.error:
-            self.say(page.error, bad=True)
+            self.set_note(page.error, bad=True)
         elif page.needs_receive:
-            self.say(f"{page.queue.name}: looking means receiving here, which counts against each message; press l")
+            self.set_note(
+                f"{page.queue.name}: messages must be received to be shown, which raises their receive counts; press s"
+            )
         else:
-            which = f" match {page.where}" if page.where else ""
-            looked = "" if page.complete else f"; {page.looked_at:,} of {page.total:,} looked at"
+            verb = "matches" if page.matched == 1 else "match"
+            which = f" {verb} {page.where}" if page.where else ""
+            progress = "" if page.complete else f"; {page.looked_at:,} of {page.total:,} read so far"
             cost = f"; {page.cost}" if page.cost else ""
-            self.say(f"{page.queue.name}: {cells.many(page.matched, 'letter')}{which}{looked}{cost}")
+            self.set_note(f"{page.queue.name}: {count(page.matched, 'message')}{which}{progress}{cost}")
 
     @property
-    def choice(self) -> Choice | None:
-        """What a redrive would send: the chosen group if the groups have the focus, else all that match."""
+    def selection(self) -> RedriveSelection | None:
+        """What a redrive would send: the selected group if the groups have the focus, else all that match."""
         page = self.page
         if page is None or page.error or not page.matched:
             return None
         groups = self.table("groups")
         if groups.has_focus:
-            one = next((group for group in page.groups if (group.where or cells.OTHERS) == groups.chosen), None)
-            if one is not None:
-                if one.where is None:
+            group = next((group for group in page.groups if (group.where or cells.OTHERS) == groups.selected), None)
+            if group is not None:
+                if group.where is None:
                     return None  # no filter selects these
-                where = f"({page.where}) and {one.where}" if page.where else one.where
-                return Choice(page.queue.name, where, one.count, page.complete, self._address)
-        return Choice(page.queue.name, page.where, page.matched, page.complete, self._address)
+                where = f"({page.where}) and {group.where}" if page.where else group.where
+                return RedriveSelection(page.queue.name, where, group.count, page.complete, self._address)
+        return RedriveSelection(page.queue.name, page.where, page.matched, page.complete, self._address)
 
     @property
     def _address(self) -> str:
@@ -178,9 +212,9 @@ class DeadLettersBoard(Board):
 
 
 class WorkersBoard(Board):
-    """Above, a line for each worker and queue; below, what the chosen one holds, the longest first."""
+    """Above, a row for each worker and queue; below, the messages in progress of the selected one, longest first."""
 
-    TABLES = (("workers", cells.WORKERS), ("held", cells.HELD))
+    TABLES = (("workers", cells.WORKERS), ("in-progress", cells.IN_PROGRESS))
     filter_help = "a part of the host, app or queue"
 
     def __init__(self, services: Services) -> None:
@@ -191,26 +225,26 @@ class WorkersBoard(Board):
         inspector = self.services.inspector
         return lambda: (inspector.workers(), inspector.now())
 
-    def show(self, found: Any) -> None:
-        page, now = found
+    def show(self, content: Any) -> None:
+        page, now = content
         self.rows = {
-            cells.worker_key(row, taken): (row, taken)
+            cells.worker_key(row, queue): (row, queue)
             for row in page.workers
-            for taken in (row.queues or (None,))
-            if self.matches(row.host, row.app, row.id, taken.name if taken else "")
+            for queue in (row.queues or (None,))
+            if self.matches(row.host, row.app, row.id, queue.name if queue else "")
         }
-        self.table("workers").put([cells.worker(row, taken, now) for row, taken in self.rows.values()])
-        _, taken = self.chosen
-        self.table("held").put([cells.held(one) for one in taken.in_progress] if taken else [])
+        self.table("workers").put([cells.worker(row, queue, now) for row, queue in self.rows.values()])
+        _, selected = self.selected
+        self.table("in-progress").put(list(map(cells.in_progress, selected.in_progress)) if selected else [])
         if page.workers:
-            busy = sum(taken.in_flight for _, taken in self.rows.values() if taken)
-            self.say(f"{cells.many(len(page.workers), 'worker')}, {cells.many(busy, 'message')} in hand")
+            busy = sum(queue.in_flight for _, queue in self.rows.values() if queue)
+            self.set_note(f"{count(len(page.workers), 'worker')}, {count(busy, 'message')} in progress")
         else:
-            self.say(" ".join(page.notes))
+            self.set_note(" ".join(page.notes))
 
     @property
-    def chosen(self) -> tuple[WorkerRow | None, WorkerQueue | None]:
-        return self.rows.get(self.table("workers").chosen, (None, None))
+    def selected(self) -> tuple[WorkerRow | None, WorkerQueue | None]:
+        return self.rows.get(self.table("workers").selected, (None, None))
 
 
 class JobsBoard(Board):
@@ -224,13 +258,15 @@ class JobsBoard(Board):
     def reader(self) -> Callable[[], Any]:
         return self.services.service.jobs
 
-    def show(self, found: Any) -> None:
-        self.jobs = {job.id: job for job in found if self.matches(job.queue, job.kind, job.state.value, job.id)}
+    def show(self, content: Any) -> None:
+        self.jobs = {job.id: job for job in content if self.matches(job.queue, job.kind, job.state.value, job.id)}
         self.table("jobs").put([cells.job(job) for job in self.jobs.values()])
         running = sum(not job.state.ended for job in self.jobs.values())
-        some = f"{cells.many(len(self.jobs), 'job')}, {running:,} at work"
-        self.say(some if self.jobs else "No job has run yet; r on the board of dead letters begins one.")
+        jobs = f"{count(len(self.jobs), 'job')}, {running:,} running"
+        self.set_note(
+            jobs if self.jobs else "No jobs yet. Press r on the board of dead-letter queues to start a redrive."
+        )
 
     @property
-    def chosen(self) -> Job | None:
-        return self.jobs.get(self.table("jobs").chosen)
+    def selected(self) -> Job | None:
+        return self.jobs.get(self.table("jobs").selected)

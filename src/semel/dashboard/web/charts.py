@@ -1,7 +1,7 @@
-"""Charts for the pages, as inline SVG: sparklines, lines over time, and what became of the deliveries.
+"""Charts for the pages, as inline SVG: sparklines, lines over time, and the outcomes of deliveries.
 
-The rules: a chart takes its width from the page and its text keeps its size, so it reads on a phone; it holds no
-style and no script of its own; what it shows is also said in words; every coordinate is a finite number.
+The rules: a chart takes its width from the page and its text keeps its size, so it is readable on a phone; it has no
+style and no script of its own; its label describes it in words; every coordinate is a finite number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOP: Final = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart. `tone` is its colour, `dash` tells it apart without one."""
+    """One line of a chart. `tone` is its colour, `dash` distinguishes it without one."""
 
     name: str
     tone: str
@@ -35,8 +35,8 @@ class Line:
     area: bool = False
 
 
-def sparkline(values: Sequence[Value], words: str, tone: str = "blue") -> Markup:
-    """A line without axes; `words` is what a screen reader says instead."""
+def sparkline(values: Sequence[Value], label: str, tone: str = "blue") -> Markup:
+    """A line without axes; `label` is for screen readers."""
     known = svg.finite(values)
     if len(known) < 2:
         return Markup()
@@ -45,7 +45,7 @@ def sparkline(values: Sequence[Value], words: str, tone: str = "blue") -> Markup
     drawn = svg.path(svg.area_data(points, 24), "area") + svg.path(svg.path_data(points), "line")
     return Markup(
         '<svg class="spark tone-{}" viewBox="0 0 112 26" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    ).format(tone, clean(words), drawn)
+    ).format(tone, clean(label), drawn)
 
 
 def bar(share: float, tone: str = "blue") -> Markup:
@@ -66,7 +66,7 @@ def timeline(
     until: float | None = None,
     times: bool = False,
 ) -> Markup:
-    """Values over time with a legend that says the newest; "" where there is nothing to draw."""
+    """Values over time, the newest in the legend; "" where there is nothing to draw."""
     padding = [None] * len(at)
     lines = [replace(line, values=svg.thinned([*line.values, *padding][: len(at)], svg.highest)) for line in lines]
     at = svg.thinned(at, lambda group: group[-1])
@@ -93,7 +93,7 @@ def timeline(
         clean(title),
         Markup().join(_legend(line, write) for line in lines),
         _HEIGHT + 22,
-        clean(_words(title, at, lines, write)),
+        clean(_label(title, at, lines, write)),
         parts,
     )
 
@@ -118,13 +118,13 @@ def _clock(across: Scale) -> list[Markup]:
 
 def _annotations(across: Scale, annotations: Sequence[Annotation]) -> list[Markup]:
     parts = []
-    for mark in annotations:
-        if across.low <= mark.at <= across.high:
-            share = across(mark.at) / SPAN * 100
-            x, tip = f"{share:.2f}%", f"{mark.text}, {when(mark.at)} UTC {mark.who}"
+    for annotation in annotations:
+        if across.low <= annotation.at <= across.high:
+            share = across(annotation.at) / SPAN * 100
+            x, tip = f"{share:.2f}%", f"{annotation.text}, {when(annotation.at)} UTC, {annotation.who}"
             anchor, dx = ("end", -4) if share > 75 else ("start", 4)
             parts.append(svg.line(x, 2, x, _HEIGHT, "marker"))
-            parts.append(svg.label(x, 9, clean(mark.text, 40), "marker-word halo", anchor, dx=dx, tip=tip))
+            parts.append(svg.label(x, 9, clean(annotation.text, 40), "marker-word halo", anchor, dx=dx, tip=tip))
     return parts
 
 
@@ -137,10 +137,10 @@ def _legend(line: Line, write: Callable[[float], str]) -> Markup:
     )
 
 
-def _words(title: str, at: Sequence[float], lines: Sequence[Line], write: Callable[[float], str]) -> str:
+def _label(title: str, at: Sequence[float], lines: Sequence[Line], write: Callable[[float], str]) -> str:
     known = ((line.name, svg.finite(line.values)) for line in lines)
     parts = [
-        f"{name}: now {write(values[-1])}, at most {write(max(values))}, at least {write(min(values))}"
+        f"{name}: now {write(values[-1])}, highest {write(max(values))}, lowest {write(min(values))}"
         for name, values in known
         if values
     ]
@@ -148,7 +148,7 @@ def _words(title: str, at: Sequence[float], lines: Sequence[Line], write: Callab
 
 
 def _data(at: Sequence[float], lines: Sequence[Line], write: Callable[[float], str], low: float, high: float) -> str:
-    """What the pointer shows: places across in thousandths, the time, and each line's value as text."""
+    """What is shown under the pointer: positions from 0 to 1, the time, and each line's value as text."""
     span = max(high - low, 1.0)
     data = {
         "x": [round((time - low) / span, 4) for time in at],
@@ -158,12 +158,12 @@ def _data(at: Sequence[float], lines: Sequence[Line], write: Callable[[float], s
     return json.dumps(data, separators=(",", ":"))
 
 
-# What became of the deliveries.
+# Outcomes of deliveries.
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A part of the deliveries and where it ends."""
+    """Deliveries with the same outcome."""
 
     name: str
     text: str
@@ -172,12 +172,12 @@ class Stream:
     main: bool = False
 
 
-ROW: Final = 52.0  # the height of one end, as the style has it
-MAIN: Final = 136.0  # of the first
+ROW: Final = 52.0  # height of a stream, as in style.css
+MAIN: Final = 136.0  # of the main one
 
 
 def ribbons(streams: Sequence[Stream]) -> Markup:
-    """From one block at the left to an end for each stream at the right, as thick as it is large."""
+    """From one block on the left to one for each stream on the right, each as thick as its share."""
     total = sum(stream.count for stream in streams)
     if not total:
         return Markup()
@@ -196,10 +196,10 @@ def ribbons(streams: Sequence[Stream]) -> Markup:
         shapes = svg.path(upper + lower, "") + svg.box(right, end, 12, size, "fill solid")
         parts.append(Markup('<g class="tone-{}">{}</g>').format(stream.tone, shapes))
         at += size
-    words = "; ".join(f"{number(stream.count)} {stream.name}" for stream in streams if stream.count)
+    label = "; ".join(f"{number(stream.count)} {stream.name}" for stream in streams if stream.count)
     return Markup(
         '<svg class="ribbons" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    ).format(SPAN, height, clean(f"Of {number(total)} deliveries: {words}"), Markup().join(parts))
+    ).format(SPAN, height, clean(f"Of {number(total)} deliveries: {label}"), Markup().join(parts))
 
 
 def per_second(value: float) -> str:

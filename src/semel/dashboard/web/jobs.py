@@ -1,4 +1,4 @@
-"""A job as it runs: how far it is, what it says, and its brakes."""
+"""A job: its progress, its log, and the buttons to pause, resume and cancel it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel.dashboard import errors as problems
-from semel.dashboard.web.context import Notice, RequestContext
+from semel.dashboard.web.context import RequestContext
+from semel.dashboard.web.templating import Notice
 from semel.dlq.jobs import State
 from semel.doctor.report.words import number
 from semel.errors import SemelError
 
+_MATCHED, _FAILED, _RELEASED = ("matched", "Matched"), ("failed", "Failed"), ("given_back", "Released")
+_DELETED: Final = ("deleted", "Deleted here")
 COUNTS: Final = {
-    "redrive": (
-        ("matched", "Matched"),
-        ("sent", "Sent"),
-        ("deleted", "Deleted here"),
-        ("returned", "Came back"),
-        ("failed", "Failed"),
-        ("given_back", "Given back"),
-    ),
-    "delete": (("matched", "Matched"), ("deleted", "Deleted"), ("failed", "Failed"), ("given_back", "Given back")),
-    "restore": (("matched", "In the file"), ("sent", "Sent"), ("skipped", "Sent before"), ("failed", "Failed")),
+    "redrive": (_MATCHED, ("sent", "Sent"), _DELETED, ("returned", "Came back"), _FAILED, _RELEASED),
+    "restore": (("matched", "In the file"), ("sent", "Sent"), ("skipped", "Sent before"), _FAILED),
 }
+_COUNTS: Final = (_MATCHED, _DELETED, _FAILED, _RELEASED)
 _BARS: Final = {
     State.DONE: "done",
     State.PAUSED: "paused",
@@ -39,44 +35,38 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/jobs/{id}", response_class=HTMLResponse)
-    def job(request: Request, id: str, notice: str = "") -> HTMLResponse:
-        return _answer(context, request, context.service.job(id).to_json(), notice=context.notices.get(notice))
+    def job(request: Request, id: str) -> HTMLResponse:
+        return _answer(context, request, id)
 
     @router.post("/jobs/{id}/{action}")
     def control(request: Request, id: str, action: str) -> Any:
         try:
-            control = context.control_job(request, id, action)
+            control = context.service(request).control(id, action)
         except SemelError as error:
-            return _answer(context, request, context.service.job(id).to_json(), str(error), problems.of(error).status)
-        if control.acknowledged:
+            return _answer(context, request, id, str(error), problems.of(error).status)
+        context.inspector.changed(control.job.queue)
+        if control.acknowledged:  # then the state of the job shows it
             return RedirectResponse(f"/jobs/{id}", 303)
-        number = context.notices.add(Notice(f"{str(control).capitalize()}. Its log says when it does.", "warning"))
-        return RedirectResponse(f"/jobs/{id}?notice={number}", 303)
+        text = f"{str(control).capitalize()}. The log of the job will show it."
+        return context.pages.redirect(f"/jobs/{id}", Notice(text, "warning"))
 
     return router
 
 
-def _answer(
-    context: RequestContext,
-    request: Request,
-    job: Mapping[str, Any],
-    problem: str = "",
-    status: int = 200,
-    notice: Notice | None = None,
-) -> HTMLResponse:
+def _answer(context: RequestContext, request: Request, id: str, problem: str = "", status: int = 200) -> HTMLResponse:
+    job = context.services.service.job(id).to_json()
     state, done = State(job["state"]), _done(job)
-    most = _most(job, state, done)
-    began, ended = job["started"], job["ended"]
+    started, ended = job["started"], job["ended"]
     return context.pages.answer(
-        request, "job.html", nav="dead-letters", status=status, job=job, problem=problem, notice=notice,
-        final=state.ended, headline=headline(job), counts=COUNTS.get(job["kind"], COUNTS["redrive"]), done=done,
-        most=most, bar=_BARS.get(state, ""), took=ended - began if began and ended else None,
+        request, "job.html", nav="dead-letters", status=status, job=job, problem=problem,
+        final=state.ended, headline=headline(job), counts=COUNTS.get(job["kind"], _COUNTS), done=done,
+        total=_total(job, state, done), bar=_BARS.get(state, ""), took=ended - started if started and ended else None,
     )  # fmt: skip
 
 
-def _most(job: Mapping[str, Any], state: State, done: int) -> int:
-    """How much there is to do in all; 0: nobody knows yet."""
-    # What was to be done and what was done may differ in the end: letters come and go while a job runs.
+def _total(job: Mapping[str, Any], state: State, done: int) -> int:
+    """How many there are in all; 0 while that is unknown."""
+    # The plan and the result may differ: messages come and go while a job runs.
     if state is State.DONE or (state.ended and not job["total"]):
         return max(done, 1)
     known = job["total"] or job["counts"]["matched"]
@@ -87,26 +77,26 @@ def _done(job: Mapping[str, Any]) -> int:
     counts = job["counts"]
     if job["plan"].get("dry_run"):
         return int(counts["looked_at"] or counts["matched"])
-    settled = counts["deleted"] if job["kind"] != "restore" else counts["sent"] + counts["skipped"]
-    return int(settled + counts["failed"])
+    finished = counts["deleted"] if job["kind"] != "restore" else counts["sent"] + counts["skipped"]
+    return int(finished + counts["failed"])
 
 
 def headline(job: Mapping[str, Any]) -> str:
-    """What there is to say of it, in a sentence."""
+    """The state of a job in a sentence."""
     counts = job["counts"]
     total = job["total"] or counts["matched"]
     done = counts["sent"] if job["kind"] in ("redrive", "restore") else counts["deleted"]
-    verb = {"redrive": "sent back", "restore": "restored"}.get(job["kind"], "dropped")
+    verb = {"redrive": "redriven", "restore": "restored"}.get(job["kind"], "deleted")
     of = f" of {number(total)}" if total else ""
     match State(job["state"]):
         case State.DONE if job["plan"].get("dry_run"):
-            return f"{number(counts['matched'])} would be sent back; nothing was touched"
+            return f"Dry run finished: {number(counts['matched'])} would be redriven; nothing was changed"
         case State.DONE:
             return f"Finished: {number(done)} {verb}"
         case State.PLANNED:
-            return "About to begin"
+            return "Starting"
         case State.CANARY:
-            return f"{number(done)} sent back as a canary; waiting for their fate"
+            return f"{number(done)} canary {'message' if done == 1 else 'messages'} sent; waiting for the outcome"
         case State.RUNNING:
             return f"{number(done)}{of} {verb}"
         case State.PAUSED:

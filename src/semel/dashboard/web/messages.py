@@ -1,56 +1,84 @@
-"""One message, in a queue or among the dead letters: what it is, where it stands, and every attempt at it."""
+"""One message: its body, its state, every attempt, and, in a dead-letter queue, the form to edit and resend it.
+
+The rules: a body that nobody edited is sent as it was, byte by byte; text that could not be sent stays in the form.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from hashlib import sha256
+from typing import Annotated, Any, Final, Self
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 
 from semel.dashboard.views.model import MessageDetails
-from semel.dashboard.web import bodies
-from semel.dashboard.web.context import Notice, RequestContext
+from semel.dashboard.web import text
+from semel.dashboard.web.context import RequestContext
+from semel.dashboard.web.templating import Notice
 from semel.dlq.messages import Resent
+from semel.dlq.service import Key
 from semel.errors import SemelError
+
+_LINE_ENDS: Final = {"lf": "\n", "crlf": "\r\n", "cr": "\r"}
 
 
 @dataclass(slots=True)
-class Draft:
+class EditForm:
+    """`original` is the digest of the body that the form was made with, `line_end` the most frequent one in it: a form
+    field has no line ends of its own, and sends every one as CR LF."""
+
     body: str
+    original: str = ""
+    line_end: str = "lf"
     to: str = ""
     key: str = "keep"
     new_key: str = ""
-    problem: str = ""
+
+    @classmethod
+    def of(cls, body: str) -> Self:
+        shown = text.field_text(body)
+        crlf = body.count("\r\n")
+        counts = {"lf": body.count("\n") - crlf, "crlf": crlf, "cr": body.count("\r") - crlf}
+        return cls(shown, _digest(shown), max(counts, key=lambda name: counts[name]))
+
+    @property
+    def edited_body(self) -> str | None:
+        """None if it is the body that the form was made with."""
+        shown = text.field_text(self.body)
+        if _digest(shown) == self.original:
+            return None
+        return shown.replace("\n", _LINE_ENDS.get(self.line_end, "\n"))
+
+    @property
+    def wanted_key(self) -> str | Key:
+        return Key.KEEP if self.key != "new" else self.new_key.strip() or Key.NEW
 
 
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
+    inspector = context.inspector
 
     @router.get("/queues/{queue}/messages/{id}", response_class=HTMLResponse)
     def message(request: Request, queue: str, id: str, place: int | None = None, receive: bool = False) -> HTMLResponse:
-        return _answer(
-            context, request, context.inspector.message(queue, id, place=place, receive=receive), dead_letter=False
-        )
+        return _answer(context, request, queue, id, place, receive=receive, dead_letter=False)
 
     @router.get("/dead-letters/{queue}/messages/{id}", response_class=HTMLResponse)
     def dead_letter_message(
         request: Request, queue: str, id: str, place: int | None = None, receive: bool = False
     ) -> HTMLResponse:
-        return _answer(
-            context, request, context.inspector.message(queue, id, place=place, receive=receive), dead_letter=True
-        )
+        return _answer(context, request, queue, id, place, receive=receive, dead_letter=True)
 
     @router.get("/queues/{queue}/messages/{id}/body")
     @router.get("/dead-letters/{queue}/messages/{id}/body")
     def body(queue: str, id: str, place: int | None = None, receive: bool = False) -> Response:
-        """The whole body, as it is, to be kept in a file: a browser must never show it as a page of ours."""
-        found = context.inspector.message(queue, id, place=place, receive=receive).message
-        safe = "".join(sign for sign in found.id if sign.isalnum() or sign in "-_")[:80]
+        """The whole body as a file: a browser must never show it as one of our pages."""
+        message = inspector.message(queue, id, place=place, receive=receive).message
+        name = "".join(char for char in message.id if char.isalnum() or char in "-_")[:80]
         return Response(
-            found.body.encode("utf-8", "surrogatepass"),
+            message.body.encode("utf-8", "surrogatepass"),
             media_type="application/octet-stream",
-            headers={"Content-Disposition": f'attachment; filename="{safe or "message"}.txt"'},
+            headers={"Content-Disposition": f'attachment; filename="{name or "message"}.txt"'},
         )
 
     @router.post("/dead-letters/{queue}/messages/{id}/resend")
@@ -59,59 +87,68 @@ def routes(context: RequestContext) -> APIRouter:
         queue: str,
         id: str,
         body: Annotated[str, Form()] = "",
+        original: Annotated[str, Form()] = "",
+        line_end: Annotated[str, Form()] = "lf",
         to: Annotated[str, Form()] = "",
         key: Annotated[str, Form()] = "keep",
         new_key: Annotated[str, Form()] = "",
         any_queue: Annotated[bool, Form()] = False,
     ) -> Any:
-        # A form sends every line's end as CR LF; bodies have them as they were, so a body left alone stays the same.
-        found = context.inspector.message(queue, id, receive=True)
-        whole = body.replace("\r\n", "\n") if "\r" not in found.message.body else body
+        form = EditForm(body, original, line_end, to, key, new_key)
         try:
-            changed = None if whole == found.message.body else whole
-            sent = context.resend(
-                request,
-                queue,
-                id,
-                body=changed,
-                to=to,
-                new_key=None if key != "new" else new_key,
-                any_queue=any_queue,
+            resent = context.service(request).resend(
+                queue, id, body=form.edited_body, key=form.wanted_key, to=to.strip(), any_queue=any_queue
             )
         except SemelError as error:
-            draft = Draft(whole, to, key, new_key, str(error))
-            return _answer(context, request, found, dead_letter=True, draft=draft)
-        return RedirectResponse(f"/dead-letters/{queue}?notice={context.notices.add(_notice(sent))}", 303)
+            form.body = text.field_text(body)
+            return context.unsent(
+                request, error, "edit_form.html", nav="dead-letters", home="/dead-letters", queue=queue, id=id,
+                form=form, key="", **context.targets(queue),
+            )  # fmt: skip
+        inspector.changed(queue)
+        return context.pages.redirect(f"/dead-letters/{queue}", _notice(resent))
 
     return router
 
 
-def _notice(sent: Resent) -> Notice:
-    end = ", and deleted here." if sent.deleted else "."
-    notes = "".join(f" {note[:1].upper()}{note[1:]}." for note in sent.notes)
-    return Notice(f"Sent as {sent.message_id} to {sent.queue}{end}{notes}", "ok" if sent.deleted else "bad")
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _notice(resent: Resent) -> Notice:
+    end = ", and deleted here." if resent.deleted else "."
+    notes = "".join(f" {note[:1].upper()}{note[1:]}." for note in resent.notes)
+    return Notice(f"Sent as {resent.message_id} to {resent.queue}{end}{notes}", "ok" if resent.deleted else "bad")
 
 
 def _answer(
-    context: RequestContext, request: Request, page: MessageDetails, *, dead_letter: bool, draft: Draft | None = None
+    context: RequestContext,
+    request: Request,
+    queue: str,
+    id: str,
+    place: int | None,
+    *,
+    receive: bool,
+    dead_letter: bool,
 ) -> HTMLResponse:
+    inspector = context.inspector
+    home, nav = ("/dead-letters", "dead-letters") if dead_letter else ("/queues", "queues")
+    if not (inspector.is_ours or receive):
+        row = inspector.queue(queue).row
+        return context.pages.answer(request, "receive.html", nav=nav, home=home, queue=row, id=id)
+    page = inspector.message(queue, id, place=place, receive=receive)
     message = page.message
-    here = f"/dead-letters/{message.queue}/messages" if dead_letter else f"/queues/{message.queue}/messages"
-    draft = draft or Draft(message.body)
     return context.pages.answer(
-        request, "message.html", nav="dead-letters" if dead_letter else "queues", status=400 if draft.problem else 200,
-        page=page, message=message, dead_letter=dead_letter, here=f"{here}/{message.id}",
-        shown=bodies.body(message.body, message.body_bytes), tone=_tone(page, dead_letter), draft=draft,
-        problem=draft.problem, editable=len(message.body) <= bodies.EDITABLE,
-        targets=context.queue_names() if dead_letter else (), ours=context.inspector.is_ours,
-        sources=context.inspector.sources(message.queue), address=context.inspector.address(message.queue),
+        request, "message.html", nav=nav, page=page, message=message, dead_letter=dead_letter,
+        here=f"{home}/{message.queue}/messages/{message.id}", shown=text.body(message.body, message.body_bytes),
+        tone=_tone(page, dead_letter), ours=inspector.is_ours, editable=len(message.body) <= text.MAX_EDITABLE,
+        queue=message.queue, id=message.id, key=message.key, form=EditForm.of(message.body),
+        **context.targets(queue) if dead_letter else {},
     )  # fmt: skip
 
 
 def _tone(page: MessageDetails, dead_letter: bool) -> str:
-    if dead_letter:
-        return "bad"
-    if page.retries_left == 0 or page.message.error:
+    if dead_letter or page.retries_left == 0 or page.message.error:
         return "bad"
     if page.ledger is not None and page.ledger.status == "done":
         return "ok"

@@ -1,4 +1,4 @@
-"""Workers, doctor, audit and the API's own page."""
+"""Workers, doctor, audit log, and the description of the API."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from semel import durations
 from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
 from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.text import ago
+from semel.dashboard.web.templating import Notice, viewer
+from semel.dashboard.web.text import ago, messages
 from semel.dlq.audit import AuditEntry
 from semel.doctor.model import Severity
-from semel.doctor.report.words import number
 from semel.doctor.wording import count
 from semel.errors import SemelError
 
-LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})
+DEAD_LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})
 AUDIT_SHOWN: Final = 200
 _METHODS: Final = ("get", "put", "post", "delete", "patch")
 
@@ -28,8 +28,8 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
     @router.get("/workers", response_class=HTMLResponse)
-    def workers(request: Request, did: str = "") -> HTMLResponse:
-        return _workers(context, request, said=did)
+    def workers(request: Request) -> HTMLResponse:
+        return _workers(context, request)
 
     @router.post("/workers/{id}/control")
     def control(
@@ -40,21 +40,21 @@ def routes(context: RequestContext) -> APIRouter:
         value: Annotated[int | None, Form()] = None,
     ) -> Any:
         try:
-            context.control_worker(request, id, action, queue or None, value)
+            done = context.services.control(viewer(request), id, action, queue or None, value)
         except SemelError as error:
-            return _workers(context, request, problem=str(error))
-        return RedirectResponse(f"/workers?did={action}", 303)
+            return _workers(context, request, str(error))
+        return context.pages.redirect("/workers", Notice(f"{done[:1].upper()}{done[1:]}."))
 
     @router.get("/doctor", response_class=HTMLResponse)
     def doctor(request: Request) -> HTMLResponse:
         page = context.inspector.doctor()
         return context.pages.answer(
-            request, "doctor.html", nav="doctor", page=page, summary=_findings(page, context.pages.clock())
+            request, "doctor.html", nav="doctor", page=page, summary=_doctor_summary(page, context.pages.clock())
         )
 
     @router.post("/doctor")
     def examine(request: Request) -> RedirectResponse:
-        context.examine(request)
+        context.services.examine(viewer(request))
         return RedirectResponse("/doctor", 303)
 
     @router.get("/audit", response_class=HTMLResponse)
@@ -67,7 +67,7 @@ def routes(context: RequestContext) -> APIRouter:
         rows = page.rows if all else ended(page.rows)
         return context.pages.answer(
             request, "audit.html", nav="audit", page=page, rows=rows, hidden=len(page.rows) - len(rows), all=all,
-            where=where, error=error, letter_actions=LETTER_ACTIONS,
+            where=where, error=error, dead_letter_actions=DEAD_LETTER_ACTIONS,
         )  # fmt: skip
 
     @router.get("/api", response_class=HTMLResponse)
@@ -82,70 +82,64 @@ def routes(context: RequestContext) -> APIRouter:
 
 
 def ended(rows: Sequence[AuditEntry]) -> list[AuditEntry]:
-    """The rows without the beginnings of what has its end among them; the newest comes first."""
+    """Without the "begun" entries of actions that have also ended; newest first."""
     ends: Counter[tuple[str, str, str, str]] = Counter()
     kept = []
     for row in rows:
-        which = (row.who, row.action, row.queue, row.where)
+        action = (row.who, row.action, row.queue, row.where)
         if row.outcome not in ("begun", "asked"):
-            ends[which] += 1
-        elif ends[which]:
-            ends[which] -= 1
+            ends[action] += 1
+        elif ends[action]:
+            ends[action] -= 1
             continue
         kept.append(row)
     return kept
 
 
-_SAID: Final = {
-    "pause": "Paused: what is in hand is finished, nothing new is taken.",
-    "resume": "Resumed.",
-    "concurrency": "The concurrency was changed.",
-}
-
-
-def _workers(context: RequestContext, request: Request, *, said: str = "", problem: str = "") -> HTMLResponse:
+def _workers(context: RequestContext, request: Request, problem: str = "") -> HTMLResponse:
     page = context.inspector.workers()
     return context.pages.answer(
-        request, "workers.html", nav="workers", status=400 if problem else 200, page=page, summary=_crew(page),
-        said=_SAID.get(said, ""), problem=problem,
+        request, "workers.html", nav="workers", status=400 if problem else 200, page=page,
+        summary=_workers_summary(page), problem=problem,
     )  # fmt: skip
 
 
-def _crew(page: WorkersPage) -> str:
+def _workers_summary(page: WorkersPage) -> str:
     if not page.workers:
-        return "who works on what, and for how long"
-    hands = sum(queue.in_flight or len(queue.in_progress) for worker in page.workers for queue in worker.queues)
-    longest = max((one.since for w in page.workers for queue in w.queues for one in queue.in_progress), default=None)
-    told = [count(len(page.workers), "worker"), f"{number(hands)} in hand"]
+        return "what each worker processes, and for how long"
+    queues = [queue for worker in page.workers for queue in worker.queues]
+    busy = sum(queue.in_flight or len(queue.in_progress) for queue in queues)
+    longest = max((message.since for queue in queues for message in queue.in_progress), default=None)
+    summary = [count(len(page.workers), "worker"), f"{messages(busy)} in progress"]
     if longest is not None:
-        told.append(f"the longest for {durations.text(round(longest))}")
-    return " · ".join(told)
+        summary.append(f"longest {durations.text(round(longest))}")
+    return " · ".join(summary)
 
 
-def _findings(page: DoctorPage, now: float) -> str:
+def _doctor_summary(page: DoctorPage, now: float) -> str:
     if page.made_at is None:
-        return "settings and logs, checked by rules; each finding with its remedy"
-    told = []
+        return "checks settings, metrics and logs"
+    summary = []
     for level, word in ((Severity.CRITICAL, "critical"), (Severity.WARNING, "warning"), (Severity.INFO, "note")):
-        found = sum(one.severity is level for one in page.findings)
-        if found:
-            told.append(f"{found} {word}" if word == "critical" else count(found, word))
-    return " · ".join([*(told or ["nothing found"]), f"examined {ago(page.made_at, now)}"])
+        findings = sum(finding.severity is level for finding in page.findings)
+        if findings:
+            summary.append(f"{findings} {word}" if word == "critical" else count(findings, word))
+    return " · ".join([*(summary or ["no findings"]), f"checked {ago(page.made_at, now)}"])
 
 
 def calls(described: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The calls of an OpenAPI description by their first tag, in its order."""
+    """The operations of an OpenAPI description by their first tag, in order."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, operations in described.get("paths", {}).items():
         if not path.startswith("/api/"):
             continue
         for method in _METHODS:
-            if (found := operations.get(method)) is None:
+            if (call := operations.get(method)) is None:
                 continue
-            takes = [one["name"] for one in found.get("parameters", ()) if one.get("in") == "query"]
-            takes += ["a body"] if "requestBody" in found else []
-            tag = (found.get("tags") or ["Others"])[0]
+            parameters = [one["name"] for one in call.get("parameters", ()) if one.get("in") == "query"]
+            parameters += ["JSON body"] if "requestBody" in call else []
+            tag = (call.get("tags") or ["Other"])[0]
             groups.setdefault(tag, []).append(
-                {"method": method.upper(), "path": path, "summary": found.get("summary", ""), "takes": takes}
+                {"method": method.upper(), "path": path, "summary": call.get("summary", ""), "parameters": parameters}
             )
     return list(groups.items())

@@ -1,13 +1,14 @@
-"""The queues, and one queue: its charts, its messages, a test message, its attributes, alarms and faults."""
+"""The list of queues, and one queue: charts, messages, a test message, attributes, alarms and faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
+from uuid import uuid4
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from semel.dashboard.views.errors import ReceiveRequired
@@ -15,12 +16,16 @@ from semel.dashboard.views.model import Fault, Level, QueuePage, QueueRow, Queue
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
 from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import parts
+from semel.dashboard.web.templating import Notice, parts, viewer
+from semel.dashboard.web.text import field_text
+from semel.dashboard.web.text import messages as counted
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.messages import MessagePage
 from semel.doctor.report.words import duration, number
 from semel.doctor.wording import count
 from semel.errors import SemelError
+from semel.messages.keys import PRODUCER_KEY
+from semel.sqs.client.messages import Attribute
 
 COLUMNS: Final = (
     ("name", "Queue", "wide"),
@@ -28,13 +33,13 @@ COLUMNS: Final = (
     ("in_flight", "In flight", "n"),
     ("delayed", "Delayed", "n"),
     ("oldest", "Oldest", "n"),
-    ("sent", "In/s", "n"),
-    ("received", "Out/s", "n"),
+    ("sent", "Sent/s", "n"),
+    ("received", "Received/s", "n"),
     ("deleted", "Deleted/s", "n"),
     ("", "Depth", "spare"),
     ("level", "State", ""),
 )
-SHOWS: Final = (("", "All"), ("attention", "Need attention"), ("busy", "Not empty"))
+SHOWS: Final = (("", "All"), ("attention", "Needs attention"), ("busy", "Not empty"))
 RANGES: Final = (("15m", "15 min"), ("1h", "1 h"), ("6h", "6 h"))
 _SECONDS: Final = {"15m": 900.0, "1h": 3_600.0, "6h": 21_600.0}
 TABS: Final = (
@@ -50,15 +55,12 @@ _WORST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level
 
 
 @dataclass(slots=True)
-class Draft:
-    """What somebody had written into the form, should it come back with a problem."""
-
+class SendForm:
     body: str = '{"hello": "world"}'
     group: str = ""
     dedup: str = ""
     delay: int = 0
     key: str = ""
-    problem: str = field(default="", compare=False)
 
 
 def routes(context: RequestContext) -> APIRouter:
@@ -69,18 +71,18 @@ def routes(context: RequestContext) -> APIRouter:
         page = context.inspector.queues()
         rows = ordered(_shown(page.rows, q, show), sort)
         return context.pages.answer(
-            request, "queues.html", nav="queues", page=page, rows=rows, query=q, sort=sort, show=show,
+            request, "queues.html", nav="queues", page=page, rows=rows, name=q, sort=sort, show=show,
             summary=_summary(page), columns=COLUMNS, shows=SHOWS,
         )  # fmt: skip
 
-    @router.get("/places.json")
-    def places() -> list[dict[str, str]]:
-        """Where the palette jumps to."""
+    @router.get("/queues.json")
+    def names() -> list[dict[str, str]]:
+        """For the palette."""
         return [
             {
                 "name": row.name,
-                "href": f"/{'dead-messages' if row.sources else 'queues'}/{row.name}",
-                "kind": "dead letters" if row.sources else "queue",
+                "href": f"/{'dead-letters' if row.sources else 'queues'}/{row.name}",
+                "kind": "dead-letter queue" if row.sources else "queue",
             }
             for row in context.inspector.queues().rows
         ]
@@ -88,9 +90,9 @@ def routes(context: RequestContext) -> APIRouter:
     @router.get("/queues/{name}", response_class=HTMLResponse)
     def queue(
         request: Request, name: str, tab: str = "messages", range: str = "1h", where: str = "", after: str = "",
-        receive: bool = False, sent: str = "",
+        receive: bool = False,
     ) -> HTMLResponse:  # fmt: skip
-        return _queue(context, request, name, tab, range, where=where, after=after, receive=receive, sent=sent)
+        return _queue(context, request, name, tab, range, where=where, after=after, receive=receive)
 
     @router.post("/queues/{name}/messages")
     def send(
@@ -102,13 +104,24 @@ def routes(context: RequestContext) -> APIRouter:
         delay: Annotated[int, Form()] = 0,
         key: Annotated[str, Form()] = "",
     ) -> Any:
-        draft = Draft(body, group, dedup, delay, key)
+        form = SendForm(field_text(body), group, dedup, delay, key)
+        fifo = name.endswith(".fifo")
         try:
-            sent = context.send(request, name, draft.body, group=group, dedup=dedup, delay=delay, key=key)
+            id = context.services.send(
+                viewer(request),
+                name,
+                form.body,
+                attributes={PRODUCER_KEY: Attribute("String", key.strip())} if key.strip() else None,
+                delay=delay if delay and not fifo else None,
+                group=(group.strip() or "test") if fifo else None,
+                dedup=(dedup.strip() or uuid4().hex) if fifo else None,
+            )
         except SemelError as error:
-            draft.problem = str(error)
-            return _queue(context, request, name, "send", "1h", draft=draft)
-        return RedirectResponse(f"/queues/{name}?tab=send&sent={sent}", 303)
+            return context.unsent(
+                request, error, "send_form.html", nav="queues", home="/queues", queue=name, id="", form=form, fifo=fifo
+            )
+        notice = Notice("Sent as", href=f"/queues/{name}/messages/{id}", link=id)
+        return context.pages.redirect(f"/queues/{name}?tab=send", notice)
 
     @router.post("/queues/{name}/faults")
     def fault(
@@ -119,10 +132,11 @@ def routes(context: RequestContext) -> APIRouter:
         milliseconds: Annotated[int | None, Form()] = None,
     ) -> Any:
         try:
-            context.set_fault(request, name, kind, rate, milliseconds)
+            context.services.set_fault(viewer(request), kind, rate, name, milliseconds)
         except SemelError as error:
-            return _queue(context, request, name, "faults", "1h", draft=Draft(problem=str(error)))
-        return RedirectResponse(f"/queues/{name}?tab=faults", 303)
+            return _queue(context, request, name, "faults", "1h", problem=str(error))
+        text = f"Fault {kind} of {name} is on, at a rate of {rate:g}." if rate else f"Fault {kind} of {name} is off."
+        return context.pages.redirect(f"/queues/{name}?tab=faults", Notice(text))
 
     return router
 
@@ -137,8 +151,7 @@ def _queue(
     where: str = "",
     after: str = "",
     receive: bool = False,
-    sent: str = "",
-    draft: Draft | None = None,
+    problem: str = "",
 ) -> HTMLResponse:
     span = _SECONDS.get(range, _SECONDS["1h"])
     now = context.pages.clock()
@@ -152,27 +165,25 @@ def _queue(
             needs_receive = True
         except FilterError as error:
             filter_error = str(error)
-    drawn = _charts(page, now - span, now) if tab == "messages" else []
-    draft = draft or Draft()
     return context.pages.answer(
-        request, "queue.html", nav="queues", status=400 if draft.problem else 200, page=page, row=page.row,
-        charts=drawn, tab=tab, tabs=TABS, range=range, ranges=RANGES, where=where, after=after,
-        messages=messages, needs_receive=needs_receive, filter_error=filter_error, sent=sent,
-        faults=in_force(page.faults or (), name),
-        draft=draft, problem=draft.problem, alarm_formats=ALARM_FORMATS,
+        request, "queue.html", nav="queues", status=400 if problem else 200, page=page, row=page.row,
+        charts=_charts(page, now - span, now) if tab == "messages" else [], tab=tab, tabs=TABS, range=range,
+        ranges=RANGES, where=where, after=after, messages=messages, needs_receive=needs_receive,
+        filter_error=filter_error, faults=in_force(page.faults or (), name),
+        queue=name, form=SendForm(), fifo=page.row.fifo, problem=problem, alarm_formats=ALARM_FORMATS,
     )  # fmt: skip
 
 
 def _shown(rows: Sequence[QueueRow], query: str, show: str) -> list[QueueRow]:
     words = query.lower().split()
-    found = [row for row in rows if all(word in row.name.lower() for word in words)]
+    named = [row for row in rows if all(word in row.name.lower() for word in words)]
     if show == "attention":
-        return [row for row in found if row.level in _BAD or row.error]
-    return [row for row in found if row.depth] if show == "busy" else found
+        return [row for row in named if row.level in _BAD or row.error]
+    return [row for row in named if row.depth] if show == "busy" else named
 
 
 def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
-    """By a column; else by name, each dead-letter queue below the first queue whose letters it takes."""
+    """By a column; else by name, each dead-letter queue below its first source queue."""
     keys: dict[str, Callable[[QueueRow], Any]] = {
         "visible": lambda row: -row.visible,
         "in_flight": lambda row: -row.in_flight,
@@ -190,18 +201,16 @@ def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
 
 def in_force(faults: Sequence[Fault], queue: str) -> list[Fault]:
     """One of each kind: the queue's own setting, else the one for all."""
-    found: dict[str, Fault] = {}
-    for one in sorted(faults, key=lambda one: one.queue == queue):
-        found[one.kind] = one
-    return sorted(found.values(), key=lambda one: [other.kind for other in faults].index(one.kind))
+    kinds = [fault.kind for fault in faults]
+    by_kind = {fault.kind: fault for fault in sorted(faults, key=lambda fault: fault.queue == queue)}
+    return sorted(by_kind.values(), key=lambda fault: kinds.index(fault.kind))
 
 
 def _summary(page: QueuesPage) -> str:
     total = sum(row.depth for row in page.rows)
     bad = sum(row.level in _BAD for row in page.rows)
-    told = [count(len(page.rows), "queue"), f"{number(total)} {'message' if total == 1 else 'messages'}"]
-    told.append(f"{number(bad)} {'needs' if bad == 1 else 'need'} attention" if bad else "nothing needs attention")
-    return " · ".join(told)
+    attention = f"{number(bad)} {'needs' if bad == 1 else 'need'} attention" if bad else "none needs attention"
+    return " · ".join([count(len(page.rows), "queue"), counted(total), attention])
 
 
 def _charts(page: QueuePage, since: float, until: float) -> list[Markup]:
@@ -225,6 +234,9 @@ def _charts(page: QueuePage, since: float, until: float) -> list[Markup]:
     if any(series.dead_lettered):
         flow.append(Line("dead-lettered", "purple", series.dead_lettered, "dotted"))
     age = [Line("oldest", "purple", series.oldest_age, area=True)]
-    found = [drawn("Messages", depth, charts.short), drawn("Per second", flow, charts.per_second)]
-    found.append(drawn("Age", age, duration, times=True))
-    return [chart for chart in found if chart]
+    drawings = [
+        drawn("Messages", depth, charts.short),
+        drawn("Per second", flow, charts.per_second),
+        drawn("Age of the oldest message", age, duration, times=True),
+    ]
+    return [drawing for drawing in drawings if drawing]

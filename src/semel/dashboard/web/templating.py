@@ -1,11 +1,12 @@
-"""How a page is made: templates, what every page knows, and the parts of it that stay fresh.
+"""How a page is rendered: templates, what every page has, and the parts of it that are refreshed.
 
-The rules: everything that comes from elsewhere is escaped by the templates; a page asked for with `?part=a,b` is made
-without its frame, for the script that puts those parts in place of the old ones.
+The rules: templates escape whatever comes from elsewhere; a page requested with `?part=a,b` is rendered without its
+frame, for the script that replaces those parts; a page reports only what happened.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from semel.dashboard.views.inspector import QueueInspector
@@ -29,8 +30,8 @@ STATIC: Final = HERE / "static"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An entry of the navigation; `key` follows `g`, `icon` is the path of a 16 by 16 drawing."""
+class NavigationItem:
+    """`key` follows `g`; `icon` is the path of a 16 by 16 drawing."""
 
     id: str
     name: str
@@ -40,17 +41,29 @@ class Place:
 
 
 NAVIGATION: Final = (
-    Place("queues", "Queues", "/", "q", "M2 3.5h12M2 8h12M2 12.5h12"),
-    Place("dead-letters", "Dead letters", "/dead-letters", "d", "M2 3.5h12v9H2zM2 4l6 5 6-5"),
-    Place("once", "Once", "/deliveries", "o", "M13.5 5.5A6 6 0 1 0 14 8M8 8h.01"),
-    Place("workers", "Workers", "/workers", "w", "M8 8a2.6 2.6 0 1 0 0-5.2A2.6 2.6 0 0 0 8 8zM3 13.5a5 5 0 0 1 10 0"),
-    Place("doctor", "Doctor", "/doctor", "e", "M1.5 8.5h3l2-5 3 9 2-4h3"),
-    Place("audit", "Audit", "/audit", "a", "M4 1.8h8v12.4H4zM6 5h4M6 8h4M6 11h2"),
-    Place("api", "API", "/api", "i", "M5 4 1.5 8 5 12M11 4l3.5 4L11 12"),
+    NavigationItem("queues", "Queues", "/", "q", "M2 3.5h12M2 8h12M2 12.5h12"),
+    NavigationItem("dead-letters", "Dead-letter queues", "/dead-letters", "d", "M2 3.5h12v9H2zM2 4l6 5 6-5"),
+    NavigationItem("deliveries", "Deliveries", "/deliveries", "v", "M13.5 5.5A6 6 0 1 0 14 8M8 8h.01"),
+    NavigationItem(
+        "workers", "Workers", "/workers", "w", "M8 8a2.6 2.6 0 1 0 0-5.2A2.6 2.6 0 0 0 8 8zM3 13.5a5 5 0 0 1 10 0"
+    ),
+    NavigationItem("doctor", "Doctor", "/doctor", "e", "M1.5 8.5h3l2-5 3 9 2-4h3"),
+    NavigationItem("audit", "Audit", "/audit", "a", "M4 1.8h8v12.4H4zM6 5h4M6 8h4M6 11h2"),
+    NavigationItem("api", "API", "/api", "i", "M5 4 1.5 8 5 12M11 4l3.5 4L11 12"),
 )
-# What a page is told once, and what does not belong to its address.
-_ONCE: Final = frozenset({"part", "sent", "notice", "did"})
+_NOT_SHARED: Final = frozenset({"part", "notice"})  # parameters that a link to the page leaves out
+_MAX_NOTICES: Final = 200
 NOBODY: Final = Viewer(name="", can_act=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The outcome of an action, for the page that is shown next. `link` is the text of a link to `href` after it."""
+
+    text: str
+    tone: str = "ok"
+    href: str = ""
+    link: str = ""
 
 
 @cache
@@ -60,7 +73,7 @@ def static(name: str) -> str:
 
 
 def environment() -> Environment:
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -68,19 +81,20 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= FILTERS
-    made.globals |= {"static": static, "navigation": NAVIGATION}
-    return made
+    templates.filters |= FILTERS
+    templates.globals |= {"static": static, "navigation": NAVIGATION}
+    return templates
 
 
 class Pages:
-    """Makes answers out of templates. `endpoint` is shown on every page; `clock` is the endpoint's time, which is what
-    "in 30 s" on a page counts from."""
+    """Renders templates. `endpoint` is shown on every page; `clock` is the endpoint's time, which is what "in 30 s" on
+    a page counts from."""
 
     def __init__(self, endpoint: str, clock: Callable[[], float]) -> None:
         self._templates = environment()
         self.endpoint = endpoint
         self._clock = clock
+        self._notices: dict[str, Notice] = {}
 
     @classmethod
     def of(cls, inspector: QueueInspector) -> Pages:
@@ -89,7 +103,7 @@ class Pages:
     def clock(self) -> float:
         try:
             return self._clock()
-        except SemelError:  # the endpoint does not answer, and a page must say so
+        except SemelError:  # the endpoint does not answer; the page says so
             return time.time()
 
     def answer(
@@ -107,14 +121,24 @@ class Pages:
             endpoint=self.endpoint,
             now=self.clock(),
             link=lambda **changes: link(request, **changes),
-            **content,
+            query=_shared(request),
+            **{"problem": "", "notice": self._notices.get(request.query_params.get("notice", ""))} | content,
         )
+
+    def redirect(self, path: str, notice: Notice) -> RedirectResponse:
+        """To a page that shows the notice. Its address has only a number that nobody can guess, so that no link makes a
+        page report what did not happen."""
+        number = secrets.token_urlsafe(12)
+        self._notices[number] = notice
+        for oldest in list(self._notices)[:-_MAX_NOTICES]:
+            self._notices.pop(oldest, None)
+        return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={number}", 303)
 
     def problem(
         self, request: Request, status: int, error: str, what_to_do: str = "", command: str = ""
     ) -> HTMLResponse:
-        """A page that says what went wrong, and what to do."""
-        title = _TITLES.get(status, "That did not work")
+        """What went wrong, and what to do."""
+        title = _TITLES.get(status, "Something went wrong")
         return self.answer(
             request,
             "error.html",
@@ -130,12 +154,15 @@ class Pages:
 
 
 _TITLES: Final = {
-    401: "Who are you?",
-    403: "Refused",
-    404: "Not there",
-    409: "Not here",
-    413: "Too much",
-    503: "No answer",
+    400: "Invalid request",
+    401: "Log in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not found",
+    409: "Not supported here",
+    413: "Request too large",
+    502: "The endpoint reported an error",
+    503: "No answer from the endpoint",
 }
 
 
@@ -144,17 +171,20 @@ def _sentence(text: str) -> str:
 
 
 def parts(request: Request) -> frozenset[str]:
-    """The parts that the script asks for; none: the whole page is wanted."""
+    """The parts that the script asks for; empty for a whole page."""
     return frozenset(filter(None, request.query_params.get("part", "").split(",")))
 
 
 def viewer(request: Request) -> Viewer:
-    found = request.scope.get("state", {}).get("viewer")
-    return found if isinstance(found, Viewer) else NOBODY
+    known = request.scope.get("state", {}).get("viewer")
+    return known if isinstance(known, Viewer) else NOBODY
 
 
 def link(request: Request, **changes: str) -> str:
-    """The query of this page with changes, to be shared: an empty value leaves the name out."""
-    left_out = _ONCE | changes.keys()
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in left_out]
+    """The query of this page with changes; an empty value removes the parameter."""
+    kept = [(name, value) for name, value in _shared(request) if name not in changes]
     return urlencode([(name, value) for name, value in [*kept, *changes.items()] if value])
+
+
+def _shared(request: Request) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in request.query_params.multi_items() if name not in _NOT_SHARED]

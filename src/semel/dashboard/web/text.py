@@ -1,14 +1,19 @@
-"""Figures, times and states as the templates write them."""
+"""Numbers, times, states and message bodies as the templates write them.
+
+The rules: nothing in foreign text is ever markup; unprintable characters are shown as symbols; a large body is cut
+before any work is done on it.
+"""
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from semel import durations
 from semel.dashboard.views.model import (
@@ -19,24 +24,30 @@ from semel.dashboard.views.model import (
     QueueRow,
     WorkerRow,
 )
-from semel.dashboard.web import bodies, charts
+from semel.dashboard.web import charts
 from semel.dlq.messages import ErrorGroup
 from semel.doctor.report.html import prose
-from semel.doctor.report.words import clean, duration, number, when
+from semel.doctor.report.words import clean, duration, number
 from semel.sqs.client.messages import Attribute
+from semel.text import UNKNOWN, UNPRINTABLE, indented_json, is_json, json_tokens, moment, symbol
 
+MAX_INDENTED: Final = 256 * 1024  # characters of JSON that are indented
+MAX_COLOURED: Final = 24 * 1024  # and coloured, which takes an element for each token
+MAX_SHOWN: Final = 64 * 1024  # of anything else
+MAX_EDITABLE: Final = 256 * 1024
+_SAMPLE: Final = 4096
 _STEPS: Final = {
     "taken_over": "taken over from an earlier worker",
-    "duplicate": "a duplicate: done before, deleted",
-    "bounced": "bounced: another worker holds it",
-    "held": "came again while it was held",
-    "conflict": "refused: its key is known with another payload",
-    "lost": "lost: its visibility or lease ran out",
+    "duplicate": "duplicate of finished work: deleted, not run",
+    "bounced": "returned to the queue: claimed by another worker",
+    "held": "redelivered while it was in progress",
+    "conflict": "refused: the key is recorded with another payload",
+    "lost": "lost: its visibility timeout or lease expired",
     "recorded": "recorded as done",
     "fenced": "fenced: its record was refused, a newer claim exists",
-    "delete_failed": "the delete failed",
-    "retried": "failed, to be tried again",
-    "ledger_down": "the ledger could not be reached",
+    "delete_failed": "delete failed",
+    "retried": "failed, will be retried",
+    "ledger_down": "the ledger was unavailable",
 }
 _GOOD: Final = frozenset({"recorded", "deleted", "sent"})
 _BAD: Final = frozenset({"retried", "rejected", "lost", "delete_failed", "ledger_down", "conflict"})
@@ -58,6 +69,61 @@ _CHIPS: Final = {
 }
 
 
+# Message bodies and other foreign text.
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """`kind`: json, text or binary; `note` says what is not shown, "" if all is."""
+
+    html: Markup
+    kind: str
+    note: str = ""
+
+
+def body(text: str, size: int) -> Body:
+    """A body for a page; `size` is its whole length in bytes."""
+    if len(text) <= MAX_INDENTED and is_json(text):
+        return Body(_coloured(text) if len(text) <= MAX_COLOURED else visible(indented_json(text)), "json")
+    sample = text[:_SAMPLE]
+    odd = len(UNPRINTABLE.findall(sample))
+    kind = "binary" if odd > 16 and odd > len(sample) * 0.05 else "text"
+    if len(text) <= MAX_SHOWN:
+        return Body(visible(text), kind)
+    note = f"The first {number(MAX_SHOWN // 1024)} KiB of {number(size / 1024)} KiB."
+    return Body(visible(text[:MAX_SHOWN]), kind, note)
+
+
+def visible(text: str) -> Markup:
+    """The text without markup, line by line; unprintable characters are shown as symbols."""
+    return Markup(UNPRINTABLE.sub(lambda match: f'<span class="symbol">{symbol(match[0])}</span>', str(escape(text))))
+
+
+def foreign(text: str, limit: int) -> Markup:
+    """Foreign text on one line, cut, and isolated from the direction of the text around it."""
+    cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return Markup("<bdi>{}</bdi>").format(visible(cut.replace("\n", " ").replace("\t", " ")))
+
+
+def foreign_lines(text: str, limit: int) -> Markup:
+    return visible(text if len(text) <= limit else f"{text[:limit]}…")
+
+
+def field_text(text: str) -> str:
+    """The text as a form field has it: a browser turns every line end into a newline."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _coloured(text: str) -> Markup:
+    return Markup().join(
+        Markup('<span class="{}">{}</span>').format(kind, visible(token)) if kind else Markup(token)
+        for kind, token in json_tokens(text)
+    )
+
+
+# Numbers and times.
+
+
 def iso(at: float | None) -> str:
     try:
         return datetime.fromtimestamp(at or 0.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -68,7 +134,7 @@ def iso(at: float | None) -> str:
 def ago(at: float | None, now: float) -> str:
     """ "4 min ago"."""
     if at is None:
-        return "–"
+        return UNKNOWN
     passed = now - at
     if passed < -1:
         return f"in {durations.text(round(-passed))}"
@@ -76,7 +142,7 @@ def ago(at: float | None, now: float) -> str:
 
 
 def clock(at: float) -> str:
-    return when(at)[11:] + f"{at % 1:.3f}"[1:] if at else "–"
+    return moment(at)[11:] + f"{at % 1:.3f}"[1:] if at else UNKNOWN
 
 
 def size(value: float) -> str:
@@ -86,8 +152,9 @@ def size(value: float) -> str:
     return f"{number(value / 1024)} KiB" if value < 1024 * 1024 else f"{value / 1024 / 1024:.3g} MiB"
 
 
-def foreign_lines(text: str, most: int) -> Markup:
-    return bodies.visible(text if len(text) <= most else f"{text[:most]}…")
+def messages(count: float) -> str:
+    """1 message, 1,204 messages."""
+    return f"{number(count)} {'message' if count == 1 else 'messages'}"
 
 
 def pattern(text: str) -> str:
@@ -95,7 +162,10 @@ def pattern(text: str) -> str:
     return re.sub(r"([.\[\]{}()*+?^$|/\\])", r"\\\1", text)
 
 
-def step_words(step: str) -> str:
+# States.
+
+
+def step_text(step: str) -> str:
     return _STEPS.get(step, step.replace("_", " "))
 
 
@@ -103,37 +173,33 @@ def step_tone(step: str) -> str:
     return "good" if step in _GOOD else "bad" if step in _BAD else "guard" if step in _GUARDED else ""
 
 
-def chip(word: str, tone: str | None = None) -> Markup:
-    first = word.split(":")[0].split(" ")[0].lower()
+def chip(text: str, tone: str | None = None) -> Markup:
+    first = text.split(":")[0].split(" ")[0].lower()
     return Markup('<span class="chip {}" title="{}">{}</span>').format(
-        _CHIPS.get(first, "") if tone is None else tone, clean(word, 300), clean(word, 28)
+        _CHIPS.get(first, "") if tone is None else tone, clean(text, 300), clean(text, 28)
     )
 
 
-def outcome_chip(word: str) -> Markup:
-    return chip(word) if word else Markup('<span class="muted">–</span>')
+def outcome_chip(outcome: str) -> Markup:
+    return chip(outcome) if outcome else Markup('<span class="muted">–</span>')
 
 
 def job_chip(job: Mapping[str, Any]) -> Markup:
-    word = job["state"]
+    state = job["state"]
     if job.get("cancelling"):
-        word = "cancelling"
-    elif job.get("pausing") and word != "paused":
-        word = "pausing"
-    return chip({"canary": "canary: waiting"}.get(word, word), _CHIPS.get(word, "warning"))
+        state = "cancelling"
+    elif job.get("pausing") and state != "paused":
+        state = "pausing"
+    return chip({"canary": "canary: waiting"}.get(state, state), _CHIPS.get(state, "warning"))
 
 
 def job_done(job: Mapping[str, Any]) -> int:
     counts = job["counts"]
-    return int(
-        counts["deleted"] or counts["sent"] or counts["matched"]
-        if job.get("plan", {}).get("dry_run")
-        else _worked(counts)
-    )
+    done = max(counts["deleted"], counts["sent"])
+    return int(done or counts["matched"] if job.get("plan", {}).get("dry_run") else done)
 
 
-def _worked(counts: Mapping[str, int]) -> int:
-    return max(counts["deleted"], counts["sent"])
+# Small charts in tables.
 
 
 def depth_spark(row: QueueRow) -> Markup:
@@ -141,21 +207,21 @@ def depth_spark(row: QueueRow) -> Markup:
     depths = [sum(value or 0 for value in values) for values in columns]
     if not depths:
         return Markup("")
-    words = f"Depth: now {number(depths[-1])}, at most {number(max(depths))}, at least {number(min(depths))}"
-    return charts.sparkline(depths, words, "red" if row.sources and row.depth else "blue")
+    label = f"Depth: now {number(depths[-1])}, highest {number(max(depths))}, lowest {number(min(depths))}"
+    return charts.sparkline(depths, label, "red" if row.sources and row.depth else "blue")
 
 
 def group_share(group: ErrorGroup, page: DeadLetterPage) -> Markup:
     return charts.bar(group.count / max(page.matched, 1), "red")
 
 
-def caught_share(one: Caught, page: DeliveriesPage) -> Markup:
-    return charts.bar(one.count / max(max((other.count for other in page.caught), default=1), 1), "purple")
+def caught_share(caught: Caught, page: DeliveriesPage) -> Markup:
+    return charts.bar(caught.count / max(max((other.count for other in page.caught), default=1), 1), "purple")
 
 
-def held(worker: WorkerRow) -> list[InProgress]:
-    """What all its queues have in hand, the longest first."""
-    return sorted((one for queue in worker.queues for one in queue.in_progress), key=lambda one: -one.since)
+def in_progress(worker: WorkerRow) -> list[InProgress]:
+    """The messages in progress of all its queues, the longest first."""
+    return sorted((message for queue in worker.queues for message in queue.in_progress), key=lambda one: -one.since)
 
 
 def attribute_text(attribute: Attribute) -> str:
@@ -168,17 +234,18 @@ FILTERS: Final = {
     "number": number,
     "rate": charts.per_second,
     "seconds": duration,
-    "when": when,
+    "when": moment,
     "iso": iso,
     "ago": ago,
     "clock": clock,
     "bytes": size,
+    "messages": messages,
     "prose": prose,
-    "foreign": bodies.line,
+    "foreign": foreign,
     "attribute_text": attribute_text,
     "foreign_lines": foreign_lines,
     "pattern": pattern,
-    "step_words": step_words,
+    "step_text": step_text,
     "step_tone": step_tone,
     "outcome_chip": outcome_chip,
     "job_chip": job_chip,
@@ -186,7 +253,7 @@ FILTERS: Final = {
     "depth_spark": depth_spark,
     "group_share": group_share,
     "caught_share": caught_share,
-    "held": held,
+    "in_progress": in_progress,
     "handler": lambda name: name.rpartition(".")[2],
     "of": getattr,
 }

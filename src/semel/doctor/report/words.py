@@ -7,11 +7,11 @@ however odd, is an error.
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from typing import Final
 
 from semel import durations
 from semel.doctor.model import Cause
+from semel.text import moment
 
 NONE: Final = "–"
 CAUSES: Final = {
@@ -43,11 +43,8 @@ def duration(seconds: float | None) -> str:
 
 def when(at: float | None, *, seconds: bool = True) -> str:
     """2026-11-15 14:03:22, UTC."""
-    try:
-        moment = datetime.fromtimestamp(at if at is not None else math.nan, UTC)
-    except (ValueError, OverflowError, OSError):
-        return NONE
-    return moment.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+    text = moment(at)
+    return text if seconds else text.removesuffix(text[16:])
 
 
 def clean(text: str, most: int = 2_000) -> str:
