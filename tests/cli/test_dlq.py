@@ -23,8 +23,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.cli.following import bar, summary
 from semel.dlq import watch as watching
-from semel.dlq.access.peek import ReceivingPeeker
-from semel.dlq.access.sqs import SqsClaims
+from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.jobs import Job
 from semel.dlq.messages import DeadLetterQueue
 from semel.dlq.watch import Watch
@@ -469,8 +468,7 @@ def test_saying_yes_is_not_saying_that_messages_may_be_moved_on(shell: Shell, mo
     shell.client.queue(DLQ).call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
     (id,) = shell.bury(1)
     monkeypatch.setattr(Admin, "of", lambda _client: None)  # as on SQS, where looking is receiving
-    monkeypatch.setitem(SqsClaims.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
-    monkeypatch.setitem(ReceivingPeeker.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    monkeypatch.setitem(SqsAccess.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
     for arguments in (
         ["drop", DLQ, "--all", "--yes"],
         ["redrive", DLQ, "--all"],

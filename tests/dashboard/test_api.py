@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,19 +66,19 @@ def test_messages_are_found_by_a_filter_and_cost_nothing(site: Site, place: Shop
     for number in range(30):
         queue.send(json.dumps({"n": number}))
     first = site.api("queues/found/messages", where="$.n >= 10", limit=5)
-    assert [json.loads(row["preview"])["n"] for row in first["rows"]] == [10, 11, 12, 13, 14]
+    assert [json.loads(message["body"])["n"] for message in first["messages"]] == [10, 11, 12, 13, 14]
     rest = site.api("queues/found/messages", where="$.n >= 10", limit=50, after=first["next"])
-    assert [json.loads(row["preview"])["n"] for row in rest["rows"]] == list(range(15, 30))
+    assert [json.loads(message["body"])["n"] for message in rest["messages"]] == list(range(15, 30))
     assert rest["next"] is None
-    assert {row["receives"] for row in rest["rows"]} == {0}
+    assert {message["receives"] for message in rest["messages"]} == {0}
 
 
 def test_a_message_is_told_whole_and_why_it_waits(site: Site) -> None:
-    row = site.api("queues/orders/messages", limit=1)["rows"][0]
+    row = site.api("queues/orders/messages", limit=1)["messages"][0]
     for hint in ({}, {"place": row["place"]}, {"place": 999_999}):
         page = site.api(f"queues/orders/messages/{row['id']}", **hint)
         assert page["message"]["body"] == '{"order": 1}'
-    assert page["message"]["attributes"] == [{"name": "tenant", "type": "String", "value": "acme", "binary": False}]
+    assert page["message"]["attributes"] == {"tenant": {"type": "String", "value": "acme"}}
     assert page["max_receives"] == page["retries_left"] == 3
     assert "no worker" in page["stuck"][0]
     assert "--ledger" in page["ledger_note"]
@@ -114,9 +115,10 @@ def test_a_body_of_a_mebibyte_goes_in_and_comes_out(site: Site, place: Shop) -> 
     assert len(queue.receive(1, 0)[0].body) == len(body)
     page = site.api(f"queues/large/messages/{sent.json()['id']}")
     assert page["message"]["body"] == body
-    row = site.api("queues/large/messages")["rows"][0]
-    assert len(row["preview"]) <= 200
+    row = site.api("queues/large/messages")["messages"][0]
+    assert (len(row["body"]), row["cut"]) == (200, True)
     assert row["body_bytes"] == len(body.encode())
+    assert site.api("queues/large/messages", bodies=1)["messages"][0]["body"] == body
 
 
 def test_what_cannot_be_written_to_the_audit_log_is_not_done(tmp_path: Path) -> None:
@@ -126,12 +128,16 @@ def test_what_cannot_be_written_to_the_audit_log_is_not_done(tmp_path: Path) -> 
             ("queues/orders/messages", {"body": "{}"}, "POST"),
             ("queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, "PUT"),
             ("annotations", {"text": "deployed"}, "POST"),
+            ("workers/w-1/control", {"action": "pause"}, "POST"),
+            ("doctor/run", None, "POST"),
         ):
             refused = site.post(f"/api/v1/{path}", given, method=method)
             assert (refused.status, "not done" in refused.json()["error"]) == (400, True), path
         assert place.broker.peek("orders") == []
         assert not [one for one in site.api("queues/orders/faults") if one["rate"]]
         assert site.api("annotations")["annotations"] == []
+        assert site.services.inspector.doctor_job.wait(0)
+        assert site.services.inspector.doctor_job.diagnosis is None
 
 
 def test_a_send_is_in_the_audit_log_before_it_begins_and_when_it_has_failed(tmp_path: Path) -> None:
@@ -145,6 +151,28 @@ def test_a_send_is_in_the_audit_log_before_it_begins_and_when_it_has_failed(tmp_
         assert site.post("/api/v1/queues/orders/messages", {"body": "{}"}).status == 502
         failed, begun = site.api("audit", where="action = send")["rows"]
         assert (begun["outcome"], failed["outcome"].partition(":")[0]) == ("begun", "failed")
+
+
+def test_every_action_is_in_the_audit_log_before_and_after_also_if_it_fails(tmp_path: Path) -> None:
+    with shop(tmp_path) as place, place.dashboard() as site:
+        site.post("/api/v1/queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, method="PUT")
+        site.post("/api/v1/queues/orders/faults", {"kind": "nonsense", "rate": 0.5}, method="PUT")
+        site.post("/api/v1/queues/orders/faults", method="DELETE")
+        site.post("/api/v1/workers/nobody/control", {"action": "pause"})
+        site.post("/api/v1/queues/nope/messages", {"body": "x"})
+        logged = [(row["action"], row["outcome"].partition(":")[0]) for row in site.api("audit")["rows"]][::-1]
+    assert logged == [
+        ("set fault", "begun"),
+        ("set fault", "done"),
+        ("set fault", "begun"),
+        ("set fault", "failed"),
+        ("clear faults", "begun"),
+        ("clear faults", "done"),
+        ("pause worker", "begun"),
+        ("pause worker", "failed"),
+        ("send", "begun"),
+        ("send", "failed"),
+    ]
 
 
 def test_faults_are_set_for_one_queue_and_ended(site: Site, place: Shop) -> None:
@@ -181,6 +209,35 @@ def test_letters_are_grouped_found_and_shown(site: Site, place: Shop) -> None:
     assert site.api("dead-letters/orders-dlq/impact", where="error ~ KeyError")["count"] == 2
 
 
+def listed(site: Site, queue: str, **query: Any) -> list[str]:
+    """The ids that a page lists."""
+    page = site.get(f"/dead-letters/{queue}", **query)
+    assert page.status == 200, page.text
+    return re.findall(r'<tr data-key="([0-9a-f-]{36})"', page.text)
+
+
+@pytest.mark.parametrize("where", ["", "error ~ KeyError", "$.order >= 5 and key exists", "age < 1d", "id = nothing"])
+def test_page_and_api_list_the_same_messages(site: Site, place: Shop, where: str) -> None:
+    place.dead.purge()
+    place.bury(70, "Timeout: no answer")
+    place.bury(60, "KeyError: 'total'", start=70)
+    site.services.inspector.changed("orders-dlq")
+    query = {"where": where} if where else {}
+    pages, next_ = 0, None
+    while pages == 0 or next_ is not None:
+        after: dict[str, str] = {"after": next_} if next_ else {}
+        answer = site.api("dead-letters/orders-dlq/messages", **query, **after)
+        ids = [message["id"] for message in answer["messages"]]
+        assert len(ids) == 50 or answer["next"] is None  # the default of both
+        assert until(lambda: listed(site, "orders-dlq", **query, **after) == ids, "the same list")  # noqa: B023
+        pages, next_ = pages + 1, answer["next"]
+    groups = site.api("dead-letters/orders-dlq/groups", **query)["groups"]
+    page = site.services.inspector.dead_letters("orders-dlq", where, wait=60)
+    assert [(group["fingerprint"], group["count"]) for group in groups] == [
+        (group.fingerprint, group.count) for group in page.groups
+    ]
+
+
 def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
     place.dead.purge()
     place.bury(5, "Timeout: x")
@@ -189,7 +246,7 @@ def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
     dry = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"where": "error ~ Timeout", "dry_run": True})
     assert dry.status == 202
     assert finished(site, dry.json())["counts"]["matched"] == 5
-    begun = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"where": "error ~ Timeout"}).json()
+    begun = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"where": "error ~ Timeout", "canary": 0}).json()
     job = finished(site, begun)
     assert (job["state"], job["counts"]["sent"], job["counts"]["deleted"]) == ("done", 5, 5)
     assert int(place.orders.attributes()["ApproximateNumberOfMessages"]) == before + 5
@@ -406,7 +463,7 @@ def test_the_description_is_valid_openapi_and_names_every_call(site: Site) -> No
 def test_answers_are_as_they_are_described(site: Site, place: Shop) -> None:
     place.dead.purge()
     (dead_letter,) = place.bury(1)
-    message = site.api("queues/orders/messages", limit=1)["rows"][0]["id"]
+    message = site.api("queues/orders/messages", limit=1)["messages"][0]["id"]
     described = site.get("/api/v1/openapi.json").json()
     names = {"queue": "orders", "id": message}
     for path, operations in described["paths"].items():

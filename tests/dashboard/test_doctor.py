@@ -52,7 +52,7 @@ def sent_twice(key: str, at: float = NOW - 600) -> list[Attempt]:
 
 def looked(counter: CauseCounter) -> DuplicateCauses:
     """The answer after the next look at the log."""
-    counter._next_look = 0.0
+    counter._due_at = 0.0
     counter.latest()
     until(lambda: counter._thread is None, "the look at the log")
     return counter._latest
@@ -153,7 +153,7 @@ def test_a_log_that_is_too_large_or_cannot_be_read_here_is_said_so(tmp_path: Pat
 
 
 def test_more_than_can_be_read_beside_the_pages_is_left_to_the_doctor(tmp_path: Path) -> None:
-    with AttemptLog.open(str(tmp_path)) as log, closing(CauseCounter([str(tmp_path)], most_bytes=2_000)) as counter:
+    with AttemptLog.open(str(tmp_path)) as log, closing(CauseCounter([str(tmp_path)], max_bytes=2_000)) as counter:
         log.add_all(lost_delete("a"))
         assert log.flush()
         assert counts(looked(counter)) == {"lost-delete": (1, 0)}
@@ -280,8 +280,8 @@ def test_only_one_examination_runs_at_a_time(place: Shop) -> None:
     go = threading.Event()
     names = inspector.doctor_job._queues
     inspector.doctor_job._queues = lambda: names() if go.wait(60) else []
-    assert inspector.examine()
-    assert not inspector.examine()
+    assert inspector.doctor_job.start()
+    assert not inspector.doctor_job.start()
     assert inspector.doctor().running
     go.set()
     assert inspector.doctor_job.wait(60)

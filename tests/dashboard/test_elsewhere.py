@@ -1,8 +1,9 @@
-"""Endpoints that are not Semel's broker, here moto's: looking costs, so it is done only when somebody asks for it."""
+"""Endpoints that are not Semel's broker, here moto's: reading is receiving, so it is done only on request."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +15,9 @@ from dashboard.serving import serving, until
 from semel.dashboard.sources.cloudwatch import CloudWatch
 from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import DashboardError, QueueInspector, Settings
+from semel.dashboard.views.errors import ReceiveRequired
 from semel.dashboard.views.model import Level
-from semel.dlq.access.peek import PeekRisk
+from semel.dlq.access import PeekRisk
 from semel.dlq.remote import RemoteDeadLetterService
 from semel.sqs import Client
 from servers import moto
@@ -61,8 +63,8 @@ def test_queues_are_shown_from_their_attributes_alone(client: Client, inspector:
     assert known["age"] is known["not-deleted"] is Level.UNKNOWN  # nobody knows, so nobody says it is well
     assert known["dead-letters"] is Level.OK
     assert inspector.queue("orders").faults is None
-    with pytest.raises(DashboardError, match="semel serve"):
-        inspector.faults()
+    with pytest.raises(DashboardError, match="semel broker"):
+        inspector.broker.faults()
 
 
 def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(client: Client, tmp_path: Path) -> None:
@@ -78,32 +80,49 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
         assert "This queue moves its messages on after 2 receives" in page
         paths = ("messages", f"messages/{id}", "groups", "impact?all=1", "export?all=1")
         for path in paths:
-            address = f"/api/v1/dead-letters/orders-dlq/{path}{'&' if '?' in path else '?'}look=1"
-            refused = site.get(address)
+            refused = site.get(f"/api/v1/dead-letters/orders-dlq/{path}")
             assert refused.status == 409, (path, refused.text)
-            assert "moves its messages on after 2 receives" in refused.json()["error"]
+            assert "to its own dead-letter queue after 2 receives" in refused.json()["error"]
             assert "receive=1" in refused.json()["what_to_do"]
         remote = RemoteDeadLetterService(site.url)
-        with pytest.raises(PeekRisk, match="moves its messages on after 2 receives"):
+        with pytest.raises(PeekRisk, match="after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
         (found,) = RemoteDeadLetterService(site.url, accept_risk=True).messages("orders-dlq").messages
         assert (found.id, found.receives) == (id, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["", "$.n >= 4"])
+def test_page_and_api_list_the_same_messages(client: Client, tmp_path: Path, where: str) -> None:
+    dead = client.create_queue("orders-dlq")
+    ids = [dead.send(json.dumps({"n": number})).message_id for number in range(12)]
+    expected = sorted(ids[4:] if where else ids)
+    settings = Settings(endpoint_url=client.endpoint, region="us-east-1", port=0, state=tmp_path)
+    with serving(settings, client=client) as site:
+
+        def listed() -> list[str]:
+            page = site.get("/dead-letters/orders-dlq", where=where, receive=1)
+            return sorted(re.findall(r'<tr data-key="([0-9a-f-]{36})"', page.text))
+
+        answer = site.api("dead-letters/orders-dlq/messages", where=where, receive=1)
+        assert sorted(message["id"] for message in answer["messages"]) == expected
+        assert until(lambda: listed() == expected, "the same list")
+        assert site.api("dead-letters/orders-dlq/groups", where=where, receive=1)["matched"] == len(expected)
+
+
 def test_nothing_is_received_unless_somebody_says_so(client: Client, inspector: QueueInspector) -> None:
     queue = client.create_queue("orders")
     id = queue.send(json.dumps({"n": 1})).message_id
-    page = inspector.messages("orders")
-    assert page.needs_look
-    assert page.rows == ()
-    with pytest.raises(DashboardError, match="look=1"):
+    with pytest.raises(ReceiveRequired, match="receive=1"):
+        inspector.messages("orders")
+    with pytest.raises(ReceiveRequired, match="receive=1"):
         inspector.message("orders", id)
-    looked = inspector.messages("orders", "$.n = 1", look=True)
-    assert [row.id for row in looked.rows] == [id]
-    assert "receive count of 1 message went up" in looked.cost
-    until(lambda: count_of(client, "orders") == "1", "that it was given back")
-    assert inspector.message("orders", id, look=True).message.body == '{"n": 1}'
+    page = inspector.messages("orders", "$.n = 1", receive=True)
+    assert [message.id for message in page.messages] == [id]
+    assert "receive count of 1 message went up" in str(page.cost)
+    until(lambda: count_of(client, "orders") == "1", "its release")
+    assert inspector.message("orders", id, receive=True).message.body == '{"n": 1}'
 
 
 @pytest.mark.slow
@@ -111,9 +130,9 @@ def test_a_page_that_refreshes_itself_does_not_look_again_and_again(client: Clie
     queue = client.create_queue("orders-dlq")
     id = queue.send("x").message_id
     for _ in range(5):
-        assert inspector.messages("orders-dlq", look=True).rows
-        assert inspector.message("orders-dlq", id, look=True).message.id == id
-        assert until(lambda: inspector.dead_letters("orders-dlq", look=True).complete, "the look")
+        assert inspector.messages("orders-dlq", receive=True).messages
+        assert inspector.message("orders-dlq", id, receive=True).message.id == id
+        assert until(lambda: inspector.dead_letters("orders-dlq", receive=True).complete, "the search")
     (received,) = queue.receive(1, 0)
     assert received.receive_count == 4  # once for each of the three, and now
 
@@ -123,8 +142,8 @@ def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, ins
     dead = client.create_queue("orders-dlq")
     for number in range(12):
         dead.send(json.dumps({"n": number}))
-    assert inspector.dead_letters("orders-dlq").needs_look
-    found = until(lambda: (now := inspector.dead_letters("orders-dlq", look=True)).complete and now, "the look")
+    assert inspector.dead_letters("orders-dlq").needs_receive
+    found = until(lambda: (now := inspector.dead_letters("orders-dlq", receive=True)).complete and now, "the search")
     assert found.matched == 12
     assert "receive" in found.cost
     assert found.queue.estimated
@@ -132,7 +151,7 @@ def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, ins
     (row,) = inspector.dead_letter_queues()
     assert (row.name, row.visible, row.first_expires) == ("orders-dlq", 12, None)  # nobody has looked for the list
     again = inspector.dead_letters("orders-dlq")
-    assert (again.matched, again.needs_look) == (12, False)
+    assert (again.matched, again.needs_receive) == (12, False)
     (received,) = dead.receive(1, 0)
     assert received.receive_count == 2  # once by the look, and now; the second page took nothing
 
@@ -140,7 +159,7 @@ def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, ins
 def test_the_past_is_sampled_and_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from semel.dashboard.sources import sqs as sampling
 
-    monkeypatch.setattr(sampling, "KEPT", 8)
+    monkeypatch.setattr(sampling, "MAX_SAMPLES", 8)
     now = [1_000.0]
     queue = client.create_queue("orders")
     source = SqsSource(client, clock=lambda: now[0])

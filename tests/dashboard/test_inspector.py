@@ -1,4 +1,4 @@
-"""The house against a real broker, a real ledger and real workers: what it tells of queues, messages and effects."""
+"""The inspector against a real broker, a real ledger and real workers: queues, messages and deliveries."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from dashboard.serving import Shop, shop, until
 from semel import App, Retry, SqliteLedger
-from semel.dashboard.views import DashboardError, NotThere, QueueInspector
+from semel.dashboard.views import DashboardError, NotThere, QueueInspector, search
 from semel.dashboard.views.model import Level
+from semel.dlq.filter.parser import FilterError
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_a_delayed_message_and_one_near_its_end_say_so(inspector: QueueInspector
 def test_a_message_that_is_gone_is_told_so(inspector: QueueInspector, place: Shop) -> None:
     id = place.orders.send("x").message_id
     place.orders.delete([place.orders.receive(1, 0)[0].receipt])
-    with pytest.raises(NotThere, match="not in orders any more"):
+    with pytest.raises(NotThere, match="is not in orders"):
         inspector.message("orders", id, place=1)
 
 
@@ -174,11 +175,11 @@ def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tm
         inspector = QueueInspector(place.settings(), client=place.client, ledger=ledger)
         page = inspector.message("orders-dlq", id)
         inspector.close()
-    assert page.message.is_dead_letter
+    assert page.is_dead_letter
     assert page.ledger is not None
     assert (page.ledger.key, page.ledger.status) == (key, "rejected")
     said = " ".join(page.stuck)
-    assert "dead letter from orders" in said
+    assert "dead-letter message of orders" in said
     assert "KeyError" in said
     assert "rejected" in said
 
@@ -187,7 +188,7 @@ def test_a_ledger_that_is_away_is_a_sentence_and_not_an_error(place: Shop) -> No
     id = place.orders.send("x").message_id
     inspector = QueueInspector(place.settings(ledger="redis://127.0.0.1:1/0"), client=place.client)
     for _ in range(2):
-        assert "cannot be asked" in inspector.message("orders", id).ledger_note
+        assert "does not answer" in inspector.message("orders", id).ledger_note
     inspector.close()
 
 
@@ -210,10 +211,27 @@ def test_letters_are_grouped_and_their_group_is_a_filter(inspector: QueueInspect
     assert [len(pages.messages), len(rest.messages), rest.next] == [20, 15, None]
 
 
-def test_a_wrong_filter_is_told_and_not_raised(inspector: QueueInspector, place: Shop) -> None:
-    for page in (inspector.dead_letters("orders-dlq", "age >"), inspector.messages("orders", "age >")):
-        assert page.error is not None
-        assert "^" in page.error
+def test_messages_beyond_those_that_a_search_keeps_are_listed_too(
+    inspector: QueueInspector, place: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MAX_MESSAGES", 20)
+    ids = place.bury(63)
+    listed: list[str] = []
+    after: str | None = None
+    while True:
+        page = inspector.dead_letters("orders-dlq", limit=15, after=after, wait=60)
+        assert page.matched == 63
+        listed += [message.id for message in page.messages]
+        after = page.next
+        if after is None:
+            break
+    assert listed == ids
+
+
+def test_a_wrong_filter_is_shown_where_it_is_wrong(inspector: QueueInspector, place: Shop) -> None:
+    assert "^" in (inspector.dead_letters("orders-dlq", "age >").error or "")
+    with pytest.raises(FilterError, match=r"\^"):
+        inspector.messages("orders", "age >")
 
 
 def test_dead_letter_queues_know_when_the_first_is_lost(inspector: QueueInspector, place: Shop) -> None:
@@ -230,10 +248,11 @@ def test_dead_letter_queues_know_when_the_first_is_lost(inspector: QueueInspecto
 
 
 def test_faults_are_set_and_ended_for_one_queue_only(inspector: QueueInspector) -> None:
-    inspector.set_fault("duplicate", 0.1, None, None)
-    inspector.set_fault("latency", 0.2, "orders", 50)
-    inspector.clear_faults(None, "orders")
-    assert {(fault.kind, fault.queue) for fault in inspector.faults("orders") if fault.rate} == {("duplicate", None)}
+    inspector.broker.set_fault("duplicate", 0.1, None, None)
+    inspector.broker.set_fault("latency", 0.2, "orders", 50)
+    inspector.broker.clear_faults(None, "orders")
+    left = [fault for fault in inspector.broker.faults("orders") if fault.rate]
+    assert [(fault.kind, fault.queue) for fault in left] == [("duplicate", None)]
 
 
 # Workers and once.
@@ -276,25 +295,25 @@ def test_a_worker_shows_what_it_has_in_hand_and_can_be_paused(
     assert (held.message_id, held.key, row.app, row.live) == (id, "k1", "shop:app", True)
     page = inspector.message("orders", id)
     assert page.in_progress is not None
-    assert "works on it" in page.stuck[0]
+    assert "has been processing it" in page.stuck[0]
     assert inspector.queue("orders").row.workers == 1
-    assert "paused" in inspector.control(row.id, "pause", "orders")
+    assert "paused" in inspector.directory.control(row.id, "pause", "orders", None)
     assert inspector.workers().workers[0].paused
-    assert "the concurrency of orders to 3" in inspector.control(row.id, "concurrency", "orders", 3)
+    assert "the concurrency of orders to 3" in inspector.directory.control(row.id, "concurrency", "orders", 3)
     assert inspector.workers().workers[0].queues[0].concurrency == 3
-    inspector.control(row.id, "resume")
+    inspector.directory.control(row.id, "resume", None, None)
     assert not inspector.workers().workers[0].paused
     with pytest.raises(DashboardError, match="does not receive from"):
-        inspector.control(row.id, "pause", "nope")
+        inspector.directory.control(row.id, "pause", "nope", None)
     with pytest.raises(NotThere):
-        inspector.control("nobody", "pause")
+        inspector.directory.control("nobody", "pause", None, None)
 
 
 def test_deliveries_are_held_against_effects(inspector: QueueInspector, place: Shop, worker: dict[str, Any]) -> None:
     for _ in range(3):  # a producer that sends the same thing three times
         place.orders.send(json.dumps({"key": "same"}))
     place.orders.send(json.dumps({"key": "other"}))
-    page = until(lambda: (now := inspector.once()).deliveries >= 4 and now.effects >= 2 and now, "the work")
+    page = until(lambda: (now := inspector.deliveries()).deliveries >= 4 and now.effects >= 2 and now, "the work")
     assert page.effects == 2
     assert page.workers == 1
     (queue,) = [one for one in page.queues if one.queue == "orders"]

@@ -11,8 +11,6 @@ import pytest
 
 from dashboard.serving import shop, until
 from semel.dashboard.views.model import (
-    Annotation,
-    AuditRow,
     DeliveriesPage,
     DeliverySeries,
     Fault,
@@ -21,7 +19,9 @@ from semel.dashboard.views.model import (
 )
 from semel.dashboard.web import charts, deliveries, jobs, operations, queues, text
 from semel.dashboard.web.charts import Line, Stream
+from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
+from semel.telemetry.annotation_log import Annotation
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -92,8 +92,8 @@ def test_a_queues_own_fault_comes_before_the_one_for_all() -> None:
 
 
 def test_a_begun_entry_is_hidden_once_its_action_has_ended() -> None:
-    def entry(at: float, outcome: str, action: str = "redrive") -> AuditRow:
-        return AuditRow(at, "operator", action, "dlq", "", 1, outcome)
+    def entry(at: float, outcome: str, action: str = "redrive") -> AuditEntry:
+        return AuditEntry(at, "operator", action, "dlq", "", 1, outcome)
 
     rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "delete"), entry(1, "begun")]
     assert [one.at for one in operations.ended(rows)] == [5, 4, 2, 1]

@@ -362,11 +362,11 @@ def test_a_look_that_costs_receives_is_not_for_readers_nor_for_foreign_pages(tmp
             reader, operator = ({"authorization": f"Bearer {token}"} for token in (READER, TOKEN))
             path = "/api/v1/queues/orders/messages"
             assert site.ask("GET", path, headers=operator).status == 409
-            assert site.ask("GET", f"{path}?look=1", headers=reader).status == 403
+            assert site.ask("GET", f"{path}?receive=1", headers=reader).status == 403
             foreign = operator | {"sec-fetch-site": "cross-site"}
-            assert site.ask("GET", f"{path}?look=1", headers=foreign).status == 403
+            assert site.ask("GET", f"{path}?receive=1", headers=foreign).status == 403
             for export in ("/api/v1/dead-letters/orders/export", "/dead-letters/orders/export"):
                 assert site.ask("GET", export, headers=reader).status == 403
-            found = site.ask("GET", f"{path}?look=1", headers=operator).json()
-            assert [row["preview"] for row in found["rows"]] == ["body"]
-            assert "receive" in found["cost"]
+            found = site.ask("GET", f"{path}?receive=1", headers=operator).json()
+            assert [message["body"] for message in found["messages"]] == ["body"]
+            assert found["cost"]["receives"]

@@ -92,7 +92,7 @@ def _ls(given: argparse.Namespace) -> int:
 
 def _looked(service: AnyService, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
     from semel.dlq import queues as listing
-    from semel.dlq.access.peek import PeekRisk
+    from semel.dlq.access import PeekRisk
 
     try:
         seen = service.messages(info.name, limit=10)

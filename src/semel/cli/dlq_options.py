@@ -210,7 +210,7 @@ def command(
     )
 
     def checked(given: argparse.Namespace) -> int:
-        from semel.dlq.access.peek import PeekRisk
+        from semel.dlq.access import PeekRisk
         from semel.dlq.filter.parser import FilterError
         from semel.dlq.redrive.plan import PlanError
         from semel.dlq.selection import SelectionError

@@ -1,4 +1,7 @@
-"""What the server's routes share: the house to look at, the desk to act at, and the gate."""
+"""What routes and terminal share: the inspector to read with, the service to act with, and the actions of neither.
+
+Every action is in the audit log before it begins, and once more when it has ended, whatever ended it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from semel.dashboard.auth.policy import AccessPolicy
 from semel.dashboard.views import QueueInspector, Settings
 from semel.dashboard.views.errors import DashboardError
-from semel.dashboard.views.model import Viewer
+from semel.dashboard.views.model import Fault, Viewer
 from semel.dlq.jobs import Jobs
 from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError
@@ -45,18 +48,17 @@ class Services:
     ) -> Services:
         inspector = QueueInspector(settings, client=client, ledger=ledger, clock=clock)
         try:
-            _ = inspector.memory.ledger
+            _ = inspector.history.ledger
         except SemelError as error:
-            log.warning("the ledger does not answer; what needs it is refused until it does: %s", error)
+            log.warning("the ledger does not answer; actions that need it are refused until it does: %s", error)
         jobs = Jobs(inspector.state / "jobs", clock=clock)
-        # What is done may take its time and its tries; who only looks is told soon that nothing answers.
+        # Actions may take time and retries; pages say soon that the endpoint does not answer.
         acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
         service = DeadLetterService(
             acting,
-            ledger=inspector.memory.connected,
+            ledger=inspector.history.connected,
             state=inspector.state,
             jobs=jobs,
-            accept_risk=True,
             who="dashboard",
             clock=clock,
         )
@@ -68,7 +70,12 @@ class Services:
             self.service.client.close()
         self.inspector.close()
 
-    # What the desk has no name for, and the audit log has.
+    def acting(self, viewer: Viewer, *, receive: bool = False) -> DeadLetterService:
+        """The service in the viewer's name. `receive`: they accept that on SQS a receive may move messages on."""
+        service = self.service.by(viewer.name)
+        if receive:
+            service._accept_risk = True
+        return service
 
     def send(
         self,
@@ -81,7 +88,7 @@ class Services:
         group: str | None = None,
         dedup: str | None = None,
     ) -> str:
-        """A test message; returns its id. A FIFO queue gets a deduplication id of its own: two of the same are two."""
+        """A test message; returns its id. On a FIFO queue without `dedup` it is never a duplicate of another."""
         target = self.inspector.client.queue(queue)
         if target.fifo and dedup is None:
             dedup = uuid.uuid4().hex
@@ -89,31 +96,32 @@ class Services:
             try:
                 sent = target.send(body, attributes=attributes or None, delay=delay, group=group, dedup=dedup)
             except BadRequest as error:
-                raise DashboardError(str(error), "see what SQS says about it", 400) from None
+                raise DashboardError(str(error), "correct the message", 400) from None
             ending.count, ending.details["id"] = 1, sent.message_id
         self.inspector.changed(queue)
         return sent.message_id
 
     def set_fault(
         self, viewer: Viewer, kind: str, rate: float, queue: str | None, milliseconds: float | None
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Fault, ...]:
         with self.service.audit.around(viewer.name, "set fault", queue=queue or "", kind=kind, rate=f"{rate:g}"):
-            return self.inspector.set_fault(kind, rate, queue, milliseconds)
+            return self.inspector.broker.set_fault(kind, rate, queue, milliseconds)
 
-    def clear_faults(self, viewer: Viewer, kind: str | None, queue: str | None) -> tuple[Any, ...]:
+    def clear_faults(self, viewer: Viewer, kind: str | None, queue: str | None) -> tuple[Fault, ...]:
         with self.service.audit.around(viewer.name, "clear faults", queue=queue or "", kind=kind or "all"):
-            return self.inspector.clear_faults(kind, queue)
+            return self.inspector.broker.clear_faults(kind, queue)
 
     def control(self, viewer: Viewer, worker: str, action: str, queue: str | None, value: int | None) -> str:
-        """Tells a worker what to do; what it answers is in the log, too."""
-        told = {"worker": worker, "value": "" if value is None else str(value)}
-        with self.service.audit.around(viewer.name, f"{action} worker", queue=queue or "", **told) as ending:
-            done = self.inspector.control(worker, action, queue, value)
+        """Returns what the worker did, in a sentence."""
+        details = {"worker": worker, "value": "" if value is None else str(value)}
+        with self.service.audit.around(viewer.name, f"{action} worker", queue=queue or "", **details) as ending:
+            done = self.inspector.directory.control(worker, action, queue, value)
             ending.outcome = f"done: {done}"
         return done
 
     def examine(self, viewer: Viewer) -> bool:
-        started = self.inspector.examine()
-        if started:
-            self.service.audit.write(viewer.name, "doctor", outcome="begun")
+        """Starts the doctor; False if it is running."""
+        with self.service.audit.around(viewer.name, "doctor") as ending:
+            started = self.inspector.doctor_job.start()
+            ending.outcome = "started" if started else "not started: it is running"
         return started

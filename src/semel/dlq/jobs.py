@@ -169,12 +169,14 @@ class Job:
 
     # What the work does.
 
-    def checkpoint(self) -> None:
-        """Waits while the job is paused; raises JobCancelled once it was cancelled."""
+    def checkpoint(self, before_pause: Callable[[], None] | None = None) -> None:
+        """Waits while the job is paused, after `before_pause`; raises JobCancelled once it was cancelled."""
         if self._listen is not None:
             self._listen(self)
         if not (self._paused or self._cancelled):
             return
+        if before_pause is not None and not self._cancelled:
+            before_pause()
         with self._moved:
             while self._paused and not self._cancelled:
                 if self._state is not State.PAUSED:

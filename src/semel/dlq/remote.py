@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
-from semel.dlq.access.peek import RECEIVE_TOO, PeekRisk
+from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.audit import AuditEntry
 from semel.dlq.edit import Key, NoSuchMessage
 from semel.dlq.job_control import JobNotRunning
@@ -98,22 +98,22 @@ class RemoteDeadLetterService:
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
     ) -> MessagePage:
         wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/messages", self._look(wanted))
+        content = self._get(f"dead-letters/{_part(queue)}/messages", self._receiving(wanted))
         content["messages"] = tuple(map(_letter, content["messages"]))
         return _made(MessagePage, content)
 
     def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
-        content = self._get(f"dead-letters/{_part(queue)}/groups", self._look({"where": where, "most": most}))
+        content = self._get(f"dead-letters/{_part(queue)}/groups", self._receiving({"where": where, "most": most}))
         return _made(ErrorGroups, content)
 
     def impact(
         self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
     ) -> Impact:
-        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", self._look(_query(where, ids, all))))
+        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", self._receiving(_query(where, ids, all))))
 
     def message(self, queue: str, id: str) -> DeadLetterMessage:
         try:
-            return _letter(self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._look({})))
+            return _letter(self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._receiving({})))
         except RemoteError as error:
             if error.status == 404:
                 raise NoSuchMessage(str(error)) from None
@@ -152,7 +152,7 @@ class RemoteDeadLetterService:
         all: bool = False,
         any_queue: bool = False,
     ) -> Iterator[bytes]:
-        wanted = self._look(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
+        wanted = self._receiving(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
         with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
@@ -252,8 +252,8 @@ class RemoteDeadLetterService:
 
     # Asking.
 
-    def _look(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        return {**query, "look": 1, "receive": 1 if self._accept_risk else None}
+    def _receiving(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        return {**query, "receive": 1 if self._accept_risk else None}
 
     def _job(self, method: str, path: str, content: Mapping[str, Any] | bytes | None = None) -> Job:
         return Job.from_json(self._ask(method, path, content))

@@ -1,4 +1,4 @@
-"""The JSON API under /api/v1: everything that the pages show and do, for scripts and for `semel dlq --via`."""
+"""The JSON API under /api/v1: everything that the pages show and do, for scripts and for `--dashboard` of the CLI."""
 
 from __future__ import annotations
 
@@ -6,51 +6,51 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
-from semel.dashboard.api import dead_letters as messages
-from semel.dashboard.api import operations as operating
-from semel.dashboard.api import queues as looking
+from semel.dashboard.api import dead_letters, operations, queues
+from semel.dashboard.api.schemas import plan_schema
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 
 PREFIX: Final = "/api/v1"
 DESCRIPTION: Final = """\
-Queues, messages, dead letters, workers and the rest of Semel's dashboard, as JSON.
+Queues, messages, dead letters, jobs and workers as JSON.
 
-Times are seconds since 1970, durations are seconds, `null` is "not known". Errors have a `status` that says what kind
-they are, and a body `{"error": …, "what_to_do": …}`.
+Times are seconds since 1970, durations are seconds, `null` means "not known". An error has an HTTP status and a body
+`{"error": …, "what_to_do": …}`.
 
-Where the endpoint is not Semel's own broker, a message can be seen only by receiving it, which counts against it. Calls
-that would do that answer 409 unless they are made with `look=1`."""
+SQS shows a message only to those who receive it, which counts against the message and may move it on. Calls that would
+receive answer 409 unless they are made with `receive=1`. Semel's own broker needs no receives."""
 TAGS: Final[list[dict[str, Any]]] = [
-    {"name": "Queues", "description": "Depth, age, rates and their past, alarms, faults."},
-    {"name": "Messages", "description": "What is in a queue, and why it is still there."},
-    {"name": "Dead letters", "description": "Groups, letters, export; redrive, resend, drop, restore."},
-    {"name": "Jobs", "description": "What runs, how far it is, and its brakes."},
-    {"name": "Once", "description": "Deliveries against effects."},
-    {"name": "Workers", "description": "Who works on what; pause, resume, concurrency."},
-    {"name": "Doctor", "description": "What is wrong, and the remedy."},
-    {"name": "Audit", "description": "Who did what; marks on the charts."},
+    {"name": "Queues", "description": "Depth, age, rates and their history, alarms, faults."},
+    {"name": "Messages", "description": "List messages, and why one is where it is; send."},
+    {"name": "Dead letters", "description": "List messages and errors, export; redrive, resend, delete, restore."},
+    {"name": "Jobs", "description": "Progress; pause, resume, cancel."},
+    {"name": "Deliveries", "description": "Deliveries, effects and duplicates."},
+    {"name": "Workers", "description": "Messages in progress; pause, resume, concurrency, stop."},
+    {"name": "Doctor", "description": "Findings and remedies."},
+    {"name": "Audit", "description": "Audit log and annotations."},
 ]
 
 
 def router(services: Services) -> APIRouter:
-    found = APIRouter(prefix=PREFIX)
-    for part in (looking, messages, operating):
-        found.include_router(part.routes(services))
-    return found
+    router = APIRouter(prefix=PREFIX)
+    for part in (queues, dead_letters, operations):
+        router.include_router(part.routes(services))
+    return router
 
 
 def describe(app: FastAPI, settings: Settings) -> None:
-    """The description says who may call, too."""
-    made = app.openapi
+    """Adds the fields of a redrive, and the authentication, to the description."""
+    generate = app.openapi
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
-            found = made()
+            description = generate()
+            description["components"]["schemas"] |= plan_schema()
             if not settings.is_open:
-                found.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-                found["security"] = [{"token": []}]
-            app.openapi_schema = found
+                description["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                description["security"] = [{"token": []}]
+            app.openapi_schema = description
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]

@@ -1,31 +1,30 @@
-"""Dead letters: the desk over HTTP. What takes long is a job; its id comes back at once."""
+"""Dead-letter queues. Long work is a job; its id comes back at once."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from typing import IO, Annotated, Any, Final, Literal
+from itertools import chain
+from typing import IO, Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from semel.dashboard.api.queues import AttributeRequest, attribute
+from semel.dashboard.api.queues import attribute
 from semel.dashboard.api.schemas import (
     PROBLEMS,
-    After,
+    AttributeSchema,
     JobSchema,
-    Look,
+    MessageSchema,
     Receive,
     Where,
     answer,
-    check_look,
     job_answer,
     viewer,
 )
 from semel.dashboard.services import Services
-from semel.dlq.messages import DeadLetterQueue, ErrorGroups, Impact, ReceiveCost, Resent, ShownMessages, as_json
+from semel.dlq.messages import DeadLetterQueue, ErrorGroups, Impact, Resent, ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection, SelectionError
 from semel.dlq.service import DeadLetterService, Key
@@ -34,126 +33,48 @@ _IN_MEMORY: Final = 4 * 1024 * 1024
 Ids = Annotated[list[str] | None, Query(description="only these message ids", max_length=1_000)]
 Filter = Annotated[str | None, Query(description="a filter; exactly one of where, id and all", max_length=8_000)]
 All = Annotated[bool, Query(description="all messages of the queue")]
-AnyQueue = Annotated[bool, Query(description="also if it is not the dead-letter queue of any queue")]
+_ANY_QUEUE: Final = "also if it is not the dead-letter queue of any queue"
+AnyQueue = Annotated[bool, Query(description=_ANY_QUEUE)]
+_PLAN: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/RedrivePlan"}}}}
 
 
 class QueuesSchema(BaseModel):
     queues: list[DeadLetterQueue]
 
 
-class AttributeShown(BaseModel):
-    type: str
-    value: str | None = None
-    base64: str | None = None
-
-
-class DeadLetterSchema(BaseModel):
-    """A dead letter. `body` is only its beginning where `cut` is true."""
-
-    id: str
-    queue: str
-    body: str
-    body_bytes: int
-    cut: bool
-    sent: float
-    receives: int
-    first_received: float | None
-    expires: float | None
-    visible_at: float | None
-    source: str
-    key: str
-    reason: str
-    error: str
-    why: str
-    attempts: int
-    redrives: int
-    original_id: str
-    group: str
-    dedup: str
-    sequence: str
-    trace: str
-    state: str
-    by_semel: bool
-    fingerprint: str
-    attributes: dict[str, AttributeShown]
-    system: dict[str, str]
-
-
-class MessagePageSchema(BaseModel):
-    messages: list[DeadLetterSchema]
-    next: str | None
-    looked_at: int
-    complete: bool
-    cost: ReceiveCost
-    notes: list[str]
-
-
-class RedriveRequest(BaseModel):
-    """See `semel dlq redrive --help`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    where: str | None = Field(None, description="a filter; exactly one of where, ids and all says which messages")
-    ids: list[str] | None = Field(None, max_length=100_000)
-    all: bool = False
-    any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
-    limit: int | None = Field(None, ge=1)
-    to: str = Field("", description="the queue they go to; each to the one that it came from if left out")
-    rate: float | None = Field(None, gt=0, description="messages a second, at most")
-    dry_run: bool = False
-    canary: int = Field(0, ge=0, le=50, description="so many go first, the rest only if those succeed")
-    canary_wait: float | None = Field(None, ge=1)
-    stop_after_failures: int | None = Field(None, ge=0)
-    engine: Literal["stream", "sqs-move"] = "stream"
-    threads: int = Field(4, ge=1, le=32)
-
-
-class ShownRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    count: int = Field(ge=0)
-    ids: list[str] | None = Field(None, max_length=100_000)
-    place: int | None = Field(None, ge=0)
-    at: float | None = None
-
-    @property
-    def value(self) -> ShownMessages:
-        return ShownMessages(self.count, None if self.ids is None else tuple(self.ids), self.place, self.at)
-
-
 class DeleteRequest(BaseModel):
-    """`shown` is what `impact` answered for the same selection: nothing else is dropped. Ids need none."""
+    """`shown` is the `shown` of `impact` for the same selection: no other message is deleted. Ids need none."""
 
     model_config = ConfigDict(extra="forbid")
 
     where: str | None = Field(None, description="a filter; exactly one of where, ids and all says which messages")
     ids: list[str] | None = Field(None, max_length=100_000)
     all: bool = False
-    shown: ShownRequest | None = None
-    any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
+    shown: ShownMessages | None = None
+    any_queue: bool = Field(False, description=_ANY_QUEUE)
 
 
 class ResendRequest(BaseModel):
-    """What is left out stays as it is. `new_key`: "auto" makes one up; without it the letter's key is kept."""
+    """What is left out stays as it is. `new_key`: "auto" for a random one; without it the key is kept."""
 
     model_config = ConfigDict(extra="forbid")
 
     body: str | None = Field(None, max_length=1_048_576)
-    attributes: dict[str, AttributeRequest] | None = Field(None, max_length=10)
+    attributes: dict[str, AttributeSchema] | None = Field(None, max_length=10)
     group: str | None = None
     new_key: str | None = Field(None, min_length=1, max_length=1_024)
     to: str = ""
-    any_queue: bool = Field(False, description="also if it is not the dead-letter queue of any queue")
+    any_queue: bool = Field(False, description=_ANY_QUEUE)
 
 
 def routes(services: Services) -> APIRouter:
     router = APIRouter(tags=["Dead letters"], responses=PROBLEMS)
-    service = services.service
+    inspector, service = services.inspector, services.service
 
-    def acting(request: Request) -> DeadLetterService:
-        return service.by(viewer(request).name)
+    def acting(request: Request, receive: bool) -> DeadLetterService:
+        return services.acting(viewer(request), receive=receive)
 
-    @router.get("/dead-letters", summary="All dead-letter queues", response_model=QueuesSchema)
+    @router.get("/dead-letters", summary="List dead-letter queues", response_model=QueuesSchema)
     def queues() -> Response:
         return answer({"queues": service.queues()})
 
@@ -161,63 +82,29 @@ def routes(services: Services) -> APIRouter:
     def queue(queue: str) -> Response:
         return answer(service.queue(queue))
 
-    @router.get("/dead-letters/{queue}/groups", summary="What they died of", response_model=ErrorGroups)
-    def groups(
-        queue: str,
-        where: Where = "",
-        most: Annotated[int | None, Query(ge=1)] = None,
-        look: Look = False,
-        receive: Receive = False,
-    ) -> Response:
-        check_look(services, queue, look, receive)
-        return answer(service.groups(queue, where, most=most))
+    @router.get("/dead-letters/{queue}/groups", summary="Errors", response_model=ErrorGroups)
+    def groups(queue: str, where: Where = "", receive: Receive = False) -> Response:
+        """`complete` is false if the queue is too large to be read in time: ask again, the search goes on."""
+        return answer(inspector.groups(queue, where, receive=receive))
 
-    @router.get("/dead-letters/{queue}/impact", summary="What an action on these would touch", response_model=Impact)
+    @router.get("/dead-letters/{queue}/impact", summary="What an action would touch", response_model=Impact)
     def impact(
-        queue: str,
-        where: Filter = None,
-        id: Ids = None,
-        all: All = False,
-        look: Look = False,
-        receive: Receive = False,
+        request: Request, queue: str, where: Filter = None, id: Ids = None, all: All = False, receive: Receive = False
     ) -> Response:
         Selection.of(where, id, all)
-        check_look(services, queue, look, receive)
-        return answer(service.impact(queue, where, id, all=all))
+        inspector.check_receive(queue, receive)
+        return answer(acting(request, receive).impact(queue, where, id, all=all))
 
-    @router.get("/dead-letters/{queue}/messages", summary="Letters", response_model=MessagePageSchema)
-    def messages(
-        queue: str,
-        where: Where = "",
-        limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
-        after: After = None,
-        bodies: Annotated[bool, Query(description="whole bodies, not only their beginnings")] = False,
-        look: Look = False,
-        receive: Receive = False,
-    ) -> Response:
-        check_look(services, queue, look, receive)
-        found = service.messages(queue, where, limit, after, bodies=bodies)
-        return answer(
-            {
-                "messages": [as_json(message) for message in found.messages],
-                "next": found.next,
-                "looked_at": found.looked_at,
-                "complete": found.complete,
-                "cost": found.cost,
-                "notes": found.notes,
-            }
-        )
-
-    @router.get("/dead-letters/{queue}/messages/{id}", summary="One whole letter", response_model=DeadLetterSchema)
-    def message(queue: str, id: str, look: Look = False, receive: Receive = False) -> Response:
-        check_look(services, queue, look, receive)
-        return answer(as_json(service.message(queue, id)))
+    @router.get("/dead-letters/{queue}/messages/{id}", summary="One whole message", response_model=MessageSchema)
+    def message(request: Request, queue: str, id: str, receive: Receive = False) -> Response:
+        inspector.check_receive(queue, receive)
+        return answer(acting(request, receive).message(queue, id))
 
     @router.get(
         "/dead-letters/{queue}/export",
-        summary="Letters as JSON lines, to be kept and restored",
+        summary="Messages as JSON lines, for restore",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/x-ndjson": {}}, "description": "One letter a line."}},
+        responses={200: {"content": {"application/x-ndjson": {}}, "description": "One message a line."}},
     )
     def export(
         request: Request,
@@ -226,50 +113,61 @@ def routes(services: Services) -> APIRouter:
         id: Ids = None,
         all: All = False,
         any_queue: AnyQueue = False,
-        look: Look = False,
         receive: Receive = False,
     ) -> Response:
         Selection.of(where, id, all)
-        check_look(services, queue, look, receive)
-        service.queue(queue)  # what is not there is said before the answer begins
+        inspector.check_receive(queue, receive)
+        service.queue(queue)
+        lines = acting(request, receive).lines(queue, where, id, all=all, any_queue=any_queue)
+        first = next(lines, b"")  # an error is raised before the answer begins
         return StreamingResponse(
-            _from_first(acting(request).lines(queue, where, id, all=all, any_queue=any_queue)),
+            chain([first], lines),
             media_type="application/x-ndjson",
             headers={"content-disposition": f'attachment; filename="{queue}.jsonl"'},
         )
 
     @router.post(
-        "/dead-letters/{queue}/redrive", summary="Send letters back", response_model=JobSchema, status_code=202
+        "/dead-letters/{queue}/redrive",
+        summary="Redrive messages",
+        response_model=JobSchema,
+        status_code=202,
+        openapi_extra={"requestBody": _PLAN},
     )
-    def redrive(request: Request, queue: str, given: RedriveRequest) -> Response:
-        Selection.of(given.where, given.ids, given.all)
-        plan = RedrivePlan.from_json(
-            {**given.model_dump(), "where": given.where or "", "ids": given.ids or [], "queue": queue}
-        )
+    def redrive(
+        request: Request, queue: str, given: Annotated[dict[str, Any], Body()], receive: Receive = False
+    ) -> Response:
+        """The fields are those of `semel dlq redrive --help`."""
+        content = {name: value for name, value in given.items() if value is not None}
+        plan = RedrivePlan.from_json({**content, "queue": queue})
+        Selection.of(content.get("where"), content.get("ids"), plan.all)
         service.queue(queue)
-        job = acting(request).redrive(plan)
-        services.inspector.changed(queue)
+        job = acting(request, receive).redrive(plan)
+        inspector.changed(queue)
         return job_answer(job, 202)
 
-    @router.post("/dead-letters/{queue}/delete", summary="Delete letters", response_model=JobSchema, status_code=202)
-    def drop(request: Request, queue: str, given: DeleteRequest) -> Response:
-        """Each is deleted only once it is in a snapshot; the job's result says where that is."""
+    @router.post("/dead-letters/{queue}/delete", summary="Delete messages", response_model=JobSchema, status_code=202)
+    def delete(request: Request, queue: str, given: DeleteRequest, receive: Receive = False) -> Response:
+        """Each is deleted only after it was written to a snapshot, whose path is in the job's result."""
         Selection.of(given.where, given.ids, given.all)
         if given.shown is None and given.ids is None:
             raise SelectionError(
-                f"a drop says what was shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
+                f"a delete says which messages were shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
             )
         service.queue(queue)
-        shown = None if given.shown is None else given.shown.value
-        job = acting(request).delete(
-            queue, given.where, ids=given.ids, all=given.all, shown=shown, any_queue=given.any_queue
+        job = acting(request, receive).delete(
+            queue,
+            given.where,
+            ids=given.ids,
+            all=given.all,
+            shown=given.shown,
+            any_queue=given.any_queue,
         )
-        services.inspector.changed(queue)
+        inspector.changed(queue)
         return job_answer(job, 202)
 
     @router.post(
         "/dead-letters/{queue}/restore",
-        summary="Bring letters of an export back",
+        summary="Send the messages of an export back",
         response_model=JobSchema,
         status_code=202,
         openapi_extra={
@@ -277,53 +175,39 @@ def routes(services: Services) -> APIRouter:
         },
     )
     async def restore(request: Request, queue: str) -> Response:
-        """The body is what `export` gave. The same content again sends only what was not sent before."""
+        """The body is the answer of `export`. The same content again sends only what was not sent before."""
         await run_in_threadpool(service.queue, queue)
 
-        def begin(kept: IO[bytes]) -> Response:
-            # The desk has a copy of its own when it answers.
-            job = acting(request).restore(kept, queue)
-            services.inspector.changed(queue)
+        def begin(content: IO[bytes]) -> Response:
+            job = acting(request, False).restore(content, queue)
+            inspector.changed(queue)
             return job_answer(job, 202)
 
-        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as kept:
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as content:
             async for block in request.stream():
-                await run_in_threadpool(kept.write, block)
-            kept.seek(0)
-            return await run_in_threadpool(begin, kept)
+                await run_in_threadpool(content.write, block)
+            content.seek(0)
+            return await run_in_threadpool(begin, content)
 
     @router.post(
         "/dead-letters/{queue}/messages/{id}/resend",
-        summary="Send one letter, changed or not",
+        summary="Send one message, edited or not",
         response_model=Resent,
     )
-    def resend(request: Request, queue: str, id: str, given: ResendRequest) -> Response:
-        attributes: Mapping[str, Any] | None = None
-        if given.attributes is not None:
-            attributes = {name: attribute(name, one) for name, one in given.attributes.items()}
-        key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
-        sent = acting(request).resend(
+    def resend(request: Request, queue: str, id: str, given: ResendRequest, receive: Receive = False) -> Response:
+        sent = acting(request, receive).resend(
             queue,
             id,
             body=given.body,
-            attributes=attributes,
+            attributes=None
+            if given.attributes is None
+            else {name: attribute(name, content) for name, content in given.attributes.items()},
             group=given.group,
-            key=key,
+            key=Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key,
             to=given.to,
             any_queue=given.any_queue,
         )
-        services.inspector.changed(queue)
+        inspector.changed(queue)
         return answer(sent)
 
     return router
-
-
-def _from_first(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The same lines; what is wrong with the request is raised now, and not in the middle of an answer."""
-    first = next(lines, b"")
-
-    def again() -> Iterator[bytes]:
-        yield first
-        yield from lines
-
-    return again()

@@ -1,36 +1,40 @@
-"""Queues and messages: what there is, and a test message, faults and alarms beside it."""
+"""Queues and their messages, test messages, faults and alarms."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
-from semel.dashboard.api.schemas import PROBLEMS, After, Look, Where, answer, check_look, viewer
+from semel.dashboard.api.schemas import (
+    PROBLEMS,
+    After,
+    AttributeSchema,
+    MessageSchema,
+    PageSchema,
+    Receive,
+    Where,
+    answer,
+    described,
+    viewer,
+)
 from semel.dashboard.services import Services
 from semel.dashboard.views.errors import DashboardError
-from semel.dashboard.views.model import Fault, MessageDetails, MessagesPage, QueuePage, QueuesPage
+from semel.dashboard.views.messages import API_SECONDS, MAX_PAGE, PAGE
+from semel.dashboard.views.model import Fault, MessageDetails, QueuePage, QueuesPage
 from semel.sqs.client.messages import Attribute
-
-
-class AttributeRequest(BaseModel):
-    """`value`, or `base64` for a binary one."""
-
-    type: str = "String"
-    value: str | None = None
-    base64: str | None = None
 
 
 class MessageRequest(BaseModel):
     body: str = Field(max_length=1_048_576, examples=['{"order": 7}'])
-    attributes: dict[str, AttributeRequest] = Field(default_factory=dict, max_length=10)
+    attributes: dict[str, AttributeSchema] = Field(default_factory=dict, max_length=10)
     delay: int | None = Field(None, ge=0, le=900, description="seconds; not for FIFO queues")
     group: str | None = Field(None, description="the message group; FIFO queues need one")
-    dedup: str | None = Field(None, description="the deduplication id; made up for FIFO queues if it is left out")
+    dedup: str | None = Field(None, description="the deduplication id; for FIFO queues a random one if it is left out")
 
 
 class Sent(BaseModel):
@@ -47,29 +51,31 @@ def routes(services: Services) -> APIRouter:
     router = APIRouter(responses=PROBLEMS)
     inspector = services.inspector
 
-    @router.get("/queues", tags=["Queues"], summary="All queues", response_model=QueuesPage)
+    @router.get("/queues", tags=["Queues"], summary="List queues", response_model=QueuesPage)
     def queues() -> Response:
         return answer(inspector.queues())
 
-    @router.get("/queues/{queue}", tags=["Queues"], summary="One queue and its past", response_model=QueuePage)
+    @router.get("/queues/{queue}", tags=["Queues"], summary="One queue and its history", response_model=QueuePage)
     def queue(queue: str, since: Annotated[float | None, Query(ge=0, le=1e11)] = None) -> Response:
         return answer(inspector.queue(queue, since))
 
     @router.get(
-        "/queues/{queue}/messages", tags=["Messages"], summary="Messages in a queue", response_model=MessagesPage
+        "/dead-letters/{queue}/messages", tags=["Dead letters"], summary="List messages", response_model=PageSchema
     )
+    @router.get("/queues/{queue}/messages", tags=["Messages"], summary="List messages", response_model=PageSchema)
     def messages(
         queue: str,
         where: Where = "",
-        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="maximum number of messages")] = PAGE,
         after: After = None,
-        look: Look = False,
+        bodies: Annotated[bool, Query(description="whole bodies, not only their first 200 characters")] = False,
+        receive: Receive = False,
     ) -> Response:
-        check_look(services, queue, look, receive=True)
-        page = inspector.messages(queue, where, limit=limit, after=after, look=look)
-        if page.error is not None:
-            raise DashboardError(page.error, "correct the filter")
-        return answer(page)
+        return answer(
+            inspector.messages(
+                queue, where, limit=limit, after=after, receive=receive, seconds=API_SECONDS, bodies=bodies, fresh=True
+            )
+        )
 
     @router.post("/queues/{queue}/messages", tags=["Messages"], summary="Send a message", response_model=Sent)
     def send(request: Request, queue: str, given: MessageRequest) -> Response:
@@ -77,7 +83,7 @@ def routes(services: Services) -> APIRouter:
             viewer(request),
             queue,
             given.body,
-            attributes={name: attribute(name, one) for name, one in given.attributes.items()},
+            attributes={name: attribute(name, content) for name, content in given.attributes.items()},
             delay=given.delay,
             group=given.group,
             dedup=given.dedup,
@@ -88,49 +94,48 @@ def routes(services: Services) -> APIRouter:
         "/queues/{queue}/messages/{id}",
         tags=["Messages"],
         summary="One message, and why it is where it is",
-        response_model=MessageDetails,
+        response_model=described(MessageDetails, message=MessageSchema),
     )
     def message(
-        queue: str, id: str, place: Annotated[int | None, Query(ge=0, le=1 << 40)] = None, look: Look = False
+        queue: str, id: str, place: Annotated[int | None, Query(ge=0, le=1 << 40)] = None, receive: Receive = False
     ) -> Response:
-        check_look(services, queue, look, receive=True)
-        return answer(inspector.message(queue, id, place=place, look=look))
+        return answer(inspector.message(queue, id, place=place, receive=receive))
 
-    @router.get("/queues/{queue}/faults", tags=["Queues"], summary="Faults", response_model=tuple[Fault, ...])
+    @router.get("/queues/{queue}/faults", tags=["Queues"], summary="List faults", response_model=tuple[Fault, ...])
     def faults(queue: str) -> Response:
-        return answer(inspector.faults(queue))
+        return answer(inspector.broker.faults(queue))
 
     @router.put("/queues/{queue}/faults", tags=["Queues"], summary="Set a fault", response_model=tuple[Fault, ...])
     def set_fault(request: Request, queue: str, given: FaultRequest) -> Response:
         return answer(services.set_fault(viewer(request), given.kind, given.rate, queue, given.milliseconds))
 
-    @router.delete("/queues/{queue}/faults", tags=["Queues"], summary="End faults", response_model=tuple[Fault, ...])
+    @router.delete("/queues/{queue}/faults", tags=["Queues"], summary="Clear faults", response_model=tuple[Fault, ...])
     def clear_faults(request: Request, queue: str, kind: str | None = None) -> Response:
         return answer(services.clear_faults(viewer(request), kind, queue))
 
     @router.get(
         "/alarms/{queue}",
         tags=["Queues"],
-        summary="The alarms that a queue needs, to be applied",
+        summary="The alarms that a queue needs, as a template",
         response_class=PlainTextResponse,
     )
     def alarms(
         queue: str,
         format: Literal["cloudformation", "terraform", "prometheus", "cli"] = "cloudformation",
-        sns: Annotated[str | None, Query(max_length=300, description="topic that is told")] = None,
+        sns: Annotated[str | None, Query(max_length=300, description="ARN of the topic to notify")] = None,
     ) -> PlainTextResponse:
         return PlainTextResponse(inspector.alarms(queue, format, sns))
 
     return router
 
 
-def attribute(name: str, given: AttributeRequest) -> Attribute:
+def attribute(name: str, given: AttributeSchema) -> Attribute:
     if given.base64 is None:
         if given.value is None:
             raise DashboardError(f"attribute {name} has no value", "give it a value, or base64 if it is binary")
         return Attribute(given.type, given.value)
     try:
-        value: Any = base64.b64decode(given.base64, validate=True)
+        value = base64.b64decode(given.base64, validate=True)
     except (binascii.Error, ValueError):
-        raise DashboardError(f"attribute {name}: its base64 cannot be read", "encode its bytes again") from None
+        raise DashboardError(f"attribute {name}: its base64 cannot be decoded", "encode its bytes again") from None
     return Attribute("Binary" if given.type == "String" else given.type, value)

@@ -1,21 +1,23 @@
-"""How the API answers: as JSON, made once and quickly, whatever is in a message."""
+"""How the API answers and is described: as JSON of the same values that the pages show."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
+import msgspec
 import orjson
 from fastapi import Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
-from semel.dashboard.services import Services
-from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
-from semel.dlq.access.peek import refuse_risk
-from semel.dlq.jobs import Job
+from semel.dlq.jobs import Counts, Job, Line
+from semel.dlq.messages import DeadLetterMessage, MessagePage, as_json
+from semel.dlq.redrive.plan import RedrivePlan
+from semel.doctor.model import Finding, Recommendation
+from semel.doctor.report.json import value as doctor_json
 
 
 class Problem(BaseModel):
@@ -30,33 +32,60 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "5XX": {"model": Problem, "description": "The endpoint, the ledger or a worker failed, or does not answer."},
 }
 
-Where = Annotated[str, Query(description='which ones, for example: error ~ "timeout" and age > 2h', max_length=8_000)]
-Look = Annotated[bool, Query(description="look even if that costs receives (not needed for Semel's broker)")]
-Receive = Annotated[bool, Query(description="look even if that may move messages on (see the queue's RedrivePolicy)")]
+Where = Annotated[str, Query(description='a filter, for example: error ~ "timeout" and age > 2h', max_length=8_000)]
+Receive = Annotated[
+    bool,
+    Query(
+        description="on SQS: receive the messages, which raises their receive count by one and, if the queue has a "
+        "RedrivePolicy of its own, may move them; not needed for Semel's broker"
+    ),
+]
 After = Annotated[str | None, Query(description="`next` of an earlier answer", max_length=100)]
 
 
-class Counts(BaseModel):
-    looked_at: int = 0
-    matched: int = 0
-    sent: int = 0
-    deleted: int = 0
-    failed: int = 0
-    given_back: int = 0
-    skipped: int = 0
-    returned: int = 0
+class AttributeSchema(BaseModel):
+    """`value`, or `base64` if it is binary."""
+
+    type: str = "String"
+    value: str | None = None
+    base64: str | None = None
 
 
-class Line(BaseModel):
-    at: float
-    text: str
+def described(kind: type, **changed: Any) -> type[BaseModel]:
+    """A dataclass as the API writes it: some fields have another type in JSON, some are added or left out (None)."""
+    hints = get_type_hints(kind) | changed
+    fields: dict[str, Any] = {name: (hint, ...) for name, hint in hints.items() if hint is not None}
+    return create_model(kind.__name__, __doc__=kind.__doc__, **fields)
+
+
+_Attributes = dict[str, AttributeSchema]
+_message = {
+    "attributes": _Attributes,
+    "carried": _Attributes,
+    "system": dict[str, str],
+    "why": str,
+    "fingerprint": str,
+    "receipt": None,
+}
+MessageSchema = described(DeadLetterMessage, **_message)
+PageSchema = described(MessagePage, messages=list[MessageSchema])  # type: ignore[valid-type]
+FindingSchema = described(Finding, severity=str, examples=list[dict[str, Any]])
+
+
+def plan_schema() -> dict[str, Any]:
+    """The fields and bounds of a redrive, from the plan itself; the queue is in the address."""
+    (_,), components = msgspec.json.schema_components([RedrivePlan], ref_template="#/components/schemas/{name}")
+    plan = components["RedrivePlan"]
+    del plan["properties"]["queue"]
+    plan["required"] = [name for name in plan["required"] if name != "queue"]
+    return components
 
 
 class JobSchema(BaseModel):
-    """A long piece of work on dead letters."""
+    """A redrive, delete or restore of messages."""
 
     id: str
-    kind: str = Field(description="redrive, drop or restore")
+    kind: str = Field(description="redrive, delete or restore")
     queue: str
     plan: dict[str, Any]
     who: str
@@ -77,9 +106,9 @@ class JobSchema(BaseModel):
 
 def answer(content: Any, status: int = 200) -> Response:
     try:
-        body = orjson.dumps(content, default=_plain)
+        body = orjson.dumps(content, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     except (TypeError, orjson.JSONEncodeError):  # half of a surrogate pair, a number of more than 64 bits
-        body = json.dumps(_all_plain(content)).encode()
+        body = json.dumps(content, default=_plain).encode()
     return Response(body, status, media_type="application/json")
 
 
@@ -88,35 +117,17 @@ def job_answer(job: Job, status: int = 200) -> Response:
 
 
 def viewer(request: Request) -> Viewer:
-    found: Viewer = request.state.viewer
-    return found
-
-
-def check_look(services: Services, queue: str, look: bool, receive: bool = False) -> None:
-    """Where seeing a message means receiving it, nobody does so by accident; nor moves one on by doing so."""
-    if services.inspector.is_ours:
-        return
-    if not look:
-        raise DashboardError(
-            f"{services.inspector.client.endpoint} shows a message only if it is received, which counts against it",
-            "ask again with look=1",
-            409,
-        )
-    if not receive:
-        refuse_risk(services.inspector.client.queue(queue))
+    who: Viewer = request.state.viewer
+    return who
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, DeadLetterMessage):
+        return as_json(value)
+    if isinstance(value, Finding | Recommendation):
+        return doctor_json(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, frozenset | set):
         return sorted(value)
-    raise TypeError
-
-
-def _all_plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _all_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(name): _all_plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_all_plain(one) for one in value]
-    return value
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -154,7 +154,7 @@ def _looks(scope: Scope) -> bool:
     if scope["path"].endswith("/export"):
         return True
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-    return (query.get("receive") or query.get("look", [""]))[-1].lower() in ("1", "true", "on", "yes", "t", "y")
+    return query.get("receive", [""])[-1].lower() in ("1", "true", "on", "yes", "t", "y")
 
 
 def _remember(scope: Scope, caller: Caller) -> None:

@@ -1,1 +1,1 @@
-"""Where the facts about queues come from: Semel's broker, SQS, CloudWatch."""
+"""Where the facts about queues come from: Semel's broker, or SQS with or without CloudWatch."""

@@ -1,4 +1,4 @@
-"""Queues of Semel's own broker: it counts and remembers by itself, so nothing is asked while nobody looks."""
+"""Queues of Semel's own broker, which keeps its own history: nothing is asked while no page is open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BrokerSource:
         self._manual: bool | None = None
 
     def now(self) -> float:
-        """By the broker's clock, which a test may have stopped."""
+        """By the broker's clock, which may be a manual one."""
         if self._manual is None:
             self._manual = bool(self.admin.clock()["manual"])
         return float(self.admin.clock()["now"]) if self._manual else self._clock()
@@ -37,9 +37,9 @@ class BrokerSource:
         return self._facts.get("", lambda: [self._fact(queue) for queue in self.admin.queues()])
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
-        # Rounded to the broker's period, so that those who ask a second later get the same answer.
+        # Rounded to the broker's period, so that the next request finds it in the cache.
         start = max(0.0, since // past.RECENT * past.RECENT)
-        return self._series.get((tuple(names), start), lambda: self._ask(names, start))
+        return self._series.get((tuple(names), start), lambda: self._history(names, start))
 
     def notes(self) -> Sequence[str]:
         return ()
@@ -52,40 +52,52 @@ class BrokerSource:
         pass
 
     def faults(self, queue: str | None = None) -> tuple[Fault, ...]:
-        """Every kind of fault, as it is set for this queue, or for all where there is nothing of its own."""
-        told = self.admin.faults()
-        kinds: Mapping[str, str] = told["kinds"]
-        found: dict[tuple[str, str | None], Fault] = {}
-        for kind, meaning in kinds.items():
-            found[kind, None] = Fault(kind, meaning, injected=int(told["injected"].get(kind, 0)))
-        for one in told["faults"]:
-            of = one["queue"]
-            if of in (None, queue) or queue is None:
-                amount = one.get("milliseconds")
-                found[one["kind"], of] = Fault(
-                    one["kind"],
-                    kinds.get(one["kind"], ""),
-                    float(one["rate"]),
-                    of,
-                    None if amount is None else int(amount),
-                    int(told["injected"].get(one["kind"], 0)),
+        """Every kind of fault, with the settings for this queue and for all queues."""
+        answer = self.admin.faults()
+        kinds: Mapping[str, str] = answer["kinds"]
+        injected = answer["injected"]
+        faults = {(kind, None): Fault(kind, text, injected=int(injected.get(kind, 0))) for kind, text in kinds.items()}
+        for setting in answer["faults"]:
+            kind, target, milliseconds = setting["kind"], setting["queue"], setting.get("milliseconds")
+            if target in (None, queue) or queue is None:
+                faults[kind, target] = Fault(
+                    kind,
+                    kinds.get(kind, ""),
+                    float(setting["rate"]),
+                    target,
+                    None if milliseconds is None else int(milliseconds),
+                    int(injected.get(kind, 0)),
                 )
-        return tuple(found.values())
+        return tuple(faults.values())
 
-    def _fact(self, told: Mapping[str, Any]) -> QueueFacts:
-        account = str(told["arn"]).split(":")[4]
+    def set_fault(self, kind: str, rate: float, queue: str | None, milliseconds: float | None) -> tuple[Fault, ...]:
+        self.admin.set_fault(kind, rate, queue=queue, milliseconds=milliseconds)
+        return self.faults(queue)
+
+    def clear_faults(self, kind: str | None, queue: str | None = None) -> tuple[Fault, ...]:
+        """Those of one queue if it is named, else all."""
+        if queue is None:
+            self.admin.clear_faults(kind)
+        else:
+            for fault in self.faults(queue):
+                if fault.queue == queue and kind in (None, fault.kind):
+                    self.admin.set_fault(fault.kind, 0, queue=queue)
+        return self.faults(queue)
+
+    def _fact(self, row: Mapping[str, Any]) -> QueueFacts:
+        account = str(row["arn"]).split(":")[4]
         return QueueFacts(
-            name=told["name"],
-            url=f"{self._client.endpoint.rstrip('/')}/{account}/{told['name']}",
-            arn=told["arn"],
-            fifo=bool(told["fifo"]),
-            visible=int(told["visible"]),
-            in_flight=int(told["in_flight"]),
-            delayed=int(told["delayed"]),
-            oldest_age=float(told["oldest_age"]),
-            attributes=told["attributes"],
+            name=row["name"],
+            url=f"{self._client.endpoint.rstrip('/')}/{account}/{row['name']}",
+            arn=row["arn"],
+            fifo=bool(row["fifo"]),
+            visible=int(row["visible"]),
+            in_flight=int(row["in_flight"]),
+            delayed=int(row["delayed"]),
+            oldest_age=float(row["oldest_age"]),
+            attributes=row["attributes"],
         )
 
-    def _ask(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
-        told = self.admin.history(names, since)
-        return {name: past.from_broker(columns, told["period"]) for name, columns in told["queues"].items()}
+    def _history(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
+        answer = self.admin.history(names, since)
+        return {name: past.from_broker(columns, answer["period"]) for name, columns in answer["queues"].items()}

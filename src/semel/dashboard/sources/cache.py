@@ -1,4 +1,4 @@
-"""Answers that are kept for a moment, so that ten open tabs ask as often as one."""
+"""A cache for some seconds, so that ten open tabs ask as often as one."""
 
 from __future__ import annotations
 
@@ -12,42 +12,45 @@ T = TypeVar("T")
 
 
 class TtlCache(Generic[T]):
-    """At most `most` answers, each good for `seconds`. Those who ask for one that is being fetched wait for it."""
+    """At most `size` values, each valid for `seconds`. A value is fetched once, however many threads ask for it."""
 
-    def __init__(self, seconds: float, *, most: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._most, self._clock = seconds, most, clock
+    def __init__(self, seconds: float, *, size: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._size, self._clock = seconds, size, clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
+        self._values: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
         self._fetching: dict[Hashable, threading.Lock] = {}
+        self._generation = 0
 
     def get(self, key: Hashable, fetch: Callable[[], T]) -> T:
-        found = self._fresh(key)
-        if found is not None:
-            return found[1]
+        entry = self._fresh(key)
+        if entry is not None:
+            return entry[1]
         with self._lock:
-            turn = self._fetching.setdefault(key, threading.Lock())
-        with turn:
-            found = self._fresh(key)
-            if found is not None:
-                return found[1]
+            fetch_lock = self._fetching.setdefault(key, threading.Lock())
+            generation = self._generation
+        with fetch_lock:
+            entry = self._fresh(key)
+            if entry is not None:
+                return entry[1]
             try:
                 value = fetch()
                 with self._lock:
-                    self._kept[key] = (self._clock(), value)
-                    self._kept.move_to_end(key)
-                    while len(self._kept) > self._most:
-                        self._kept.popitem(last=False)
+                    if generation == self._generation:  # else it may be older than the change
+                        self._values[key] = (self._clock(), value)
+                        self._values.move_to_end(key)
+                        while len(self._values) > self._size:
+                            self._values.popitem(last=False)
                 return value
             finally:
                 with self._lock:
                     self._fetching.pop(key, None)
 
     def forget(self) -> None:
-        """What was kept is no longer true: somebody changed something."""
         with self._lock:
-            self._kept.clear()
+            self._values.clear()
+            self._generation += 1
 
     def _fresh(self, key: Hashable) -> tuple[float, T] | None:
         with self._lock:
-            found = self._kept.get(key)
-        return found if found is not None and self._clock() - found[0] < self._seconds else None
+            entry = self._values.get(key)
+        return entry if entry is not None and self._clock() - entry[0] < self._seconds else None

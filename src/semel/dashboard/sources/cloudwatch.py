@@ -1,7 +1,6 @@
-"""Rates and ages from CloudWatch, for queues on AWS: asked only while somebody looks, at most once a minute.
+"""Rates and ages from CloudWatch, for queues on AWS: read only while a page is open, at most once a minute.
 
-A metric costs about 0.01 USD for a thousand requests, and lags by some minutes; nothing here is needed for anything
-else. What CloudWatch refuses becomes a note.
+1,000 metrics cost about 0.01 USD, and lag by some minutes. An error of CloudWatch becomes a note.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views.model import Series
 
 PERIOD: Final = 60
-LONGEST: Final = 24 * 3600.0
-MOST_QUERIES: Final = 500  # in one call
+MAX_AGE: Final = 24 * 3600.0
+MAX_QUERIES: Final = 500  # in one call
 _COUNTED: Final = {
     "NumberOfMessagesSent": "sent",
     "NumberOfMessagesReceived": "received",
@@ -44,14 +43,14 @@ class CloudWatch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._region, self._profile, self._client, self._clock = region, profile, client, clock
-        self._kept: TtlCache[Mapping[str, Series]] = TtlCache(PERIOD)
+        self._cache: TtlCache[Mapping[str, Series]] = TtlCache(PERIOD)
         self._note = ""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         """Empty if CloudWatch cannot be asked; `notes` then says why."""
-        # The list looks back a quarter of an hour, a chart longer: two answers are kept for each set of queues.
-        start = max(since, self._clock() - LONGEST) // 900 * 900
-        return self._kept.get((tuple(names), start), lambda: self._asked(names, start))
+        # The list needs a quarter of an hour, a chart more: two answers are kept for each set of queues.
+        start = max(since, self._clock() - MAX_AGE) // 900 * 900
+        return self._cache.get((tuple(names), start), lambda: self._asked(names, start))
 
     def notes(self) -> Sequence[str]:
         return [self._note] if self._note else []
@@ -60,12 +59,12 @@ class CloudWatch:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            found = self._fetch(names, since)
+            series = self._fetch(names, since)
         except (BotoCoreError, ClientError) as error:
             self._note = f"CloudWatch cannot be asked: {error}; it needs the permission cloudwatch:GetMetricData"
             return {}
         self._note = ""
-        return found
+        return series
 
     def _fetch(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         known: dict[str, dict[str, dict[float, float]]] = {name: {} for name in names}
@@ -101,22 +100,22 @@ class CloudWatch:
 def _parts(names: Sequence[str]) -> Iterator[list[tuple[str, str, dict[str, Any]]]]:
     """(queue, our name of the metric, the query), as many as go into one call."""
     queries = [
-        (name, ours, _query(f"m{number}_{ours}", name, metric, "Sum" if metric in _COUNTED else "Maximum"))
+        (name, column, _query(f"m{number}_{column}", name, metric, "Sum" if metric in _COUNTED else "Maximum"))
         for number, name in enumerate(names)
-        for metric, ours in _METRICS.items()
+        for metric, column in _METRICS.items()
     ]
-    for start in range(0, len(queries), MOST_QUERIES):
-        yield queries[start : start + MOST_QUERIES]
+    for start in range(0, len(queries), MAX_QUERIES):
+        yield queries[start : start + MAX_QUERIES]
 
 
 def _query(identity: str, queue: str, metric: str, statistic: str) -> dict[str, Any]:
     dimensions = [{"Name": "QueueName", "Value": queue}]
-    found = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": dimensions}
-    return {"Id": identity, "MetricStat": {"Metric": found, "Period": PERIOD, "Stat": statistic}, "ReturnData": True}
+    source = {"Namespace": "AWS/SQS", "MetricName": metric, "Dimensions": dimensions}
+    return {"Id": identity, "MetricStat": {"Metric": source, "Period": PERIOD, "Stat": statistic}, "ReturnData": True}
 
 
 def _series(metrics: Mapping[str, Mapping[float, float]]) -> Series:
-    """CloudWatch names a period by its beginning; a sample of ours is named by its end."""
+    """CloudWatch gives the beginning of a period, a sample has the end."""
     times = sorted({at for values in metrics.values() for at in values})
 
     def column(name: str, divided_by: float) -> tuple[float | None, ...]:

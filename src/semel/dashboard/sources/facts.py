@@ -1,17 +1,19 @@
-"""What a queue is and holds at one moment, whoever told it; and what is to be told of queues at all."""
+"""A queue at one moment, and the protocol of the sources."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from semel.dashboard.views.model import Series
+from semel.dlq.queues import redrive_policy
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
+    """A queue's attributes and counts at one moment."""
+
     name: str
     url: str
     arn: str = ""
@@ -23,15 +25,19 @@ class QueueFacts:
     attributes: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
 
-    def number(self, name: str, otherwise: float) -> float:
+    def number(self, name: str, default: float) -> float:
         try:
             return float(self.attributes[name])
         except (KeyError, ValueError):
-            return otherwise
+            return default
+
+    @property
+    def depth(self) -> int:
+        return self.visible + self.in_flight + self.delayed
 
     @property
     def dead_letter_arn(self) -> str:
-        return str(self._policy().get("deadLetterTargetArn") or "")
+        return str(redrive_policy(self.attributes).get("deadLetterTargetArn") or "")
 
     @property
     def dead_letter_queue(self) -> str | None:
@@ -39,19 +45,12 @@ class QueueFacts:
 
     @property
     def max_receives(self) -> int | None:
-        text = str(self._policy().get("maxReceiveCount", ""))
+        text = str(redrive_policy(self.attributes).get("maxReceiveCount", ""))
         return int(text) if text.isdigit() else None
-
-    def _policy(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self.attributes.get("RedrivePolicy") or "{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
 
 
 class Source(Protocol):
-    """Where facts come from. Thread-safe; asking twice within a moment costs once."""
+    """Thread-safe; what was read is kept for a moment."""
 
     is_ours: bool
 
@@ -59,15 +58,15 @@ class Source(Protocol):
         """Of all queues, by name."""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
-        """The past of these queues, or of all if none is named; a queue without a past is left out."""
+        """The history of these queues, of all if none is named; queues without one are left out."""
 
     def notes(self) -> Sequence[str]:
-        """What could not be looked at, and why."""
+        """What could not be read, and why."""
 
     def now(self) -> float:
-        """The time by the clock that the messages' times are of."""
+        """By the clock of the messages' times."""
 
     def forget(self) -> None:
-        """Something was changed: what was kept is no longer true."""
+        """Something was changed: read again."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The past of a queue, from whoever kept it, in one form; and what is read off it."""
+"""The history of a queue in one form, whatever its source, and what is derived from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semel.dashboard.views.model import Rates, Series
 
 COUNTED: Final = ("sent", "received", "deleted", "empty_receives", "dead_lettered")
 MEASURED: Final = ("visible", "in_flight", "delayed", "oldest_age")
-RECENT: Final = 65.0  # seconds that the present rates are taken over
+RECENT: Final = 65.0  # seconds over which the current rates are taken
 Column = tuple[float | None, ...]
 
 
@@ -27,13 +27,13 @@ def from_broker(columns: Mapping[str, Sequence[float]], period: float) -> Series
 
 
 def rates(series: Series, now: float) -> Rates:
-    """Over the last minute; None where nothing is known of it."""
+    """Over the last minute; None where there is no sample."""
     first = next((place for place, at in enumerate(series.at) if at > now - RECENT), len(series.at))
     return Rates(*(_mean(column[first:]) for column in (series.sent, series.received, series.deleted)))
 
 
 def thinned(series: Series, most: int) -> Series:
-    """At most so many samples: neighbours become one, the mean of rates and the last of what was measured."""
+    """At most so many samples: neighbours are merged, by the mean of rates and the last of measured values."""
     if len(series.at) <= most:
         return series
     step = -(-len(series.at) // most)

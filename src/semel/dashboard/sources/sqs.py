@@ -1,7 +1,7 @@
-"""Queues of any other endpoint: their attributes, asked for while somebody looks, and once a minute for the past.
+"""Queues of any other endpoint: their attributes, read while a page is open, and once a minute for the history.
 
-The rules: a call costs money, so one look serves all for ten seconds and the list of queues is asked for once a
-minute; memory is bounded by queues and by samples. SQS tells no rates: those come from CloudWatch, if it may be asked.
+Calls cost money: attributes are kept for ten seconds, the list of queues for a minute. Memory is bounded by queues and
+samples. SQS knows no rates: those come from CloudWatch, if it is enabled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final, Protocol
 
 from semel.dashboard.sources.cache import TtlCache
@@ -20,18 +21,18 @@ from semel.dashboard.views.model import Series
 from semel.sqs import Client, Queue
 from semel.sqs.errors import QueueNotFound, SqsError
 
-FRESH: Final = 10.0  # seconds for which one look is good
-LISTED: Final = 60.0
-EVERY: Final = 60.0  # a sample for the past
-KEPT: Final = 24 * 60  # samples of each queue
-MOST_QUEUES: Final = 200
-_AT_ONCE: Final = 8
+FACTS_SECONDS: Final = 10.0
+LIST_SECONDS: Final = 60.0
+SAMPLE_SECONDS: Final = 60.0
+MAX_SAMPLES: Final = 24 * 60  # of each queue
+MAX_QUEUES: Final = 200
+_THREADS: Final = 8
 _COLUMNS: Final = ("at", "visible", "in_flight", "delayed")
 log = logging.getLogger("semel.dashboard")
 
 
 class Metrics(Protocol):
-    """What knows rates and ages that attributes do not tell: CloudWatch."""
+    """Rates and ages, which attributes do not have: CloudWatch."""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]: ...
 
@@ -45,11 +46,11 @@ class SqsSource:
         self, client: Client, *, clock: Callable[[], float] = time.time, metrics: Metrics | None = None
     ) -> None:
         self._client, self._clock, self._metrics = client, clock, metrics
-        self._listed: TtlCache[list[Queue]] = TtlCache(LISTED)
-        self._facts: TtlCache[list[QueueFacts]] = TtlCache(FRESH)
+        self._listed: TtlCache[list[Queue]] = TtlCache(LIST_SECONDS)
+        self._facts: TtlCache[list[QueueFacts]] = TtlCache(FACTS_SECONDS)
         self._tracks: dict[str, array[float]] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-look")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-attributes")
         self._left_out = 0
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -62,13 +63,13 @@ class SqsSource:
         return self._facts.get("", self.sample)
 
     def sample(self) -> list[QueueFacts]:
-        """One look at every queue; it is also a sample of the past."""
+        """Reads every queue, which is also a sample for the history."""
         queues = self._listed.get("", self._client.queues)
-        self._left_out = max(0, len(queues) - MOST_QUEUES)
-        chosen = sorted(queues, key=lambda queue: queue.name)[:MOST_QUEUES]
-        found = [facts for facts in self._pool.map(self._look, chosen) if facts is not None]
-        self._remember(found)
-        return self._with_ages(found)
+        self._left_out = max(0, len(queues) - MAX_QUEUES)
+        chosen = sorted(queues, key=lambda queue: queue.name)[:MAX_QUEUES]
+        all_facts = [facts for facts in self._pool.map(_facts, chosen) if facts is not None]
+        self._add_samples(all_facts)
+        return self._with_ages(all_facts)
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         if self._metrics is not None:
@@ -80,7 +81,7 @@ class SqsSource:
             return {name: _series(self._tracks[name], since) for name in chosen}
 
     def notes(self) -> Sequence[str]:
-        some = [f"{self._left_out} more queues are not shown: {MOST_QUEUES} is the most"] if self._left_out else []
+        some = [f"{self._left_out} more queues are not shown: the maximum is {MAX_QUEUES}"] if self._left_out else []
         return [*some, *(self._metrics.notes() if self._metrics is not None else ())]
 
     def forget(self) -> None:
@@ -90,17 +91,15 @@ class SqsSource:
         self._end.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    # Inside.
-
     def _begin(self) -> None:
-        """The past is kept from the first look on; nothing is asked of an endpoint that nobody ever looked at."""
+        """The history starts with the first request: nothing is asked for if no page is ever opened."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._keep_on, name="semel-sampling", daemon=True)
+                self._thread = threading.Thread(target=self._sample_regularly, name="semel-sampling", daemon=True)
                 self._thread.start()
 
-    def _keep_on(self) -> None:
-        while not self._end.wait(EVERY):
+    def _sample_regularly(self) -> None:
+        while not self._end.wait(SAMPLE_SECONDS):
             try:
                 self._facts.get("", self.sample)
             except SqsError as error:
@@ -108,52 +107,51 @@ class SqsSource:
             except RuntimeError:  # the pool is closed: the end
                 return
 
-    def _look(self, queue: Queue) -> QueueFacts | None:
-        try:
-            found = queue.attributes()
-        except QueueNotFound:
-            return None  # deleted since they were listed
-        except SqsError as error:
-            return QueueFacts(queue.name, queue.url, fifo=queue.fifo, error=str(error))
-
-        def number(name: str) -> int:
-            text = found.get(name, "0")
-            return int(text) if text.isdigit() else 0
-
-        return QueueFacts(
-            name=queue.name,
-            url=queue.url,
-            arn=found.get("QueueArn", ""),
-            fifo=queue.fifo,
-            visible=number("ApproximateNumberOfMessages"),
-            in_flight=number("ApproximateNumberOfMessagesNotVisible"),
-            delayed=number("ApproximateNumberOfMessagesDelayed"),
-            attributes=found,
-        )
-
-    def _with_ages(self, found: list[QueueFacts]) -> list[QueueFacts]:
+    def _with_ages(self, all_facts: list[QueueFacts]) -> list[QueueFacts]:
         if self._metrics is None:
-            return found
-        from dataclasses import replace
-
-        known = self._metrics.series([facts.name for facts in found], self._clock() - 900)
+            return all_facts
+        known = self._metrics.series([facts.name for facts in all_facts], self._clock() - 900)
         ages = {
             name: next((age for age in reversed(series.oldest_age) if age is not None), None)
             for name, series in known.items()
         }
-        return [replace(facts, oldest_age=ages.get(facts.name)) for facts in found]
+        return [replace(facts, oldest_age=ages.get(facts.name)) for facts in all_facts]
 
-    def _remember(self, found: Sequence[QueueFacts]) -> None:
+    def _add_samples(self, all_facts: Sequence[QueueFacts]) -> None:
         now, width = self._clock(), len(_COLUMNS)
         with self._lock:
-            for name in self._tracks.keys() - {facts.name for facts in found}:
+            for name in self._tracks.keys() - {facts.name for facts in all_facts}:
                 del self._tracks[name]
-            for facts in found:
+            for facts in all_facts:
                 if facts.error is None:
                     track = self._tracks.setdefault(facts.name, array("d"))
                     track.extend((now, facts.visible, facts.in_flight, facts.delayed))
-                    if len(track) > (KEPT + KEPT // 8) * width:
-                        del track[: len(track) - KEPT * width]
+                    if len(track) > (MAX_SAMPLES + MAX_SAMPLES // 8) * width:
+                        del track[: len(track) - MAX_SAMPLES * width]
+
+
+def _facts(queue: Queue) -> QueueFacts | None:
+    try:
+        attributes = queue.attributes()
+    except QueueNotFound:
+        return None  # deleted since they were listed
+    except SqsError as error:
+        return QueueFacts(queue.name, queue.url, fifo=queue.fifo, error=str(error))
+
+    def number(name: str) -> int:
+        text = attributes.get(name, "0")
+        return int(text) if text.isdigit() else 0
+
+    return QueueFacts(
+        name=queue.name,
+        url=queue.url,
+        arn=attributes.get("QueueArn", ""),
+        fifo=queue.fifo,
+        visible=number("ApproximateNumberOfMessages"),
+        in_flight=number("ApproximateNumberOfMessagesNotVisible"),
+        delayed=number("ApproximateNumberOfMessagesDelayed"),
+        attributes=attributes,
+    )
 
 
 def _series(track: array[float], since: float) -> Series:
@@ -171,5 +169,5 @@ def _series(track: array[float], since: float) -> Series:
         dead_lettered=nothing,
         oldest_age=nothing,
         source="sampled",
-        period=EVERY,
+        period=SAMPLE_SECONDS,
     )

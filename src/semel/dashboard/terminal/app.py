@@ -281,7 +281,9 @@ class Top(App[None]):
                 self.push_screen(Sheet(f"Queue {key}", cells.queue_in_full(row)))
         elif table == "dead-letter-queues":
             self.board.table("groups").focus()
-        elif table == "groups" and isinstance(board, DeadLettersBoard) and board.page is not None:
+        elif (
+            table == "groups" and key != cells.OTHERS and isinstance(board, DeadLettersBoard) and board.page is not None
+        ):
             await self._open_messages(board.page.queue.name, key, board.page.where)
         elif table == "in-progress" and isinstance(board, WorkersBoard):
             _, queue = board.selected
@@ -333,7 +335,7 @@ class Top(App[None]):
 
     def action_receive(self) -> None:
         board = self.boards["dead-letters"]
-        if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_look:
+        if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_receive:
             self.report("the messages are already shown")
             return
 

@@ -12,9 +12,6 @@ from rich.text import Text
 
 from semel import durations
 from semel.dashboard.views.model import (
-    DeadLetterQueueRow,
-    DeadLetterRow,
-    ErrorGroupRow,
     InProgress,
     Level,
     MessageDetails,
@@ -24,9 +21,11 @@ from semel.dashboard.views.model import (
     WorkerRow,
 )
 from semel.dlq.jobs import Job, State
+from semel.dlq.messages import DeadLetterMessage, ErrorGroup
 from semel.text import UNKNOWN, indented_json, is_json, moment, printable
 
 BARS: Final = "▁▂▃▄▅▆▇█"
+OTHERS: Final = "others"  # the key of the group that has no filter
 MAX_BODY: Final = 64 * 1024  # characters
 STYLES: Final = {Level.OK: "green", Level.INFO: "cyan", Level.WARNING: "yellow", Level.CRITICAL: "bold red"}
 JOB_STYLES: Final = {
@@ -123,7 +122,7 @@ GROUPS: Final = ("Messages", "Error", "First", "Last", "Source queues")
 MESSAGES: Final = ("Message", "Age", "Receives", "Key", "Source queue", "Error")
 
 
-def dead_letter_queue(row: DeadLetterQueueRow, now: float) -> Row:
+def dead_letter_queue(row: QueueRow, now: float) -> Row:
     left = None if row.first_expires is None else row.first_expires - now
     soon = left is not None and left < 86_400
     about = "~" if row.estimated else ""
@@ -137,8 +136,8 @@ def dead_letter_queue(row: DeadLetterQueueRow, now: float) -> Row:
     )
 
 
-def group(row: ErrorGroupRow, now: float) -> Row:
-    return row.where, (
+def group(row: ErrorGroup, now: float) -> Row:
+    return row.where or OTHERS, (
         count(row.count),
         cell(row.shape or row.sample),
         right(f"{span(now - row.first)} ago"),
@@ -147,7 +146,7 @@ def group(row: ErrorGroupRow, now: float) -> Row:
     )
 
 
-def message(row: DeadLetterRow, now: float) -> Row:
+def message(row: DeadLetterMessage, now: float) -> Row:
     return row.id, (
         cell(row.id),
         right(span(now - row.sent)),

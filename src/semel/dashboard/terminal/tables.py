@@ -162,7 +162,7 @@ class DeadLettersBoard(Board):
             queues = inspector.dead_letter_queues()
             names = [row.name for row in queues]
             queue = selected if selected in names else names[0] if names else ""
-            page = inspector.dead_letters(queue, where, limit=1, look=receive) if queue else None  # only the groups
+            page = inspector.dead_letters(queue, where, limit=1, receive=receive) if queue else None  # only the groups
             return inspector.now(), queues, page
 
         return read
@@ -178,7 +178,7 @@ class DeadLettersBoard(Board):
         self.table("groups").put([cells.group(row, now) for row in page.groups])
         if page.error:
             self.set_note(page.error, bad=True)
-        elif page.needs_look:
+        elif page.needs_receive:
             self.set_note(
                 f"{page.queue.name}: messages must be received to be shown, which raises their receive counts; press s"
             )
@@ -197,8 +197,10 @@ class DeadLettersBoard(Board):
             return None
         groups = self.table("groups")
         if groups.has_focus:
-            group = next((group for group in page.groups if group.where == groups.selected), None)
+            group = next((group for group in page.groups if (group.where or cells.OTHERS) == groups.selected), None)
             if group is not None:
+                if group.where is None:
+                    return None  # no filter selects these
                 where = f"({page.where}) and {group.where}" if page.where else group.where
                 return RedriveSelection(page.queue.name, where, group.count, page.complete, self._address)
         return RedriveSelection(page.queue.name, page.where, page.matched, page.complete, self._address)

@@ -1,6 +1,6 @@
-"""How the alarms that a queue should have stand now: the thresholds of `semel alarms`, judged by what is known.
+"""The state of the alarms that a queue should have, by the thresholds of `semel alarms`.
 
-The rule: what cannot be told is UNKNOWN, never OK; an alarm is raised only if it held for its whole time, as far as
+What is not known is UNKNOWN, never OK; an alarm is raised only if the condition held for its whole period, as far as
 there is history.
 """
 
@@ -17,7 +17,7 @@ from semel.doctor.model import Case, DeadLetters, QueueState
 from semel.doctor.wording import count
 
 _ORDER: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
-_LATE: Final = 0.8  # of the retention: then the oldest message is soon lost
+_LATE: Final = 0.8  # of the retention: the oldest message is lost soon
 
 
 def alarms_of(facts: QueueFacts, sources: Sequence[str]) -> tuple[Alarm, ...]:
@@ -44,11 +44,11 @@ def judged(
     facts: QueueFacts, sources: Sequence[str], dead_letters: int | None, series: Series, now: float
 ) -> tuple[AlarmState, ...]:
     """All alarms of a queue, the worst first."""
-    found = [_judge(alarm, facts, dead_letters, series, now) for alarm in alarms_of(facts, sources)]
+    states = [_judge(alarm, facts, dead_letters, series, now) for alarm in alarms_of(facts, sources)]
     if not sources and not facts.dead_letter_arn:
-        text = "There is no dead-letter queue: what always fails comes back until its retention ends."
-        found.append(AlarmState(Kind.DEAD_LETTERS.value, Level.INFO, text))
-    return tuple(sorted(found, key=lambda state: _ORDER.index(state.level)))
+        text = "There is no dead-letter queue: a message that always fails is delivered again until its retention ends."
+        states.append(AlarmState(Kind.DEAD_LETTERS.value, Level.INFO, text))
+    return tuple(sorted(states, key=lambda state: _ORDER.index(state.level)))
 
 
 def _judge(alarm: Alarm, facts: QueueFacts, dead_letters: int | None, series: Series, now: float) -> AlarmState:
@@ -60,7 +60,7 @@ def _judge(alarm: Alarm, facts: QueueFacts, dead_letters: int | None, series: Se
             return _age(alarm, facts, series, now)
         case Kind.IN_FLIGHT:
             level = Level.CRITICAL if facts.in_flight >= alarm.threshold else Level.OK
-            text = f"{count(facts.in_flight, 'message')} in flight; SQS hands out no more at 120,000."
+            text = f"{count(facts.in_flight, 'message')} in flight; SQS delivers no more at 120,000."
             return AlarmState(alarm.kind.value, level, text, alarm.threshold, facts.in_flight)
         case Kind.NOT_DELETED:
             return _not_deleted(alarm, series, now)
@@ -68,10 +68,10 @@ def _judge(alarm: Alarm, facts: QueueFacts, dead_letters: int | None, series: Se
 
 def _dead_letters(alarm: Alarm, held: int | None) -> AlarmState:
     if held is None:
-        text = f"How many dead letters {alarm.queue} holds is not known."
+        text = f"The number of messages in {alarm.queue} is not known."
         return AlarmState(alarm.kind.value, Level.UNKNOWN, text, alarm.threshold)
     level = Level.WARNING if held > alarm.threshold else Level.OK
-    text = f"{count(held, 'dead message')} in {alarm.queue}." if held else "No dead letters."
+    text = f"{count(held, 'dead-letter message')} in {alarm.queue}." if held else "No dead-letter messages."
     return AlarmState(alarm.kind.value, level, text, alarm.threshold, held)
 
 
@@ -82,12 +82,12 @@ def _age(alarm: Alarm, facts: QueueFacts, series: Series, now: float) -> AlarmSt
     limit = durations.text(alarm.threshold)
     if age <= alarm.threshold:
         shown = durations.text(round(age))
-        text = f"The oldest message is {shown} old; the limit is {limit}." if age else "Nothing waits."
+        text = f"The oldest message is {shown} old; the limit is {limit}." if age else "No message is waiting."
         return AlarmState(name, Level.OK, text, alarm.threshold, age)
     held = all(past is None or past > alarm.threshold for past in _recent(series, series.oldest_age, alarm, now))
-    text = f"The oldest message is {durations.text(round(age))} old, more than {limit}: the consumers do not keep up."
+    text = f"The oldest message is {durations.text(round(age))} old, more than {limit}: the workers do not keep up."
     if not held:
-        return AlarmState(name, Level.INFO, f"{text} Not for long yet.", alarm.threshold, age)
+        return AlarmState(name, Level.INFO, f"{text} For less than the period of the alarm.", alarm.threshold, age)
     late = age > _LATE * facts.number("MessageRetentionPeriod", 345_600.0)
     return AlarmState(name, Level.CRITICAL if late else Level.WARNING, text, alarm.threshold, age)
 
@@ -96,9 +96,9 @@ def _not_deleted(alarm: Alarm, series: Series, now: float) -> AlarmState:
     received, deleted = (_total(series, column, alarm, now) for column in (series.received, series.deleted))
     name = alarm.kind.value
     if received is None or deleted is None:
-        return AlarmState(name, Level.UNKNOWN, "How much is received and deleted is not known.", alarm.threshold)
+        return AlarmState(name, Level.UNKNOWN, "The rates of receives and deletes are not known.", alarm.threshold)
     if received < FEWEST_RECEIVED:
-        return AlarmState(name, Level.OK, "Too little is received to tell.", alarm.threshold)
+        return AlarmState(name, Level.OK, "Too few messages are received to judge.", alarm.threshold)
     missing = max(0.0, 100 * (received - deleted) / received)
     level = Level.WARNING if missing > alarm.threshold else Level.OK
     period = durations.text(alarm.period)

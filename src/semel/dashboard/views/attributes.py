@@ -9,6 +9,7 @@ from typing import Final
 
 from semel import durations
 from semel.dashboard.views.model import QueueAttribute
+from semel.dlq.queues import redrive_policy
 
 
 def _duration(value: str) -> str:
@@ -38,19 +39,16 @@ def _same(value: str) -> str:
 
 
 def _redrive(value: str) -> str:
-    try:
-        found = json.loads(value)
-        target = str(found["deadLetterTargetArn"]).rpartition(":")[2]
-        return f"to {target} after {found['maxReceiveCount']} receives"
-    except (ValueError, KeyError, TypeError):
-        return value
+    policy = redrive_policy({"RedrivePolicy": value})
+    target = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2]
+    return f"to {target} after {policy.get('maxReceiveCount')} receives" if target else value
 
 
 def _allow(value: str) -> str:
     try:
-        found = json.loads(value)
-        permission = found["redrivePermission"]
-        names = [str(arn).rpartition(":")[2] for arn in found.get("sourceQueueArns", ())]
+        policy = json.loads(value)
+        permission = policy["redrivePermission"]
+        names = [str(arn).rpartition(":")[2] for arn in policy.get("sourceQueueArns", ())]
     except (ValueError, KeyError, TypeError):
         return value
     words = {"allowAll": "any queue", "denyAll": "no queue", "byQueue": f"only {', '.join(names)}"}
@@ -71,12 +69,12 @@ _MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
         "How long a receive waits for a first message if the caller does not say; 0 is short polling: it costs more.",
     ),
     "DelaySeconds": (_duration, "How long a new message stays hidden at first."),
-    "MaximumMessageSize": (_bytes, "The largest message that is taken."),
+    "MaximumMessageSize": (_bytes, "The largest message that is accepted."),
     "ApproximateNumberOfMessages": (_messages, "Can be received now."),
     "ApproximateNumberOfMessagesNotVisible": (_messages, "In flight: received, and neither deleted nor visible again."),
     "ApproximateNumberOfMessagesDelayed": (_messages, "Not visible yet: their delay has not ended."),
     "RedriveAllowPolicy": (_allow, "Which queues may use this one for their dead letters."),
-    "FifoQueue": (_yes, "Order is kept within a message group, and a second sending within five minutes is dropped."),
+    "FifoQueue": (_yes, "Order is kept within a message group, and a second send within five minutes is ignored."),
     "ContentBasedDeduplication": (
         _yes,
         "Whether the body's digest stands in for a missing deduplication id: then equal bodies are one message.",
@@ -94,7 +92,7 @@ _MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
 
 
 def explained(attributes: Mapping[str, str]) -> tuple[QueueAttribute, ...]:
-    """Those that are known in their usual order, then the others by name."""
+    """The known ones in their usual order, then the others by name."""
     known = [name for name in _MEANING if attributes.get(name)]
     others = sorted(name for name, value in attributes.items() if name not in _MEANING and value)
     return (

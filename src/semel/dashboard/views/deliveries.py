@@ -1,7 +1,7 @@
-"""Deliveries against effects: what the workers counted, added up, and how it went over time.
+"""Deliveries and effects: the sums of the workers' metrics, and their history.
 
-The rules: a worker that has ended keeps what it counted, so totals never fall; a worker that is new counts from when it
-was first seen, as far as rates go. That comes from the workers' own metrics; why duplicates came, from their log.
+The counts of a worker that has ended are kept, so totals never fall; the rates count a new worker from its first
+sample. The causes of duplicates come from the attempt log.
 """
 
 from __future__ import annotations
@@ -11,52 +11,45 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Final
 
 from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views.duplicate_causes import CauseCounter
-from semel.dashboard.views.model import Annotation, Caught, DeliveriesPage, DeliverySeries, QueueDeliveries
+from semel.dashboard.views.model import Caught, DeliveriesPage, DeliverySeries, QueueDeliveries
 from semel.dashboard.views.workers import HOW, WorkerDirectory
+from semel.telemetry.annotation_log import Annotation
 
-EVERY: Final = 10.0  # seconds between samples that nobody asked for
-KEPT: Final = 2_160  # samples: six hours
-SHOWN: Final = 360
-MOST_WORKERS: Final = 1_000  # remembered after their end
-_MOMENT: Final = 1.0
+SAMPLE_SECONDS: Final = 10.0
+MAX_SAMPLES: Final = 2_160  # six hours
+CHART: Final = 360  # samples
+MAX_WORKERS: Final = 1_000  # that are kept after their end
+_CACHE_SECONDS: Final = 1.0
 _SAMPLE: Final = re.compile(r'semel_(\w+?)(?:_total)?\{queue="((?:[^"\\]|\\.)*)"\} (\S+)')
-_COUNTERS: Final = (
-    "received",
-    "delivered_again",
-    "completed",
-    "duplicates_deleted",
-    "claimed_elsewhere",
-    "fenced",
-    "taken_over",
-    "conflicts",
-    "retried",
-    "rejected",
-    "skipped",
-    "heartbeat_lost",
-)
-_WANTED: Final = frozenset({*_COUNTERS, "in_flight"})
-# cause: (title, what happened and why it did no harm)
+# Fields whose counter has another name.
+_RENAMED: Final = {"deliveries": "received", "effects": "completed", "lost": "heartbeat_lost"}
+_COUNTERS: Final = {
+    field.name: _RENAMED.get(field.name, field.name) for field in fields(QueueDeliveries) if field.name != "queue"
+}
+_WANTED: Final = frozenset(_COUNTERS.values())
+# cause: (title, text)
 _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
     "duplicates_deleted": (
-        "Done before",
-        "Delivered after its effect was recorded: a lost delete, a second sending, a redrive. Deleted, not run.",
+        "Duplicate of finished work",
+        "Delivered after its effect was recorded: a lost delete, a second send, a redrive. Deleted, not run.",
     ),
     "claimed_elsewhere": (
-        "Claimed elsewhere",
-        "Delivered while another worker had its key. Returned to the queue, not run.",
+        "Claimed by another worker",
+        "Delivered while another worker had claimed its key. Returned to the queue, not run.",
     ),
     "fenced": (
         "Fenced",
-        "A worker that had lost its claim tried to record an outcome. Refused: a newer claim has the key.",
+        "A worker that had lost its claim tried to record an outcome. Rejected: a newer claim has the key.",
     ),
     "conflicts": (
         "One key, two contents",
-        "The key was known with another payload. Not run over what was recorded.",
+        "The key was recorded with another payload. Not run.",
     ),
 }
 
@@ -65,25 +58,27 @@ Counts = dict[str, dict[str, float]]
 
 
 class DeliveryCounts:
-    """Takes a sample each ten seconds, and whenever somebody looks. Thread-safe."""
+    """Samples every ten seconds, and at each request. Thread-safe."""
 
     def __init__(
         self, directory: WorkerDirectory, *, logs: Sequence[str] = (), clock: Callable[[], float] = time.time
     ) -> None:
-        self._crew, self._clock = directory, clock
+        self._directory, self._clock = directory, clock
         self._causes = CauseCounter(logs, clock=clock)
         self._latest: dict[str, Counts] = {}
-        self._samples: deque[tuple[float, float, float, float]] = deque(maxlen=KEPT)  # at, deliveries, effects, caught
+        self._samples: deque[tuple[float, float, float, float]] = deque(
+            maxlen=MAX_SAMPLES
+        )  # at, deliveries, effects, caught
         self._lock = threading.Lock()
-        self._sampled: TtlCache[int] = TtlCache(_MOMENT)
+        self._sampled: TtlCache[int] = TtlCache(_CACHE_SECONDS)
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._answering = 0
 
     def begin(self) -> None:
-        """Keep a past from now on."""
+        """Starts the history."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep_on, name="semel-once", daemon=True)
+            self._thread = threading.Thread(target=self._sample_regularly, name="semel-deliveries", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -115,48 +110,51 @@ class DeliveryCounts:
             workers=answering,
             causes=self._causes.latest(),
             annotations=annotations,
-            notes=() if latest else (f"No worker has told anything yet. {HOW}",),
+            notes=() if latest else (f"No worker has reported yet. {HOW}",),
         )
 
     def sample(self) -> None:
         self._sampled.get("", self._sample)
 
     def _sample(self) -> int:
-        texts = self._crew.metrics()
-        found = {worker: parsed(text) for worker, text in texts.items()}
+        texts = self._directory.metrics()
+        latest = {worker: parsed(text) for worker, text in texts.items()}
         with self._lock:
-            before = {worker: self._latest[worker] for worker in found if worker in self._latest}
+            before = {worker: self._latest[worker] for worker in latest if worker in self._latest}
             grown = _difference(
-                added_up(before.values()), added_up(counts for worker, counts in found.items() if worker in before)
+                added_up(before.values()), added_up(counts for worker, counts in latest.items() if worker in before)
             )
             deliveries, effects, caught = self._samples[-1][1:] if self._samples else (0.0, 0.0, 0.0)
             self._samples.append((self._clock(), deliveries + grown[0], effects + grown[1], caught + grown[2]))
-            # What is in flight ends with the worker; what it counted stays.
-            ended = {worker: _counted(counts) for worker, counts in self._latest.items() if worker not in found}
-            self._latest = ended | found
-            while len(self._latest) > MOST_WORKERS:
+            # Messages in flight end with the worker; its counters stay.
+            ended = {worker: _counted(counts) for worker, counts in self._latest.items() if worker not in latest}
+            self._latest = ended | latest
+            while len(self._latest) > MAX_WORKERS:
                 del self._latest[next(iter(self._latest))]
-            self._answering = len(found)
-        return len(found)
+            self._answering = len(latest)
+        return len(latest)
 
-    def _keep_on(self) -> None:
-        while not self._end.wait(EVERY):
-            if self._crew.addresses():
+    def _sample_regularly(self) -> None:
+        while not self._end.wait(SAMPLE_SECONDS):
+            if self._directory.addresses():
                 self.sample()
 
 
 def parsed(text: str) -> Counts:
-    """What a metrics page says of each queue, of what is wanted here."""
-    found: Counts = {}
+    """The counters of each queue on a metrics page."""
+    counts: Counts = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match and match[1] in _WANTED:
-            found.setdefault(match[2], {})[match[1]] = float(match[3])
-    return found
+            counts.setdefault(match[2], {})[match[1]] = float(match[3])
+    return counts
 
 
 def _counted(counts: Counts) -> Counts:
-    return {queue: {name: values[name] for name in _COUNTERS if name in values} for queue, values in counts.items()}
+    return {
+        queue: {name: value for name, value in values.items() if name != "in_flight"}
+        for queue, values in counts.items()
+    }
 
 
 def added_up(all_counts: Iterable[Counts]) -> Counts:
@@ -180,30 +178,12 @@ def _difference(before: Counts, after: Counts) -> tuple[float, float, float]:
 
 
 def _queue(name: str, counts: Mapping[str, float]) -> QueueDeliveries:
-    def of(counter: str) -> int:
-        return int(counts.get(counter, 0))
-
-    return QueueDeliveries(
-        queue=name,
-        deliveries=of("received"),
-        delivered_again=of("delivered_again"),
-        effects=of("completed"),
-        duplicates_deleted=of("duplicates_deleted"),
-        claimed_elsewhere=of("claimed_elsewhere"),
-        fenced=of("fenced"),
-        taken_over=of("taken_over"),
-        conflicts=of("conflicts"),
-        retried=of("retried"),
-        rejected=of("rejected"),
-        skipped=of("skipped"),
-        in_flight=of("in_flight"),
-        lost=of("heartbeat_lost"),
-    )
+    return QueueDeliveries(name, **{field: int(counts.get(counter, 0)) for field, counter in _COUNTERS.items()})
 
 
 def _series(samples: list[tuple[float, float, float, float]]) -> DeliverySeries:
-    """Totals as rates; at most `SHOWN` of them, evenly taken."""
-    step = max(1, -(-len(samples) // SHOWN))
+    """Totals as rates; at most `CHART` of them, evenly spaced."""
+    step = max(1, -(-len(samples) // CHART))
     chosen = samples[::-1][::step][::-1]
     pairs = [(old, new) for old, new in pairwise(chosen) if new[0] > old[0]]
 

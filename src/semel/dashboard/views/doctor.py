@@ -1,7 +1,7 @@
-"""The doctor's last examination, and the next one in the background: a page never waits for it.
+"""The doctor's last diagnosis, and the next one in the background: a page never waits for it.
 
-It examines at the first look, when somebody asks for it, and at a look when the last one is some minutes old; one at a
-time. If the attempt logs cannot be read, the page says why, and everything else is examined all the same.
+One runs at a time: at the first request, on demand, and at a request when the last one is some minutes old. If the
+attempt logs cannot be read, the page says why, and the rest is examined all the same.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.dashboard.settings import Settings
-from semel.dashboard.views.model import DoctorPage, FindingRow, Level, RecommendationRow
-from semel.doctor.model import Diagnosis, Severity
+from semel.dashboard.views.model import DoctorPage
+from semel.doctor.model import Diagnosis
 from semel.errors import SemelError
 
-MOST_QUEUES: Final = 100
+MAX_QUEUES: Final = 100
 GOOD_FOR: Final = 300.0  # seconds
 RETRY_AFTER: Final = 60.0  # if it failed, or the attempt logs could not be read
-SHARE: Final = 20  # where logs are large, at most a twentieth of the time is spent on examinations nobody asked for
-_LEVELS: Final = {Severity.CRITICAL: Level.CRITICAL, Severity.WARNING: Level.WARNING, Severity.INFO: Level.INFO}
+SHARE: Final = 20  # where logs are large, at most a twentieth of the time goes into unrequested diagnoses
 log = logging.getLogger("semel.dashboard")
 
 
 class DoctorJob:
-    """`queues` names those to look at, `history` is what our broker remembers of them. Thread-safe."""
+    """`queues`: the names of the queues to examine; `history`: the broker's history of them. Thread-safe."""
 
     def __init__(
         self,
@@ -54,14 +53,14 @@ class DoctorJob:
         return self._diagnosis
 
     def page(self) -> DoctorPage:
-        """The last one. Starts the next if it is due."""
+        """The last diagnosis. Starts the next one if it is due."""
         with self._lock:
             if not self._running and self._clock() >= self._due_at:
                 self._begin()
             return replace(self._page, running=self._running, step=self._step)
 
     def start(self) -> bool:
-        """Examine in the background; False if that is being done already."""
+        """Starts one in the background; False if one is running."""
         with self._lock:
             if self._running:
                 return False
@@ -74,7 +73,7 @@ class DoctorJob:
         self._thread.start()
 
     def wait(self, timeout: float) -> bool:
-        """Whether none is running, by then."""
+        """Waits for the running one; False if it still runs after the timeout."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout)
@@ -86,10 +85,18 @@ class DoctorJob:
         try:
             names = sorted(self._queues())
             notes: tuple[str, ...] = ()
-            if len(names) > MOST_QUEUES:
-                notes = (f"{len(names) - MOST_QUEUES} queues were not looked at: {MOST_QUEUES} is the most.",)
-            diagnosis, problem = self._diagnose(tuple(names[:MOST_QUEUES]))
-            page = _page(diagnosis, notes, with_logs=bool(self._settings.attempt_logs))
+            if len(names) > MAX_QUEUES:
+                notes = (f"{len(names) - MAX_QUEUES} queues were not examined: the maximum is {MAX_QUEUES}.",)
+            diagnosis, problem = self._diagnose(tuple(names[:MAX_QUEUES]))
+            page = DoctorPage(
+                running=False,
+                made_at=diagnosis.made_at,
+                findings=diagnosis.findings,
+                recommendations=diagnosis.recommendations,
+                notes=(*notes, *diagnosis.notes),
+                with_logs=page.with_logs,
+                report="/doctor/report",
+            )
         except Exception as error:  # noqa: BLE001  the page shows it
             problem = _reason(error)
         took = time.monotonic() - began
@@ -100,7 +107,7 @@ class DoctorJob:
             self._running, self._step = False, ""
 
     def _diagnose(self, names: tuple[str, ...]) -> tuple[Diagnosis, str | None]:
-        """The diagnosis, and why the attempt logs are not part of it, if they are not."""
+        """The diagnosis, and why it is without the attempt logs, if it is."""
         from semel.doctor.diagnosis import Request, diagnose
 
         settings = self._settings
@@ -116,15 +123,15 @@ class DoctorJob:
                 engine="duckdb",
             )
             try:
-                return diagnose(request, say=self._say, now=self._clock()), None
+                return diagnose(request, say=self._set_step, now=self._clock()), None
             except Exception as error:
                 if not request.logs:
                     raise
                 problem = f"The attempt log was not read: {_reason(error)}"
-                return diagnose(replace(request, logs=()), say=self._say, now=self._clock()), problem
+                return diagnose(replace(request, logs=()), say=self._set_step, now=self._clock()), problem
 
     def _metrics(self, folder: Path) -> tuple[str, ...]:
-        """The past that our broker remembers, as the doctor reads metrics: a file."""
+        """The broker's history as a file, which is how the doctor reads metrics."""
         history = self._history()
         if not history or not history.get("queues"):
             return ()
@@ -132,7 +139,7 @@ class DoctorJob:
         file.write_text(json.dumps(history))
         return (str(file),)
 
-    def _say(self, step: str) -> None:
+    def _set_step(self, step: str) -> None:
         self._step = step
 
 
@@ -141,32 +148,3 @@ def _reason(error: Exception) -> str:
         return str(error)
     log.error("the doctor failed", exc_info=error)
     return f"{type(error).__name__}: {error}"
-
-
-def _page(diagnosis: Diagnosis, notes: tuple[str, ...], *, with_logs: bool) -> DoctorPage:
-    return DoctorPage(
-        running=False,
-        made_at=diagnosis.made_at,
-        findings=tuple(
-            FindingRow(
-                rule=finding.rule,
-                level=_LEVELS[finding.severity],
-                queue=finding.queue,
-                observed=finding.observed,
-                why=finding.why,
-                remedy=finding.remedy.text,
-                commands=tuple(finding.remedy.cli),
-                terraform=finding.remedy.terraform,
-            )
-            for finding in diagnosis.findings
-        ),
-        recommendations=tuple(
-            RecommendationRow(
-                advised.queue, advised.setting, advised.value, advised.now, advised.reasons, advised.changes
-            )
-            for advised in diagnosis.recommendations
-        ),
-        notes=(*notes, *diagnosis.notes),
-        with_logs=with_logs,
-        report="/doctor/report",
-    )

@@ -1,7 +1,7 @@
-"""Why duplicates came in the last 24 hours: the doctor's analysis of the attempt log, in the background.
+"""The causes of duplicates in the last 24 hours: the doctor's analysis of the attempt log, in the background.
 
-The rules: whoever asks gets the last answer at once. Nothing runs unless somebody asks, at most every ten seconds and
-for at most a tenth of the time; and as long as no file has changed, that is a stat of the files.
+A request gets the last result at once, and starts the next analysis: at most every ten seconds, for at most a tenth of
+the time. While no file changes, that is no more than a stat of the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WINDOW: Final = 86_400.0
 INTERVAL: Final = 10.0
 SHARE: Final = 10  # at most a tenth of the time is spent on it
 MEMORY: Final = "300MB"  # DuckDB's buffers; beyond that it writes to disk
-MOST_BYTES: Final = 2 * 1024**3  # of JSON lines: about 8 million events
+MAX_BYTES: Final = 2 * 1024**3  # of JSON lines: about 8 million events
 PARQUET_WEIGHT: Final = 25  # a Parquet file holds as many events as JSON lines of this many times its size
 log = logging.getLogger("semel.dashboard")
 
@@ -38,16 +38,16 @@ class CauseCounter:
     """Only logs on this machine are read. Thread-safe."""
 
     def __init__(
-        self, logs: Sequence[str], *, clock: Callable[[], float] = time.time, most_bytes: int = MOST_BYTES
+        self, logs: Sequence[str], *, clock: Callable[[], float] = time.time, max_bytes: int = MAX_BYTES
     ) -> None:
         self._paths = tuple(path for path in logs if is_local(path))
-        self._clock, self._most_bytes = clock, most_bytes
+        self._clock, self._max_bytes = clock, max_bytes
         self._lock = threading.Lock()
         self._latest = DuplicateCauses(note="The attempt log is being read." if self._paths else "")
         self._thread: threading.Thread | None = None
-        self._next_look = 0.0
+        self._due_at = 0.0
         self._closed = False
-        # Of the thread alone.
+        # Used by the thread only.
         self._state: object = None
         self._engine: DuckDBEngine | None = None
         self._follower: LogFollower | None = None
@@ -55,8 +55,8 @@ class CauseCounter:
 
     def latest(self) -> DuplicateCauses:
         with self._lock:
-            if self._paths and self._thread is None and not self._closed and time.monotonic() >= self._next_look:
-                self._thread = threading.Thread(target=self._look, name="semel-causes", daemon=True)
+            if self._paths and self._thread is None and not self._closed and time.monotonic() >= self._due_at:
+                self._thread = threading.Thread(target=self._analyse, name="semel-causes", daemon=True)
                 self._thread.start()
             return self._latest
 
@@ -68,7 +68,7 @@ class CauseCounter:
         if thread is not None:
             thread.join(5)
 
-    def _look(self) -> None:
+    def _analyse(self) -> None:
         began = time.monotonic()
         try:
             latest = self._causes(self._clock())
@@ -82,19 +82,19 @@ class CauseCounter:
         ended = time.monotonic()
         with self._lock:
             self._latest, self._thread = latest, None
-            self._next_look = ended + max(INTERVAL, (SHARE - 1) * (ended - began))
+            self._due_at = ended + max(INTERVAL, (SHARE - 1) * (ended - began))
             if self._closed:
                 self._close_engine()
 
     def _causes(self, now: float) -> DuplicateCauses:
         files = dict(self._files(now - WINDOW))
-        # Within an hour without a new line the window moves on by so little that nothing is counted again.
+        # Without a new line, nothing is counted again within the hour.
         state = (now // 3600, frozenset(files.items()))
         if state == self._state:
             return self._latest
         self._state = state
         require("Counting duplicates by cause", "duckdb", extra="doctor")
-        if sum(files.values()) > self._most_bytes:
+        if sum(files.values()) > self._max_bytes:
             self._close_engine()
             return DuplicateCauses(note="The attempt log is too large to be read here: run semel doctor on it.")
         engine, follower = self._opened(now)
@@ -116,7 +116,7 @@ class CauseCounter:
                     yield from _sized(os.path.join(folder, name), oldest)
 
     def _opened(self, now: float) -> tuple[DuckDBEngine, LogFollower]:
-        """Begun anew once a day, as the follower remembers all files that it has read."""
+        """Opened anew once a day, as the follower keeps a list of all files that it has read."""
         from semel.doctor.engine.duckdb import DuckDBEngine
         from semel.doctor.logs.follower import LogFollower
         from semel.doctor.logs.mapping import own

@@ -1,14 +1,15 @@
-"""The house: one object that pages, JSON API and terminal ask; it asks the broker or SQS, the ledger and the workers.
+"""Everything that can be shown, for pages, JSON API and terminal: from the broker or SQS, the ledger and the workers.
 
-The rules: nothing is fetched that nobody looks at, but for a sample of the workers' counters; what is fetched is kept
-for a moment, so that ten tabs cost what one does; no method waits for a long piece of work. Thread-safe.
+Nothing is read while nobody asks, except for a sample of the workers' counters. What was read is kept for a moment, so
+that ten tabs cost what one does. No method waits for long work. Thread-safe.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 from semel.dashboard.settings import Settings
@@ -17,51 +18,59 @@ from semel.dashboard.sources.broker import BrokerSource
 from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.sources.facts import QueueFacts, Source
 from semel.dashboard.sources.sqs import SqsSource
-from semel.dashboard.views import attributes, queues
-from semel.dashboard.views import explanation as stuck
-from semel.dashboard.views import peek as looking
+from semel.dashboard.views import attributes, explanation, queues
 from semel.dashboard.views.deliveries import DeliveryCounts
 from semel.dashboard.views.doctor import DoctorJob
-from semel.dashboard.views.errors import DashboardError, NotThere
+from semel.dashboard.views.errors import DashboardError, NotThere, ReceiveRequired
 from semel.dashboard.views.history import MessageHistory
-from semel.dashboard.views.messages import ledger_keys, told_keys, whole
+from semel.dashboard.views.messages import (
+    API_SECONDS,
+    MAX_PAGE,
+    MAX_RECEIVE,
+    PAGE,
+    PAGE_SECONDS,
+    gone,
+    ledger_keys,
+    place_of,
+    read_page,
+    worker_keys,
+)
 from semel.dashboard.views.model import (
-    Annotation,
     AuditPage,
-    AuditRow,
     DeadLetterPage,
-    DeadLetterQueueRow,
     DeliveriesPage,
     DoctorPage,
-    Fault,
-    Message,
     MessageDetails,
-    MessagesPage,
     QueuePage,
+    QueueRow,
     QueuesPage,
     Series,
     WorkersPage,
 )
-from semel.dashboard.views.search import Page, Searches
+from semel.dashboard.views.search import Searches, SearchResult
 from semel.dashboard.views.workers import WorkerDirectory
-from semel.dlq.access.peek import peeker
+from semel.dlq.access import RECEIVE_TOO, Lookup, MessageAccess, PeekRisk, ScanPage, open_access, refuse_risk
 from semel.dlq.audit import Audit
-from semel.dlq.filter.parser import Filter
-from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue
+from semel.dlq.filter import parser as filters
+from semel.dlq.filter.parser import Filter, FilterError
+from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue, ErrorGroups, MessagePage
 from semel.dlq.queues import address, dead_letter_queue, dead_letter_queues, is_called_so
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.errors import SqsError
 from semel.state_folder import state_folder
+from semel.telemetry import annotation_log
+from semel.telemetry.annotation_log import Annotation
 
 HOUR: Final = 3600.0
-_LISTED: Final = 30.0  # seconds for which the ages in all dead-letter queues are good: they take a look to know
-_LISTED_ALONE: Final = 10.0  # the same of one
+RECEIVED_SECONDS: Final = 60.0  # for which received messages are shown without receiving them again
+_AGES_SECONDS: Final = 30.0  # for which the ages in all dead-letter queues are kept, as they take a peek at each
+_AGE_SECONDS: Final = 10.0  # the same for one queue
 
 
 class QueueInspector:
-    """Everything that can be looked at. `client` and `ledger` may be given, and are then the caller's to close."""
+    """The caller closes a `client` and a `ledger` that it passes in."""
 
     def __init__(
         self,
@@ -77,25 +86,24 @@ class QueueInspector:
         self.client = client or Client(
             settings.endpoint_url, settings.region, settings.profile, connect_timeout=3, read_timeout=10, max_attempts=2
         )
-        self.memory = MessageHistory(settings.ledger, ledger, settings.attempt_logs)
+        self.history = MessageHistory(settings.ledger, ledger, settings.attempt_logs)
         self.directory = WorkerDirectory(settings.workers, token=settings.control_token, folder=self.state)
-        self._once = DeliveryCounts(self.directory, logs=settings.attempt_logs, clock=clock)
-        self.doctor_job = DoctorJob(settings, self._names, self._history, clock=clock)
-        self._searches = Searches(self._read_letters, now=self.now)
-        self._listed: TtlCache[list[DeadLetterQueue]] = TtlCache(_LISTED)
-        self._listed_alone: TtlCache[list[DeadLetterQueue]] = TtlCache(_LISTED_ALONE)
-        # A page that refreshes itself must not receive again each time.
-        self._looks: TtlCache[MessagesPage] = TtlCache(looking.GOOD_FOR, most=16)
-        self._single_looks: TtlCache[tuple[DeadLetterMessage, str]] = TtlCache(looking.GOOD_FOR, most=16)
+        self.doctor_job = DoctorJob(settings, self._names, self._broker_history, clock=clock)
+        self._deliveries = DeliveryCounts(self.directory, logs=settings.attempt_logs, clock=clock)
+        self._searches = Searches(self._scan, now=self.now)
+        self._all_ages: TtlCache[list[DeadLetterQueue]] = TtlCache(_AGES_SECONDS)
+        self._ages: TtlCache[DeadLetterQueue] = TtlCache(_AGE_SECONDS)
+        self._received_pages: TtlCache[MessagePage] = TtlCache(RECEIVED_SECONDS, size=16)
+        self._received_messages: TtlCache[Lookup] = TtlCache(RECEIVED_SECONDS, size=16)
         self._lock = threading.Lock()
         self._source: Source | None = None
 
     def begin(self) -> None:
-        """Keep a past of what the workers count from now on."""
-        self._once.begin()
+        """Starts the history of the workers' counters."""
+        self._deliveries.begin()
 
     def close(self) -> None:
-        for part in (self._once, self._searches, self.directory, self.memory):
+        for part in (self._deliveries, self._searches, self.directory, self.history):
             part.close()
         self.doctor_job.wait(3)  # its files are removed at its end
         if self._source is not None:
@@ -103,11 +111,17 @@ class QueueInspector:
         if self._own_client:
             self.client.close()
 
-    # Queues.
+    def changed(self, queue: str | None = None) -> None:
+        """Something was sent, redriven, deleted …: read again."""
+        self.source.forget()
+        for cache in (self._all_ages, self._ages, self._received_pages, self._received_messages):
+            cache.forget()
+        if queue is not None:
+            self._searches.forget(queue)
 
     @property
     def source(self) -> Source:
-        """Where facts come from. Raises SqsError while nothing answers."""
+        """Raises SqsError while the endpoint does not answer."""
         with self._lock:
             if self._source is None:
                 admin = Admin.of(self.client)
@@ -119,17 +133,33 @@ class QueueInspector:
 
     @property
     def is_ours(self) -> bool:
+        """Whether it is Semel's broker."""
         return self.source.is_ours
+
+    @property
+    def broker(self) -> BrokerSource:
+        """Semel's broker, for its faults. Raises DashboardError if the endpoint is another."""
+        source = self.source
+        if not isinstance(source, BrokerSource):
+            raise DashboardError(
+                f"{self.client.endpoint} is not Semel's broker, so faults cannot be set",
+                "try them on a local one: semel broker",
+                409,
+            )
+        return source
 
     def now(self) -> float:
         return self.source.now()
 
+    # Queues.
+
     def queues(self) -> QueuesPage:
         source = self.source
-        now, facts = source.now(), source.facts()
-        series = source.series((), now - queues.SHORT)
+        now = source.now()
         return QueuesPage(
-            rows=queues.rows(facts, series, self.directory.takers(), now),
+            rows=queues.rows(
+                source.facts(), source.series((), now - queues.SHORT), self.directory.count_by_queue(), now
+            ),
             endpoint=self.client.endpoint,
             region=self.client.region,
             is_ours=source.is_ours,
@@ -138,24 +168,16 @@ class QueueInspector:
         )
 
     def queue(self, name: str, since: float | None = None) -> QueuePage:
-        """`since` in seconds since 1970; the last hour if it is not given."""
+        """`since` in seconds since 1970; by default the last hour."""
         source = self.source
         now = source.now()
         facts = self._facts(name)
         start = now - HOUR if since is None else since
-        series = source.series((name,), min(start, now - queues.SHORT)).get(name, Series())
-        every = source.facts()
-        depths = {one.name: one.visible + one.in_flight + one.delayed for one in every}
+        series = source.series((name,), min(start, now - queues.SHORT))
+        (row,) = queues.rows(source.facts(), series, self.directory.count_by_queue(), now, only=name)
         return QueuePage(
-            row=queues.row(
-                facts,
-                series,
-                queues.sources_by_queue(every).get(name, ()),
-                depths.get(facts.dead_letter_queue or ""),
-                self.directory.takers().get(name, 0),
-                now,
-            ),
-            series=past.thinned(past.later(series, start), queues.CHART),
+            row=row,
+            series=past.thinned(past.later(series[name], start), queues.CHART) if name in series else Series(),
             attributes=attributes.explained(facts.attributes),
             annotations=self.annotations(start),
             faults=source.faults(name) if isinstance(source, BrokerSource) else None,
@@ -163,278 +185,269 @@ class QueueInspector:
             since=start,
         )
 
-    def alarms(self, name: str, form: str, sns: str | None = None) -> str:
-        """The alarms that a queue needs, written down for one tool or another: see `semel alarms`."""
-        from semel.dashboard.views.alarms import alarms_of
-        from semel.doctor.alarms.formats import FORMATS, render
-
-        if form not in FORMATS:
-            raise DashboardError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")
-        facts = self._facts(name)
-        sources = queues.sources_by_queue(self.source.facts()).get(name, ())
-        return render(alarms_of(facts, sources), form, sns=sns)
-
-    # Messages.
-
-    def messages(
-        self, queue: str, where: str = "", *, limit: int = 50, after: str | None = None, look: bool = False
-    ) -> MessagesPage:
-        """Messages in their order. Where that costs receives, nothing is shown unless `look` says so."""
-        source, limit = self.source, max(1, min(limit, looking.MOST_ROWS))
-        self._facts(queue)
-        if isinstance(source, BrokerSource):
-            return looking.broker_messages(source, queue, where, limit=limit, after=after)
-        if not look:
-            return MessagesPage(queue, (), where, needs_look=True, error=looking.read_filter(where)[1])
-        return self._looks.get(
-            (queue, where, limit),
-            lambda: looking.received_messages(self.client, queue, where, limit=limit, accept_risk=True),
-        )
-
-    def message(self, queue: str, id: str, *, place: int | None = None, look: bool = False) -> MessageDetails:
-        """Everything about one message. `place` helps to find it; `look` as with `messages`."""
-        source = self.source
-        facts = self._facts(queue)
-        shown: Mapping[str, Any] = {}
-        cost = ""
-        if isinstance(source, BrokerSource):
-            dead_letter, shown = looking.broker_message(source.admin, queue, id, place)
-        else:
-            dead_letter, cost = self._received(queue, id, look)
-        here = shown.get("ReceivesInThisQueue")
-        is_dead = bool(queues.sources_by_queue(source.facts()).get(queue)) or is_called_so(queue)
-        message = whole(
-            dead_letter,
-            looking.travelling(shown),
-            receives_here=None if here is None else int(here),
-            is_dead_letter=is_dead,
-        )
-        held = self.directory.holding(id)
-        trail, trail_note = self.memory.trail(message)
-        entry, ledger_note = self.memory.entry(self._ledger_keys(message, told_keys(held, trail)))
-        now = source.now()
-        return MessageDetails(
-            message=message,
-            stuck=stuck.reasons(
-                message,
-                facts,
-                now=now,
-                ledger=entry,
-                in_progress=held,
-                trail=trail,
-                workers=self.directory.takers().get(queue, 0),
-                blocked_by=self._blocked_by(dead_letter),
-            ),
-            max_receives=facts.max_receives,
-            retries_left=stuck.retries_left(message, facts),
-            dead_letter_queue=facts.dead_letter_queue,
-            next_visible_at=dead_letter.visible_at if dead_letter.state in ("in_flight", "delayed") else None,
-            ledger=entry,
-            ledger_note=ledger_note,
-            trail=trail,
-            trail_note=trail_note,
-            in_progress=held,
-            cost=cost,
-        )
-
-    def _ledger_keys(self, message: Message, others: Sequence[str]) -> tuple[str, ...]:
-        """None if the queue that it came from is gone, or not ours to ask: then nothing can be looked up."""
-        try:
-            return ledger_keys(message, self.client.queue(message.source or message.queue).scope, others)
-        except SqsError:
-            return ()
-
-    # Dead letters.
-
     def sources(self, queue: str) -> tuple[str, ...]:
         """The queues that have this one as their dead-letter queue."""
         return queues.sources_by_queue(self.source.facts()).get(queue, ())
 
     def address(self, queue: str) -> str:
-        """Where a queue is, in words: endpoint or AWS region, and account."""
+        """Endpoint or AWS region, and account."""
         return address(self._facts(queue).url, self.client.region, self.client.endpoint)
 
-    def dead_letter_queues(self) -> tuple[DeadLetterQueueRow, ...]:
-        source = self.source
-        now = source.now()
-        facts = {one.name: one for one in source.facts()}
-        series = source.series((), now - queues.SHORT)
-        return tuple(
-            queues.dead_letter_row(info, facts.get(info.name), series.get(info.name, Series()), now)
-            for info in self._infos()
-            if info.name in facts
+    def alarms(self, name: str, form: str, sns: str | None = None) -> str:
+        """The alarms that a queue needs, in the format of a tool: see `semel alarms`."""
+        from semel.dashboard.views.alarms import alarms_of
+        from semel.doctor.alarms.formats import FORMATS, render
+
+        if form not in FORMATS:
+            raise DashboardError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")
+        return render(alarms_of(self._facts(name), self.sources(name)), form, sns=sns)
+
+    # Messages.
+
+    def messages(
+        self,
+        queue: str,
+        where: str = "",
+        *,
+        limit: int = PAGE,
+        after: str | None = None,
+        receive: bool = False,
+        seconds: float = PAGE_SECONDS,
+        bodies: bool = False,
+        fresh: bool = False,
+    ) -> MessagePage:
+        """Messages that match, in their order, after a place. Raises ReceiveRequired and FilterError.
+
+        What was received is kept for a minute, so that a page that is loaded again does not receive again; `fresh`
+        receives."""
+        facts = self._facts(queue)
+        wanted = filters.parse(where)
+        limit = max(1, min(limit, MAX_PAGE))
+        is_dead = self._is_dead_letter_queue(facts)
+        access = self._access(queue, receive, max_receive=max(limit, MAX_RECEIVE) if not is_dead else MAX_PAGE)
+
+        def read() -> MessagePage:
+            return read_page(access, wanted, limit=limit, after=after, seconds=seconds, bodies=bodies)
+
+        if fresh or not access.receives:
+            return read()
+        return self._received_pages.get((queue, where, limit, after, bodies), read)
+
+    def message(self, queue: str, id: str, *, place: int | None = None, receive: bool = False) -> MessageDetails:
+        """Everything about one message. Raises ReceiveRequired."""
+        facts = self._facts(queue)
+        access = self._access(queue, receive, max_receive=MAX_RECEIVE)
+        if access.receives:
+            lookup = self._received_messages.get((queue, id), lambda: access.get(id))
+        else:
+            lookup = access.get(id, place)
+        message = lookup.message
+        if message is None:
+            raise gone(queue, id)
+        is_dead_letter = self._is_dead_letter_queue(facts) or message.by_semel
+        in_progress = self.directory.in_progress(message.id)
+        # A redriven message has a new id; its key finds the attempts before that, too.
+        ids = list(dict.fromkeys(filter(None, (message.id, message.original_id))))
+        trail, trail_note = self.history.trail(ids, message.key)
+        ledger, ledger_note = self.history.entry(self._ledger_keys(message, worker_keys(in_progress, trail)))
+        return MessageDetails(
+            message=message,
+            stuck=explanation.reasons(
+                message,
+                facts,
+                now=self.now(),
+                is_dead_letter=is_dead_letter,
+                ledger=ledger,
+                in_progress=in_progress,
+                trail=trail,
+                workers=self.directory.count_by_queue().get(queue, 0),
+                blocked_by=self._blocked_by(message),
+            ),
+            is_dead_letter=is_dead_letter,
+            max_receives=facts.max_receives,
+            retries_left=explanation.retries_left(message, facts),
+            dead_letter_queue=facts.dead_letter_queue,
+            next_visible_at=message.visible_at if message.state in ("in_flight", "delayed") else None,
+            ledger=ledger,
+            ledger_note=ledger_note,
+            trail=trail,
+            trail_note=trail_note,
+            in_progress=in_progress,
+            cost="; ".join(filter(None, [str(lookup.cost), *lookup.notes])),
         )
 
-    def dead_letters(
-        self, queue: str, where: str = "", *, limit: int = 100, after: str | None = None, look: bool = False
-    ) -> DeadLetterPage:
-        """The letters that match, and their groups; `after` is a number of letters to leave out."""
+    def _access(self, queue: str, receive: bool, max_receive: int = MAX_PAGE) -> MessageAccess:
+        """On SQS reading is receiving, which is done only if the operator asked for it."""
+        self.check_receive(queue, receive)
+        return open_access(self.client, queue, clock=self.now, max_receive=max_receive, accept_risk=receive)
+
+    def check_receive(self, queue: str, receive: bool) -> None:
+        """Raises ReceiveRequired with the same warning as the command line's."""
+        if receive or self.is_ours:
+            return
+        try:
+            refuse_risk(self.client.queue(self._facts(queue).name))
+            warning = (
+                f"{self.client.endpoint} shows the messages of {queue} only to those who receive them: the receive "
+                "count of each goes up by one"
+            )
+        except PeekRisk as risk:
+            warning = str(risk)
+        raise ReceiveRequired(warning, RECEIVE_TOO)
+
+    def _ledger_keys(self, message: DeadLetterMessage, keys: list[str]) -> tuple[str, ...]:
+        try:
+            return ledger_keys(message, self.client.queue(message.source or message.queue).scope, keys)
+        except SqsError:  # the source queue is gone, or may not be read
+            return ()
+
+    def _blocked_by(self, message: DeadLetterMessage) -> str | None:
+        """An earlier message of the same FIFO group that is in flight."""
         source = self.source
-        facts = self._facts(queue)
-        row = self._letter_queue(facts)
-        wanted, error = looking.read_filter(where)
-        if error is not None:
-            return DeadLetterPage(row, (), (), 0, 0, row.depth, complete=True, where=where, error=error)
-        if source.is_ours or look:
-            rest = None if source.is_ours else looking.GOOD_FOR
-            found = self._searches.look(queue, wanted, total=row.depth, rest=rest)
-        else:
-            known = self._searches.peeked(queue, wanted)
-            if known is None:
-                return DeadLetterPage(row, (), (), 0, 0, row.depth, complete=False, where=where, needs_look=True)
-            found = known
+        if not (message.sequence and message.group and message.state == "visible" and isinstance(source, BrokerSource)):
+            return None
+        page = source.admin.peek(message.queue, limit=1, bodies=False, group=message.group, state="in_flight")
+        return next((str(shown["MessageId"]) for shown in page.messages), None)
+
+    # Dead letters.
+
+    def dead_letter_queues(self) -> tuple[QueueRow, ...]:
+        source = self.source
+        facts = source.facts()
+        now = source.now()
+        rows = queues.rows(facts, source.series((), now - queues.SHORT), {}, now)
+        dead = [row for row in rows if row.sources or is_called_so(row.name)]
         if not source.is_ours:
-            row = queues.estimated(row, found.rows, source.now())
-        return looking.dead_letter_page(row, found, where, limit, after)
+            return tuple(dead)
+        ages = {
+            queue.name: queue
+            for queue in self._all_ages.get("", lambda: dead_letter_queues(self.client, clock=self.now))
+        }
+        return tuple(queues.dated(row, ages[row.name]) if row.name in ages else row for row in dead)
 
-    def changed(self, queue: str | None = None) -> None:
-        """Somebody acted: what was kept is no longer true."""
-        self.source.forget()
-        for kept in (self._listed, self._listed_alone, self._looks, self._single_looks):
-            kept.forget()
-        if queue is not None:
-            self._searches.forget(queue)
+    def dead_letters(
+        self,
+        queue: str,
+        where: str = "",
+        *,
+        limit: int = PAGE,
+        after: str | None = None,
+        receive: bool = False,
+        wait: float = 0.2,
+    ) -> DeadLetterPage:
+        """The messages of a dead-letter queue that match, and their groups, as far as they were found within `wait`
+        seconds. `after`: a place in the queue; on SQS, which has none, a number of messages."""
+        row = self._dead_letter_queue(queue)
+        try:
+            wanted = filters.parse(where)
+        except FilterError as error:
+            return DeadLetterPage(row, where=where, total=row.depth, error=str(error))
+        ours = self.is_ours
+        if ours or receive:
+            valid = None if ours else RECEIVED_SECONDS
+            result = self._searches.get(queue, wanted, total=row.depth, wait=wait, valid=valid)
+        else:
+            cached = self._searches.cached(queue, wanted)
+            if cached is None:
+                return DeadLetterPage(row, where=where, total=row.depth, complete=False, needs_receive=True)
+            result = cached
+        if not ours:
+            row = queues.estimated(row, result.messages, self.now())
+        limit = max(1, min(limit, MAX_PAGE))
+        messages, next_ = self._slice(queue, wanted, result, limit, after)
+        return DeadLetterPage(
+            queue=row,
+            groups=result.groups,
+            messages=messages,
+            matched=result.matched,
+            looked_at=result.scanned,
+            total=row.depth if result.finished else max(row.depth, result.scanned),
+            complete=result.finished,
+            where=where,
+            next=next_,
+            cost="; ".join(filter(None, [str(result.cost), *result.notes])),
+            error=result.error,
+            shown=result.shown,
+        )
 
-    # Once, workers, doctor.
+    def groups(self, queue: str, where: str = "", *, receive: bool = False, wait: float = API_SECONDS) -> ErrorGroups:
+        """The errors of all messages that match, read anew. Not complete if `wait` was too short: ask again."""
+        self.check_receive(queue, receive)
+        total = self._facts(queue).depth
+        result = self._searches.get(queue, filters.parse(where), total=total, wait=wait, fresh=True)
+        if result.error is not None:
+            raise DashboardError(result.error, "see whether the endpoint answers", 502)
+        return ErrorGroups(result.groups, result.matched, result.scanned, result.complete, result.cost, result.notes)
 
-    def once(self) -> DeliveriesPage:
-        return self._once.page(self.annotations(self._clock() - 6 * HOUR))
+    def _slice(
+        self, queue: str, where: Filter, result: SearchResult, limit: int, after: str | None
+    ) -> tuple[tuple[DeadLetterMessage, ...], str | None]:
+        """The messages after a place, and the place to go on after."""
+        kept = result.messages
+        begin = place_of(after) or 0
+        start = bisect_right(kept, begin, key=lambda message: message.place or 0) if self.is_ours else begin
+        messages = kept[start : start + limit]
+        if start + len(messages) < len(kept):
+            return messages, str(messages[-1].place if self.is_ours else start + len(messages))
+        if len(kept) == result.matched or not self.is_ours:
+            return messages, None
+        # The search keeps the first messages only: what is behind them is read now.
+        last = str(max(begin, kept[-1].place or 0))
+        page = (
+            self.messages(queue, str(where), limit=limit - len(messages), after=last) if len(messages) < limit else None
+        )
+        return (*messages, *(page.messages if page else ())), page.next if page else last
+
+    def _scan(self, queue: str, where: Filter, after: int | None, at: float) -> Generator[ScanPage, None, None]:
+        return open_access(self.client, queue, clock=self.now, accept_risk=True).scan(
+            where, after=after, bodies=False, at=at
+        )
+
+    def _dead_letter_queue(self, name: str) -> QueueRow:
+        facts = self._facts(name)
+        (row,) = queues.rows(self.source.facts(), {}, {}, self.now(), only=facts.name)
+        if not self.is_ours:
+            return row
+        return queues.dated(row, self._ages.get(name, lambda: dead_letter_queue(self.client, name, clock=self.now)))
+
+    # Deliveries, workers, doctor.
+
+    def deliveries(self) -> DeliveriesPage:
+        return self._deliveries.page(self.annotations(self._clock() - 6 * HOUR))
 
     def workers(self) -> WorkersPage:
         return self.directory.page()
 
-    def control(self, worker: str, action: str, queue: str | None = None, value: int | None = None) -> str:
-        return self.directory.control(worker, action, queue, value)
-
     def doctor(self) -> DoctorPage:
         return self.doctor_job.page()
 
-    def examine(self) -> bool:
-        """Start an examination; False if one is running."""
-        return self.doctor_job.start()
-
-    # Faults.
-
-    def faults(self, queue: str | None = None) -> tuple[Fault, ...]:
-        return self._broker().faults(queue)
-
-    def set_fault(self, kind: str, rate: float, queue: str | None, milliseconds: float | None) -> tuple[Fault, ...]:
-        self._broker().admin.set_fault(kind, rate, queue=queue, milliseconds=milliseconds)
-        return self.faults(queue)
-
-    def clear_faults(self, kind: str | None, queue: str | None = None) -> tuple[Fault, ...]:
-        """Those of one queue if it is named, else all."""
-        source = self._broker()
-        if queue is None:
-            source.admin.clear_faults(kind)
-        else:
-            for fault in source.faults(queue):
-                if fault.queue == queue and kind in (None, fault.kind):
-                    source.admin.set_fault(fault.kind, 0, queue=queue)
-        return self.faults(queue)
-
-    # What was done.
+    # Audit log, annotations.
 
     def audit(self, where: str = "", limit: int = 200) -> AuditPage:
         log = Audit.at(self.state)
-        found = list(log.entries(where, limit + 1))
-        rows = tuple(
-            AuditRow(
-                at=entry.at,
-                who=entry.who,
-                action=entry.action,
-                queue=entry.queue,
-                where=entry.where,
-                count=entry.count,
-                outcome=entry.outcome,
-                job=entry.job,
-                details=dict(entry.details) | ({"job": entry.job} if entry.job else {}),
-            )
-            for entry in found[:limit]
-        )
-        return AuditPage(rows, where, more=len(found) > limit, path=str(log.path))
+        entries = tuple(log.entries(where, limit + 1))
+        return AuditPage(entries[:limit], where, more=len(entries) > limit, path=str(log.path))
 
     def annotations(self, since: float = 0.0) -> tuple[Annotation, ...]:
-        return self.memory.annotations(self.state, since)
-
-    # Inside.
-
-    def _broker(self) -> BrokerSource:
-        source = self.source
-        if not isinstance(source, BrokerSource):
-            raise DashboardError(
-                f"{self.client.endpoint} is not Semel's broker, so it has no faults to set",
-                "try them on a local one: semel serve",
-                409,
-            )
-        return source
+        return tuple(annotation_log.since(self.state, since))
 
     def _facts(self, name: str) -> QueueFacts:
-        found = next((facts for facts in self.source.facts() if facts.name == name), None)
-        if found is None:
+        for _ in range(2):
+            for facts in self.source.facts():
+                if facts.name == name:
+                    return facts
             self.source.forget()
-            found = next((facts for facts in self.source.facts() if facts.name == name), None)
-        if found is None:
-            raise NotThere(f"there is no queue {name} at {self.client.endpoint}", "see the list of queues for its name")
-        return found
+        raise NotThere(f"there is no queue {name} at {self.client.endpoint}", "see the list of queues for its name")
 
-    def _names(self) -> Sequence[str]:
+    def _is_dead_letter_queue(self, facts: QueueFacts) -> bool:
+        return bool(self.sources(facts.name)) or is_called_so(facts.name)
+
+    def _names(self) -> list[str]:
         return [facts.name for facts in self.source.facts()]
 
-    def _history(self) -> Mapping[str, Any] | None:
+    def _broker_history(self) -> Mapping[str, Any] | None:
         source = self.source
         return source.admin.history() if isinstance(source, BrokerSource) else None
-
-    def _infos(self) -> Sequence[DeadLetterQueue]:
-        """All dead-letter queues. Our broker tells their ages, for a look at each; others do not."""
-        if self.is_ours:
-            return self._listed.get("", lambda: dead_letter_queues(self.client, clock=self.now))
-        return queues.letter_infos(self.source.facts())
-
-    def _letter_queue(self, facts: QueueFacts) -> DeadLetterQueueRow:
-        if self.is_ours:
-            (info,) = self._listed_alone.get(
-                facts.name, lambda: [dead_letter_queue(self.client, facts.name, clock=self.now)]
-            )
-        else:
-            info = queues.letter_info(facts, queues.sources_by_queue(self.source.facts()).get(facts.name, ()))
-        return queues.dead_letter_row(info, facts, Series(), self.now())
-
-    def _read_letters(self, queue: str, where: Filter, after: int) -> Iterator[Page]:
-        source = self.source
-        if isinstance(source, BrokerSource):
-            return looking.messages(source.admin, queue, where, after)
-        return looking.dead_letters_by_receiving(self.client, queue)
-
-    def _received(self, queue: str, id: str, look: bool) -> tuple[DeadLetterMessage, str]:
-        if not look:
-            raise DashboardError(
-                f"{self.client.endpoint} shows a message only to those who receive it, which counts against it",
-                "ask for it with look=1",
-                409,
-            )
-
-        def receive() -> tuple[DeadLetterMessage, str]:
-            looker = peeker(self.client, most=looking.BY_RECEIVING, accept_risk=True)
-            message = looker.one(queue, id)
-            if message is None:
-                raise looking.gone(queue, id)
-            return message, str(looker.cost)
-
-        return self._single_looks.get((queue, id), receive)
-
-    def _blocked_by(self, dead_letter: DeadLetterMessage) -> str | None:
-        """An earlier message of the same FIFO group that is in flight."""
-        source = self.source
-        if not (
-            dead_letter.sequence
-            and dead_letter.group
-            and dead_letter.state == "visible"
-            and isinstance(source, BrokerSource)
-        ):
-            return None
-        page = source.admin.peek(dead_letter.queue, limit=1, bodies=False, group=dead_letter.group, state="in_flight")
-        return next((str(message["MessageId"]) for message in page.messages), None)
 
     def _cloudwatch(self) -> Any:
         if not self.settings.cloudwatch:

@@ -1,112 +1,69 @@
-"""Messages as the broker shows them without handing them out, made into what pages show."""
+"""Messages of a queue, read through one access layer: peeked at on Semel's broker, received on SQS."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Final
 
-from semel.dashboard.views.model import AttemptEvent, DeadLetterRow, InProgress, Message, MessageAttribute, MessageRow
-from semel.dlq import fingerprints
-from semel.dlq.messages import DeadLetterMessage
+from semel.dashboard.views.errors import DashboardError, NotThere
+from semel.dashboard.views.model import InProgress
+from semel.dlq.access import MessageAccess, ScanPage
+from semel.dlq.filter.parser import Filter
+from semel.dlq.messages import DeadLetterMessage, MessagePage, ReceiveCost
 from semel.messages.keys import PRODUCER_KEY, scoped
-from semel.sqs.client.messages import Attribute
+from semel.telemetry.message_trail import TrailEvent
 
-PREVIEW: Final = 200  # characters
+PAGE: Final = 50  # messages, on pages and in the API
+MAX_PAGE: Final = 1_000
+PAGE_SECONDS: Final = 0.25  # that a page waits for a scan; it then shows the messages so far
+API_SECONDS: Final = 20.0  # that the API waits
+MAX_RECEIVE: Final = 200  # messages of a queue that is not a dead-letter queue
 
 
-def row_of(message: DeadLetterMessage, place: int | None) -> MessageRow:
-    return MessageRow(
-        id=message.id,
-        preview=message.body[:PREVIEW],
-        body_bytes=message.body_bytes,
-        sent=message.sent,
-        receives=message.receives,
-        state=message.state,
-        visible_at=message.visible_at,
-        expires=message.expires,
-        group=message.group,
-        key=message.key,
-        error=message.error[:500],
-        place=place,
+def read_page(
+    access: MessageAccess, where: Filter, *, limit: int, after: str | None, seconds: float, bodies: bool
+) -> MessagePage:
+    """The first `limit` messages after a place that match; fewer, with `next`, if time is up before."""
+    messages: list[DeadLetterMessage] = []
+    page = ScanPage([], 0, None, None, True, ReceiveCost(), ())
+    ends = time.monotonic() + seconds
+    with closing(access.scan(where, after=place_of(after), limit=limit, bodies=bodies)) as pages:
+        for page in pages:
+            messages += page.messages
+            if time.monotonic() > ends and not access.receives:
+                break
+    shown = messages if bodies else [message.shortened() for message in messages]
+    next_ = None if page.next is None else str(page.next)
+    return MessagePage(tuple(shown), next_, page.scanned, page.complete, page.cost, page.notes)
+
+
+def place_of(text: str | None) -> int | None:
+    """`after` as the place in a queue that it is."""
+    if not text:
+        return None
+    if not text.isdigit() or len(text) > 15:
+        raise DashboardError(f"after={text[:40]!r} is not a place in a queue", "pass the `next` of an earlier answer")
+    return int(text)
+
+
+def gone(queue: str, id: str) -> NotThere:
+    return NotThere(
+        f"message {id} is not in {queue}",
+        "it was deleted or moved, or its retention has ended; the audit log may say who did it",
     )
 
 
-def dead_letter_row_of(message: DeadLetterMessage, place: int | None) -> DeadLetterRow:
-    return DeadLetterRow(
-        id=message.id,
-        preview=message.body[:PREVIEW],
-        body_bytes=message.body_bytes,
-        sent=message.sent,
-        receives=message.receives,
-        why=message.why[:1_000],
-        error=message.error[:1_000],
-        fingerprint=fingerprints.of(message),
-        source=message.source,
-        key=message.key,
-        attempts=message.attempts,
-        group=message.group,
-        state=message.state,
-        expires=message.expires,
-        place=place,
-    )
+def ledger_keys(message: DeadLetterMessage, scope: str, keys: Iterable[str]) -> tuple[str, ...]:
+    """The keys by which a ledger may know this message, the most likely first. `keys`: those that workers used."""
+    produced = message.attributes.get(PRODUCER_KEY)
+    named = (produced.value,) if produced is not None and isinstance(produced.value, str) else ()
+    candidates = (message.key, *keys, *named, message.original_id, message.id)
+    return tuple(dict.fromkeys(scoped(scope, key) for key in candidates if key))
 
 
-def whole(
-    message: DeadLetterMessage,
-    carried: Mapping[str, Attribute],
-    *,
-    receives_here: int | None = None,
-    is_dead_letter: bool = False,
-) -> Message:
-    """All of a message; `carried` are the attributes as they travel, of which Semel's own are shown apart."""
-    return Message(
-        id=message.id,
-        queue=message.queue,
-        body=message.body,
-        body_bytes=message.body_bytes,
-        sent=message.sent,
-        receives=message.receives,
-        attributes=shown_attributes(message.attributes.items()),
-        carried=shown_attributes(pair for pair in carried.items() if pair[0].startswith("semel-")),
-        system=dict(message.system),
-        receives_here=receives_here,
-        first_received=message.first_received,
-        state=message.state,
-        visible_at=message.visible_at,
-        expires=message.expires,
-        group=message.group,
-        dedup=message.dedup,
-        sequence=message.sequence,
-        key=message.key,
-        source=message.source,
-        original_id=message.original_id,
-        reason=message.reason,
-        error=message.error,
-        attempts=message.attempts,
-        redrives=message.redrives,
-        is_dead_letter=is_dead_letter or message.by_semel,
-    )
-
-
-def shown_attributes(pairs: Iterable[tuple[str, Attribute]]) -> tuple[MessageAttribute, ...]:
-    return tuple(
-        MessageAttribute(name, kind, b64encode(value).decode(), binary=True)
-        if isinstance(value, bytes)
-        else MessageAttribute(name, kind, value)
-        for name, (kind, value) in sorted(pairs)
-    )
-
-
-def ledger_keys(message: Message, scope: str, others: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names under which a ledger may know this message, the surest first. `scope`: of the queue that it is or was
-    worked on from; `others`: keys that workers told."""
-    named = (attribute.value for attribute in message.attributes if attribute.name == PRODUCER_KEY)
-    keys = (message.key, *others, *named, message.original_id, message.id)
-    return tuple(dict.fromkeys(scoped(scope, key) for key in keys if key))
-
-
-def told_keys(held: InProgress | None, trail: Sequence[AttemptEvent]) -> list[str]:
-    """The keys that workers know this message by, the newest first."""
-    keys = ([held.key] if held else []) + [event.key for event in reversed(trail)]
+def worker_keys(in_progress: InProgress | None, trail: Sequence[TrailEvent]) -> list[str]:
+    """The newest first."""
+    keys = ([in_progress.key] if in_progress else []) + [event.key for event in reversed(trail)]
     return list(dict.fromkeys(filter(None, keys)))[:5]

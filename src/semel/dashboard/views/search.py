@@ -1,8 +1,9 @@
-"""Searches in dead-letter queues: however many letters there are, a page never waits for all of them.
+"""Background searches in dead-letter queues: a page shows what was found so far, and never waits for the rest.
 
-A search goes through its queue in the background, page by page, and can be shown at any time: what it found so far, and
-how far it is. Later it is taken up again at the end of the queue, or done anew when letters have left. Memory is
-bounded: the groups, and the first letters that match, are kept; the rest is counted.
+A fixed number of threads reads the queues, one page of each search in turn, so a large queue does not hold up the
+others. A search that nobody asks for any more is evicted, and stops. A finished one is continued at the end of the
+queue when messages were added, and repeated when messages have left or ages have grown. Memory is bounded: the first
+messages that match are kept, the others are counted.
 """
 
 from __future__ import annotations
@@ -11,220 +12,228 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
 
-from semel.dashboard.views.messages import dead_letter_row_of
-from semel.dashboard.views.model import DeadLetterRow, ErrorGroupRow
-from semel.dlq import fingerprints
+from semel.dlq.access import ScanPage
 from semel.dlq.filter.parser import Filter
-from semel.dlq.messages import DeadLetterMessage, ShownMessages
+from semel.dlq.messages import DeadLetterMessage, ErrorGroup, Grouping, ReceiveCost, ShownMessages
 from semel.dlq.service import SHOWN_IDS
 from semel.errors import SemelError
 
-MOST_ROWS: Final = 2_000
-MOST_GROUPS: Final = 1_000
-MOST_SEARCHES: Final = 32
-FRESH: Final = 5.0  # seconds before anything is looked at again
-STALE: Final = 30.0  # after which a search is done anew while somebody looks
-_SHARE: Final = 5.0  # a search that took a second rests for five
+MAX_MESSAGES: Final = 1_000
+MAX_SEARCHES: Final = 32
+THREADS: Final = 2
+FRESH: Final = 5.0  # seconds for which a result is shown as it is
+STALE: Final = 30.0  # seconds after which a search is repeated
+_SHARE: Final = 5.0  # a search that took a second is not repeated within five
 log = logging.getLogger("semel.dashboard")
+_FREE: Final = ReceiveCost()
+
+# queue, filter, the place to start after, the time by which messages are judged
+Scan = Callable[[str, Filter, int | None, float], Generator[ScanPage, None, None]]
 
 
-class Page(NamedTuple):
-    """Letters with their places, where there are places; and what it cost to see them so far, in a sentence."""
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What was found so far. `finished`: the search is over; `complete`: all of the queue was scanned."""
 
-    messages: list[tuple[int | None, DeadLetterMessage]]
-    cost: str = ""
-
-
-Read = Callable[[str, Filter, int], Iterator[Page]]  # queue, filter, after which place
-
-
-@dataclass(slots=True)
-class _Group:
-    shape: str
-    sample: str
-    sample_id: str
-    count: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    sources: dict[str, None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Found:
-    """What a search has found so far. `end`: the place that it came to; `at`: the time by which letters were judged."""
-
-    looked_at: int = 0
+    messages: tuple[DeadLetterMessage, ...] = ()  # the first that match, without attributes and with cut bodies
+    groups: tuple[ErrorGroup, ...] = ()
     matched: int = 0
-    rows: list[DeadLetterRow] = field(default_factory=list)
-    groups: dict[str, _Group] = field(default_factory=dict)
+    scanned: int = 0
+    finished: bool = False
     complete: bool = False
-    end: int = 0
-    at: float | None = None
+    end: int | None = None  # the place that it came to
+    at: float | None = None  # the time by which messages were judged
+    cost: ReceiveCost = _FREE
+    notes: tuple[str, ...] = ()
     error: str | None = None
-    cost: str = ""
 
-    def add(self, place: int | None, message: DeadLetterMessage) -> None:
-        self.matched += 1
-        if len(self.rows) < MOST_ROWS:
-            self.rows.append(dead_letter_row_of(message, place))
-        mark = fingerprints.of(message)
-        group = self.groups.get(mark)
-        if group is None:
-            if len(self.groups) >= MOST_GROUPS:
-                mark = "others"
-            error = fingerprints.error_of(message)
-            fresh = _Group(fingerprints.shape(error)[:500], error[:1_000], message.id, first=message.sent)
-            group = self.groups.setdefault(mark, fresh)
-        group.count += 1
-        group.first = min(group.first, message.sent)
-        group.last = max(group.last, message.sent)
-        if message.source and len(group.sources) < 20:
-            group.sources[message.source] = None
-
+    @property
     def shown(self) -> ShownMessages:
-        """What a page shows of it, for an action that is to touch nothing else."""
-        end, rows, matched = self.end, list(self.rows), self.matched  # in this order: a search may be going on
-        if len(rows) < matched or (end and matched > SHOWN_IDS):
-            return ShownMessages(matched, None, end, self.at)
-        return ShownMessages(len(rows), tuple(row.id for row in rows))
+        """What a page shows of it, for a delete that must not touch anything else."""
+        if len(self.messages) < self.matched or (self.end and self.matched > SHOWN_IDS):
+            return ShownMessages(self.matched, None, self.end, self.at)
+        return ShownMessages(self.matched, tuple(message.id for message in self.messages))
 
-    def shown_groups(self) -> tuple[ErrorGroupRow, ...]:
-        """The largest first."""
-        found = [
-            ErrorGroupRow(
-                fingerprint=mark,
-                shape=group.shape,
-                sample=group.sample,
-                sample_id=group.sample_id,
-                count=group.count,
-                first=group.first,
-                last=group.last,
-                where=f"fingerprint = {mark}",
-                sources=tuple(group.sources),
-            )
-            for mark, group in list(self.groups.items())
-        ]
-        return tuple(sorted(found, key=lambda group: (-group.count, group.fingerprint)))
+
+class _Progress:
+    """A result that grows. `base`: messages that an earlier run had scanned."""
+
+    def __init__(self) -> None:
+        self.messages: list[DeadLetterMessage] = []
+        self.grouping = Grouping()
+        self.base = 0
+        self.last = ScanPage([], 0, None, None, False, ReceiveCost(), ())
+        self.at: float | None = None
+        self.error: str | None = None
+        self.finished = False
+
+    @property
+    def scanned(self) -> int:
+        return self.base + self.last.scanned
+
+    def add(self, page: ScanPage) -> None:
+        self.grouping.add(page.messages)
+        space = MAX_MESSAGES - len(self.messages)
+        self.messages += [_in_short(message) for message in page.messages[:space]]
+        self.last = page
+
+    def result(self) -> SearchResult:
+        last = self.last
+        return SearchResult(
+            tuple(self.messages),
+            self.grouping.groups,
+            self.grouping.matched,
+            self.scanned,
+            self.finished,
+            self.finished and last.complete,
+            last.end,
+            self.at,
+            last.cost,
+            last.notes,
+            self.error,
+        )
+
+
+def _in_short(message: DeadLetterMessage) -> DeadLetterMessage:
+    return replace(message.shortened(), attributes={}, carried={}, error=message.error[:1_000])
 
 
 class _Search:
     def __init__(self, queue: str, where: Filter) -> None:
         self.queue, self.where = queue, where
-        self.found = Found()
+        self.shown = _Progress()
+        self.reading = self.shown
+        self.pages: Generator[ScanPage, None, None] | None = None
+        self.start: int | None = None
         self.running = False
+        self.cancelled = False
+        self.outdated = False  # messages were changed since it began
+        self.began = 0.0
         self.ended: float | None = None
-        self.took = 0.0
-        self.moved = threading.Condition()
+        self.changed = threading.Condition()
 
 
 class Searches:
-    """`read` goes through a queue; `now` is the time by which letters are judged. Thread-safe."""
+    """Thread-safe. `scan` reads a queue; `now` is the time by which messages are judged."""
 
     def __init__(
-        self, read: Read, *, now: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
+        self, scan: Scan, *, now: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._read, self._now, self._monotonic = read, now, monotonic
-        self._lock, self._turn = threading.Lock(), threading.Lock()
-        self._known: OrderedDict[tuple[str, str], _Search] = OrderedDict()
+        self._scan, self._now, self._monotonic = scan, now, monotonic
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="semel-search")
+        self._lock = threading.Lock()
+        self._searches: OrderedDict[tuple[str, str], _Search] = OrderedDict()
         self._closed = False
 
-    def look(self, queue: str, where: Filter, *, total: int, wait: float = 0.2, rest: float | None = None) -> Found:
-        """What is known now; waits a little if that is nothing yet. `total`: how many letters there are in all.
+    def get(
+        self,
+        queue: str,
+        where: Filter,
+        *,
+        total: int,
+        wait: float = 0.2,
+        valid: float | None = None,
+        fresh: bool = False,
+    ) -> SearchResult:
+        """The result so far, after `wait` seconds at most. `total`: how many messages the queue has.
 
-        `rest`: where each search costs, it is done anew after so many seconds, and never for less."""
+        `valid`: where a search costs receives, its result is good for so many seconds. `fresh`: a finished search is
+        repeated whatever its age."""
         key = (queue, str(where))
         with self._lock:
-            search = self._known.get(key)
+            search = self._searches.get(key)
             if search is None:
-                search = self._known[key] = _Search(queue, where)
-                while len(self._known) > MOST_SEARCHES:
-                    self._known.popitem(last=False)
-            self._known.move_to_end(key)
-            start = self._start(search, total, rest)
-            if start is not None and not self._closed:
-                search.running = True
-                thread = threading.Thread(target=self._run, args=(search, start), name="semel-search", daemon=True)
-                thread.start()
-        with search.moved:
-            search.moved.wait_for(lambda: search.found.complete or not search.running, timeout=wait)
-        return search.found
+                search = self._searches[key] = _Search(queue, where)
+                while len(self._searches) > MAX_SEARCHES:
+                    self._searches.popitem(last=False)[1].cancelled = True
+            self._searches.move_to_end(key)
+            if not search.running and not self._closed:
+                self._start_if_due(search, total, valid, fresh)
+        with search.changed:
+            search.changed.wait_for(lambda: not search.running, timeout=wait)
+            return (search.reading if fresh else search.shown).result()
 
-    def peeked(self, queue: str, where: Filter) -> Found | None:
-        """What an earlier search found, without starting one."""
+    def cached(self, queue: str, where: Filter) -> SearchResult | None:
+        """The result of an earlier search; none is started."""
         with self._lock:
-            search = self._known.get((queue, str(where)))
-        return search.found if search else None
+            search = self._searches.get((queue, str(where)))
+        if search is None:
+            return None
+        with search.changed:
+            return search.shown.result()
 
     def forget(self, queue: str) -> None:
-        """Its letters were changed: the next look begins anew."""
+        """Messages of the queue were changed: the next request starts anew."""
         with self._lock:
-            for search in self._known.values():
+            for search in self._searches.values():
                 if search.queue == queue:
-                    search.ended = None if search.running else float("-inf")
+                    search.outdated = True
 
     def close(self) -> None:
         self._closed = True
+        self._pool.shutdown(wait=False)
 
-    def _start(self, search: _Search, total: int, rest: float | None) -> int | None:
-        """The place to begin at, 0 for all of it; None if there is no need to."""
-        if search.running:
-            return None
-        if search.ended is None:
-            return 0
-        age = self._monotonic() - search.ended
-        if rest is not None:
-            return 0 if age >= rest else None
-        if age < max(FRESH, _SHARE * search.took):
-            return None
-        judged = search.found.at
-        if search.found.error or age >= STALE or total < search.found.looked_at:
-            return 0
-        if judged is not None and self._now() - judged >= STALE:  # ages have grown since
-            return 0
-        return search.found.end if total > search.found.looked_at else None
-
-    def _run(self, search: _Search, start: int) -> None:
-        began = self._monotonic()
-        # What was found before is shown until there is something new to show in its place.
-        found = search.found if start else Found()
-        if not search.found.looked_at:
-            search.found = found
-        try:
-            self._go_through(search, found, start)
-            found.error = None
-        except SemelError as error:
-            found.error = str(error)
-        except Exception as error:
-            log.exception("a search in %s failed", search.queue)
-            found.error = f"{type(error).__name__}: {error}"
-        found.complete = True
-        with search.moved:
-            search.found = found
-            search.ended = self._monotonic()
-            search.took = search.ended - began
-            search.running = False
-            search.moved.notify_all()
-
-    def _go_through(self, search: _Search, found: Found, start: int) -> None:
-        # All of it is judged by one time, also what is added later: so it can be said what was shown.
-        now = found.at = self._now() if found.at is None else found.at
-        pages = self._read(search.queue, search.where, start)
-        while True:
-            # One page of one search at a time: those who only want to see something come between.
-            with self._turn:
-                page = next(pages, None)
-                if page is None or self._closed:
+    def _start_if_due(self, search: _Search, total: int, valid: float | None, fresh: bool) -> None:
+        """From the beginning, or where the last run ended if messages were only added since."""
+        shown = search.shown
+        search.start = None
+        if search.ended is not None and not search.outdated and not fresh:
+            age = self._monotonic() - search.ended
+            if age < (valid if valid is not None else max(FRESH, _SHARE * (search.ended - search.began))):
+                return
+            same_time = shown.at is None or self._now() - shown.at < STALE  # ages grow
+            if valid is None and age < STALE and same_time and not shown.error and total >= shown.scanned:
+                if total == shown.scanned:
                     return
-                for place, message in page.messages:
-                    if search.where.matches(message, now):
-                        found.add(place, message)
-                    if place is not None:
-                        found.end = max(found.end, place)
-                found.looked_at += len(page.messages)
-                found.cost = page.cost or found.cost
-            with search.moved:
-                search.moved.notify_all()
+                search.start = shown.last.end
+        search.running, search.outdated, search.pages = True, False, None
+        search.began = self._monotonic()
+        with search.changed:
+            if search.start is None:
+                search.reading = _Progress()
+            else:
+                shown.base, shown.finished = shown.scanned, False
+                shown.last = replace(shown.last, scanned=0)
+            if not shown.scanned:  # else the old result stays until the new one is finished
+                search.shown = search.reading
+        if not self._submit(search):
+            search.running = False
+
+    def _submit(self, search: _Search) -> bool:
+        try:
+            self._pool.submit(self._step, search)
+        except RuntimeError:  # closed
+            return False
+        return True
+
+    def _step(self, search: _Search) -> None:
+        """Reads one page, and then queues up again behind the other searches."""
+        error: str | None = None
+        try:
+            if search.pages is None:
+                if search.reading.at is None:
+                    search.reading.at = self._now()
+                search.pages = self._scan(search.queue, search.where, search.start, search.reading.at)
+            page = None if search.cancelled or self._closed else next(search.pages, None)
+            if page is not None:
+                with search.changed:
+                    search.reading.add(page)
+                if self._submit(search):
+                    return
+            search.pages.close()
+        except SemelError as failure:
+            error = str(failure)
+        except Exception as failure:
+            log.exception("the search in %s failed", search.queue)
+            error = f"{type(failure).__name__}: {failure}"
+        with search.changed:
+            search.reading.error, search.reading.finished = error, True
+            search.shown = search.reading
+            search.ended = self._monotonic()
+            search.running = False
+            search.changed.notify_all()

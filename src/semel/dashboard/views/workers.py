@@ -1,17 +1,19 @@
-"""The workers: those that left a note in the state folder, and those that were named; asked over their health endpoint.
+"""The workers: those registered in the state folder, and those named in the settings, by their health endpoints.
 
-The rules: all are asked at once and none is waited for longer than two seconds; one that does not answer is shown with
-the reason, never left out.
+All are asked in parallel, for two seconds at most; a worker that does not answer is shown with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views.errors import DashboardError, NotThere
@@ -22,16 +24,16 @@ from semel.telemetry import worker_registry as registry
 from semel.telemetry.health_server import Health
 from semel.telemetry.worker_client import WorkerError
 
-PATIENCE: Final = 2.0  # seconds
-MOST: Final = 256
-_MOMENT: Final = 0.8
-_AT_ONCE: Final = 16
+TIMEOUT: Final = 2.0  # seconds
+MAX_WORKERS: Final = 256
+_CACHE_SECONDS: Final = 0.8
+_THREADS: Final = 16
 HOW: Final = "Start one with `semel run APP --health 0`, or name it: semel dashboard --worker HOST:PORT"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to ask. `id` is known if the worker left a note."""
+    """A health endpoint. `id` is known if the worker is registered."""
 
     url: str
     id: str = ""
@@ -43,38 +45,37 @@ class Address:
 
 
 class WorkerDirectory:
-    """All workers that are known. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, named: Sequence[str] = (), *, token: str | None = None, folder: Path | None = None) -> None:
         self._named = [address_of(text) for text in named]
         self._token, self._folder = token, folder
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-workers")
-        self._page: TtlCache[WorkersPage] = TtlCache(_MOMENT)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-workers")
+        self._page: TtlCache[WorkersPage] = TtlCache(_CACHE_SECONDS)
 
     def addresses(self) -> list[Address]:
-        """Each endpoint once: what it says of itself in a note counts for more than that it was named."""
-        noted = {
-            note.url: Address(note.url, note.id, note.host, note.pid, note.started, note.app, note.queues)
-            for note in registry.workers(self._folder)
+        """Each endpoint once; what is registered says more than a bare name."""
+        registered = {
+            worker.url: Address(
+                worker.url, worker.id, worker.host, worker.pid, worker.started, worker.app, worker.queues
+            )
+            for worker in registry.workers(self._folder)
         }
-        named = {url: Address(url) for url in self._named if url not in noted}
-        return list((noted | named).values())[:MOST]
+        named = {url: Address(url) for url in self._named if url not in registered}
+        return list((registered | named).values())[:MAX_WORKERS]
 
     def page(self) -> WorkersPage:
-        return self._page.get("", self._look)
+        return self._page.get("", self._read)
 
-    def takers(self) -> Mapping[str, int]:
-        """How many workers take from each queue."""
-        found: dict[str, int] = {}
-        for worker in self.page().workers:
-            for queue in worker.queues:
-                if not queue.paused:
-                    found[queue.name] = found.get(queue.name, 0) + 1
-        return found
+    def count_by_queue(self) -> Mapping[str, int]:
+        """How many workers receive from each queue."""
+        return Counter(queue.name for worker in self.page().workers for queue in worker.queues if not queue.paused)
 
-    def holding(self, message_id: str) -> InProgress | None:
-        held = (one for worker in self.page().workers for queue in worker.queues for one in queue.in_progress)
-        return next((one for one in held if one.message_id == message_id), None)
+    def in_progress(self, message_id: str) -> InProgress | None:
+        messages = (
+            message for worker in self.page().workers for queue in worker.queues for message in queue.in_progress
+        )
+        return next((message for message in messages if message.message_id == message_id), None)
 
     def metrics(self) -> dict[str, str]:
         """The metrics page of each worker that answers, by its id or URL."""
@@ -83,22 +84,22 @@ class WorkerDirectory:
         return {address.id or address.url: text for address, text in zip(addresses, texts, strict=True) if text}
 
     def control(self, worker: str, action: str, queue: str | None, value: int | None) -> str:
-        """Tell a worker what to do; returns what was done, in a sentence."""
+        """Returns what the worker did, in a sentence."""
         row = next((row for row in self.page().workers if row.id == worker), None)
         if row is None:
-            raise NotThere(f"there is no worker {worker} any more", "reload the list of workers")
+            raise NotThere(f"there is no worker {worker}", "reload the list of workers")
         try:
-            told = worker_client.send_command(row.url, action, queue=queue, value=value, token=self._token)
+            answer = worker_client.send_command(row.url, action, queue=queue, value=value, token=self._token)
         except WorkerError as error:
             raise DashboardError(f"worker {worker}: {error}", _advice(error.status), error.status or 502) from None
         finally:
             self._page.forget()
-        return str(told.get("done", "done"))
+        return str(answer.get("done", "done"))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self) -> WorkersPage:
+    def _read(self) -> WorkersPage:
         workers = tuple(self._pool.map(self._row, self.addresses()))
         notes = () if workers else (f"No worker is known. {HOW}",)
         return WorkersPage(workers, notes)
@@ -113,52 +114,40 @@ class WorkerDirectory:
             "app": address.app,
         }
         try:
-            told = worker_client.get_worker(address.url, token=self._token, timeout=PATIENCE)
+            answer = worker_client.get_worker(address.url, token=self._token, timeout=TIMEOUT)
         except WorkerError as error:
             queues = tuple(WorkerQueue(name, paused=False, concurrency=None) for name in address.queues)
             return WorkerRow(**known, queues=queues, error=f"{error} {_advice(error.status)}".strip())
         state = _health(address.url)
-        known |= {name: told[name] for name in ("id", "host", "pid", "started", "app", "version") if told.get(name)}
-        found = tuple(_queue(name, queue, str(known["id"])) for name, queue in sorted(told.get("queues", {}).items()))
+        known |= {name: answer[name] for name in ("id", "host", "pid", "started", "app", "version") if answer.get(name)}
+        queues = tuple(
+            _queue(name, queue, str(known["id"])) for name, queue in sorted(answer.get("queues", {}).items())
+        )
         return WorkerRow(
             **known,
             live=state.live,
-            ready=state.ready and not told.get("stopping"),
-            paused=bool(found) and all(queue.paused for queue in found),
+            ready=state.ready and not answer.get("stopping"),
+            paused=bool(queues) and all(queue.paused for queue in queues),
             controllable=True,
-            processes=int(told.get("processes", 1)),
-            queues=found,
+            processes=int(answer.get("processes", 1)),
+            queues=queues,
         )
 
 
-def _queue(name: str, told: Mapping[str, Any], worker: str) -> WorkerQueue:
+def _queue(name: str, answer: Mapping[str, Any], worker: str) -> WorkerQueue:
     return WorkerQueue(
         name=name,
-        paused=bool(told.get("paused")),
-        concurrency=told.get("concurrency"),
-        in_progress=tuple(_in_progress(name, worker, told.get("messages", ()))),
-        in_flight=int(told.get("in_progress", 0)),
-        settings={key: str(value) for key, value in (told.get("settings") or {}).items() if value is not None},
+        paused=bool(answer.get("paused")),
+        concurrency=answer.get("concurrency"),
+        in_progress=tuple(_in_progress(name, worker, message) for message in answer.get("messages", ())),
+        in_flight=int(answer.get("in_progress", 0)),
+        settings={key: str(value) for key, value in (answer.get("settings") or {}).items() if value is not None},
     )
 
 
-def _in_progress(queue: str, worker: str, messages: Sequence[Mapping[str, Any]]) -> Iterator[InProgress]:
-    for told in messages:
-        yield InProgress(
-            message_id=str(told.get("message_id", "")),
-            queue=queue,
-            worker=worker,
-            key=str(told.get("key") or ""),
-            handler=str(told.get("handler") or ""),
-            state=str(told.get("state") or ""),
-            since=float(told.get("since") or 0.0),
-            attempt=told.get("attempt"),
-            fence=told.get("fence"),
-            heartbeat_age=told.get("heartbeat_age"),
-            visible_for=told.get("visible_for"),
-            lease_for=told.get("lease_for"),
-            group=str(told.get("group") or ""),
-        )
+def _in_progress(queue: str, worker: str, message: Mapping[str, Any]) -> InProgress:
+    known = {name: value for name, value in message.items() if value is not None}
+    return msgspec.convert({"message_id": "", **known, "queue": queue, "worker": worker}, InProgress, strict=False)
 
 
 def address_of(text: str) -> str:
@@ -177,19 +166,19 @@ def address_of(text: str) -> str:
 
 def _metrics(address: Address) -> str:
     try:
-        return worker_client.get_metrics(address.url, timeout=PATIENCE)
+        return worker_client.get_metrics(address.url, timeout=TIMEOUT)
     except WorkerError:
         return ""  # its row says why
 
 
 def _health(url: str) -> Health:
     try:
-        return worker_client.get_health(url, timeout=PATIENCE)
+        return worker_client.get_health(url, timeout=TIMEOUT)
     except SemelError as error:
         return Health(False, False, {"error": str(error)})
 
 
 def _advice(status: int) -> str:
     if status in (401, 403):
-        return "Give its token: semel dashboard --control-token, or SEMEL_CONTROL_TOKEN"
+        return "Pass its token: semel dashboard --control-token, or SEMEL_CONTROL_TOKEN"
     return ""

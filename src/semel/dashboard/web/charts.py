@@ -13,11 +13,11 @@ from typing import Final
 
 from markupsafe import Markup
 
-from semel.dashboard.views.model import Annotation
 from semel.doctor.report import svg
 from semel.doctor.report.svg import Scale, Value
 from semel.doctor.report.svg import short as short
 from semel.doctor.report.words import NONE, clean, number, when
+from semel.telemetry.annotation_log import Annotation
 
 SPAN: Final = 1000.0  # across, in the plot's own units; the page stretches them
 _HEIGHT: Final = 126.0

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
-from semel.dashboard.views.model import DeadLetterPage, DeadLetterQueueRow
+from semel.dashboard.views.model import DeadLetterPage, QueueRow
 from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import parts
 from semel.dashboard.web.text import messages as counted
@@ -25,7 +25,6 @@ from semel.doctor.report.words import number
 from semel.doctor.wording import count
 from semel.errors import SemelError
 
-PAGE: Final = 50
 GROUPS: Final = 12
 DEFAULTS: Final = RedrivePlan(queue="-", all=True)
 STOP_DEFAULT: Final = f"{FEWEST_FAILURES}, or {FAILED_SHARE:.0%}".replace("%", " %")
@@ -74,7 +73,7 @@ def routes(context: RequestContext) -> APIRouter:
     @router.get("/dead-letters/{queue}", response_class=HTMLResponse)
     def messages(request: Request, queue: str, where: str = "", after: str = "", receive: bool = False) -> HTMLResponse:
         wanted = parts(request)
-        page = inspector.dead_letters(queue, where=where, limit=PAGE, after=after or None, look=receive)
+        page = inspector.dead_letters(queue, where=where, after=after, receive=receive)
         return pages.answer(
             request, "dead_letter_queue.html", nav="dead-letters", page=page, queue=page.queue, where=where,
             after=after, receive="1" if receive else "", ours=inspector.is_ours, most_groups=GROUPS,
@@ -181,7 +180,7 @@ def _redrive(
         ids=ids, form=form, problem=problem or page.error or "", sources=page.queue.sources,
         targets=context.queue_names(), complete=page.complete or bool(ids), groups=() if ids else page.groups,
         selection=_selection(page, where, ids), stop_default=STOP_DEFAULT,
-        counted="matching messages" if page.needs_look and not ids else counted(len(ids) or page.matched),
+        counted="matching messages" if page.needs_receive and not ids else counted(len(ids) or page.matched),
         address=context.inspector.address(queue),
     )  # fmt: skip
 
@@ -190,7 +189,7 @@ def _delete(context: RequestContext, request: Request, queue: str, where: str, p
     page = context.inspector.dead_letters(queue, where=where, limit=1)
     return context.pages.answer(
         request, "delete.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
-        problem=problem or page.error or "", needs_receive=page.needs_look, risk=page.queue.max_receives is not None,
+        problem=problem or page.error or "", needs_receive=page.needs_receive, risk=page.queue.max_receives is not None,
         count=page.shown.count, counted=counted(page.shown.count), complete=page.complete, groups=page.groups,
         selection=_selection(page, where, ()), shown=json.dumps(asdict(page.shown)), sources=page.queue.sources,
         address=context.inspector.address(queue),
@@ -216,7 +215,7 @@ def _shown(text: str) -> ShownMessages:
         raise FormError("nothing was deleted: the form does not contain what it showed; reload the page") from None
 
 
-def _summary(rows: Sequence[DeadLetterQueueRow]) -> str:
+def _summary(rows: Sequence[QueueRow]) -> str:
     if not rows:
         return "messages that failed too often are moved here"
     return f"{counted(sum(row.depth for row in rows))} in {count(len(rows), 'queue')}"
@@ -227,7 +226,7 @@ def _selection(page: DeadLetterPage, where: str, ids: Sequence[str]) -> str:
     if ids:
         return "This message" if len(ids) == 1 else f"These {counted(len(ids))}"
     if where:
-        return "All matching messages" if page.needs_look else f"{number(page.matched)} of {counted(page.total)}"
+        return "All matching messages" if page.needs_receive else f"{number(page.matched)} of {counted(page.total)}"
     return "The only message" if page.total == 1 else f"All {counted(page.total)}"
 
 

@@ -34,7 +34,7 @@ def routes(context: RequestContext) -> APIRouter:
 
     @router.get("/deliveries", response_class=HTMLResponse)
     def deliveries(request: Request) -> HTMLResponse:
-        page = context.inspector.once()
+        page = context.inspector.deliveries()
         outcomes = streams(page)
         series = page.series
         lines = [

@@ -73,7 +73,7 @@ def routes(context: RequestContext) -> APIRouter:
     @router.get("/dead-letters/{queue}/messages/{id}/body")
     def body(queue: str, id: str, place: int | None = None, receive: bool = False) -> Response:
         """The whole body as a file: a browser must never show it as one of our pages."""
-        message = inspector.message(queue, id, place=place, look=receive).message
+        message = inspector.message(queue, id, place=place, receive=receive).message
         name = "".join(char for char in message.id if char.isalnum() or char in "-_")[:80]
         return Response(
             message.body.encode("utf-8", "surrogatepass"),
@@ -136,7 +136,7 @@ def _answer(
     if not (inspector.is_ours or receive):
         row = inspector.queue(queue).row
         return context.pages.answer(request, "receive.html", nav=nav, home=home, queue=row, id=id)
-    page = inspector.message(queue, id, place=place, look=receive)
+    page = inspector.message(queue, id, place=place, receive=receive)
     message = page.message
     return context.pages.answer(
         request, "message.html", nav=nav, page=page, message=message, dead_letter=dead_letter,

@@ -10,10 +10,12 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import durations
-from semel.dashboard.views.model import AuditPage, AuditRow, DoctorPage, Level, WorkersPage
+from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
 from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import Notice, viewer
 from semel.dashboard.web.text import ago, messages
+from semel.dlq.audit import AuditEntry
+from semel.doctor.model import Severity
 from semel.doctor.wording import count
 from semel.errors import SemelError
 
@@ -79,7 +81,7 @@ def routes(context: RequestContext) -> APIRouter:
     return router
 
 
-def ended(rows: Sequence[AuditRow]) -> list[AuditRow]:
+def ended(rows: Sequence[AuditEntry]) -> list[AuditEntry]:
     """Without the "begun" entries of actions that have also ended; newest first."""
     ends: Counter[tuple[str, str, str, str]] = Counter()
     kept = []
@@ -118,8 +120,8 @@ def _doctor_summary(page: DoctorPage, now: float) -> str:
     if page.made_at is None:
         return "checks settings, metrics and logs"
     summary = []
-    for level, word in ((Level.CRITICAL, "critical"), (Level.WARNING, "warning"), (Level.INFO, "note")):
-        findings = sum(finding.level is level for finding in page.findings)
+    for level, word in ((Severity.CRITICAL, "critical"), (Severity.WARNING, "warning"), (Severity.INFO, "note")):
+        findings = sum(finding.severity is level for finding in page.findings)
         if findings:
             summary.append(f"{findings} {word}" if word == "critical" else count(findings, word))
     return " · ".join([*(summary or ["no findings"]), f"checked {ago(page.made_at, now)}"])

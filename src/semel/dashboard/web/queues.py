@@ -11,13 +11,16 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from semel.dashboard.views.model import Fault, Level, MessagesPage, QueuePage, QueueRow, QueuesPage, Series
+from semel.dashboard.views.errors import ReceiveRequired
+from semel.dashboard.views.model import Fault, Level, QueuePage, QueueRow, QueuesPage, Series
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
 from semel.dashboard.web.context import RequestContext
 from semel.dashboard.web.templating import Notice, parts, viewer
 from semel.dashboard.web.text import field_text
 from semel.dashboard.web.text import messages as counted
+from semel.dlq.filter.parser import FilterError
+from semel.dlq.messages import MessagePage
 from semel.doctor.report.words import duration, number
 from semel.doctor.wording import count
 from semel.errors import SemelError
@@ -47,7 +50,6 @@ TABS: Final = (
     ("faults", "Faults"),
 )
 ALARM_FORMATS: Final = (("cloudformation", "CloudFormation"), ("terraform", "Terraform"), ("prometheus", "Prometheus"))
-PAGE: Final = 50
 _BAD: Final = (Level.WARNING, Level.CRITICAL)
 _WORST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
 
@@ -154,14 +156,20 @@ def _queue(
     span = _SECONDS.get(range, _SECONDS["1h"])
     now = context.pages.clock()
     page = context.inspector.queue(name, since=now - span)
-    messages = MessagesPage(name, ())
+    messages, needs_receive, filter_error = MessagePage(()), False, ""
     wanted = parts(request)
     if tab == "messages" and (not wanted or "messages" in wanted):
-        messages = context.inspector.messages(name, where=where, limit=PAGE, after=after or None, look=receive)
+        try:
+            messages = context.inspector.messages(name, where, after=after, receive=receive)
+        except ReceiveRequired:
+            needs_receive = True
+        except FilterError as error:
+            filter_error = str(error)
     return context.pages.answer(
         request, "queue.html", nav="queues", status=400 if problem else 200, page=page, row=page.row,
         charts=_charts(page, now - span, now) if tab == "messages" else [], tab=tab, tabs=TABS, range=range,
-        ranges=RANGES, where=where, after=after, messages=messages, faults=in_force(page.faults or (), name),
+        ranges=RANGES, where=where, after=after, messages=messages, needs_receive=needs_receive,
+        filter_error=filter_error, faults=in_force(page.faults or (), name),
         queue=name, form=SendForm(), fifo=page.row.fifo, problem=problem, alarm_formats=ALARM_FORMATS,
     )  # fmt: skip
 

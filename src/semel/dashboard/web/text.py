@@ -7,6 +7,7 @@ before any work is done on it.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,14 +20,15 @@ from semel.dashboard.views.model import (
     Caught,
     DeadLetterPage,
     DeliveriesPage,
-    ErrorGroupRow,
     InProgress,
     QueueRow,
     WorkerRow,
 )
 from semel.dashboard.web import charts
+from semel.dlq.messages import ErrorGroup
 from semel.doctor.report.html import prose
 from semel.doctor.report.words import clean, duration, number
+from semel.sqs.client.messages import Attribute
 from semel.text import UNKNOWN, UNPRINTABLE, indented_json, is_json, json_tokens, moment, symbol
 
 MAX_INDENTED: Final = 256 * 1024  # characters of JSON that are indented
@@ -105,6 +107,12 @@ def foreign(text: str, limit: int) -> Markup:
 
 def foreign_lines(text: str, limit: int) -> Markup:
     return visible(text if len(text) <= limit else f"{text[:limit]}…")
+
+
+def attribute_text(attribute: Attribute) -> str:
+    """Base64 if it is binary."""
+    value = attribute.value
+    return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def field_text(text: str) -> str:
@@ -209,7 +217,7 @@ def depth_spark(row: QueueRow) -> Markup:
     return charts.sparkline(depths, label, "red" if row.sources and row.depth else "blue")
 
 
-def group_share(group: ErrorGroupRow, page: DeadLetterPage) -> Markup:
+def group_share(group: ErrorGroup, page: DeadLetterPage) -> Markup:
     return charts.bar(group.count / max(page.matched, 1), "red")
 
 
@@ -235,6 +243,7 @@ FILTERS: Final = {
     "prose": prose,
     "foreign": foreign,
     "foreign_lines": foreign_lines,
+    "attribute_text": attribute_text,
     "pattern": pattern,
     "step_text": step_text,
     "step_tone": step_tone,

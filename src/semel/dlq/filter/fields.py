@@ -25,7 +25,7 @@ from semel.errors import SemelError
 from semel.messages.json_path import MISSING, JsonPath
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import LazyMessage
+    from semel.dlq.access.broker import LazyMessage
 
 _NUMBER: Final = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?")
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kKmM])(?:i?[bB])?")
