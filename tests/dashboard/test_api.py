@@ -460,6 +460,29 @@ def test_the_description_is_valid_openapi_and_names_every_call(site: Site) -> No
             assert "4XX" in operation["responses"], (method, path)
 
 
+def test_the_fields_and_bounds_of_a_redrive_are_described_and_checked(site: Site, place: Shop) -> None:
+    schemas = site.get("/api/v1/openapi.json").json()["components"]["schemas"]
+    fields = schemas["RedrivePlan"]["properties"]
+    assert "queue" not in fields  # it is in the address
+    assert (fields["canary"]["minimum"], fields["canary"]["maximum"], fields["canary"]["default"]) == (0, 50, 3)
+    assert {"where", "ids", "all", "to", "rate", "dry_run", "stop_after_failures", "engine"} <= fields.keys()
+    place.dead.purge()
+    place.bury(1)
+    for wrong, named in (
+        ({"canary": 51}, "canary"),
+        ({"canary": "many"}, "canary"),
+        ({"rate": 0}, "rate"),
+        ({"engine": "magic"}, "engine"),
+        ({"ids": "m-1"}, "ids"),
+        ({"cannary": 3}, "cannary"),
+        ({"queue": "other-dlq"}, "queue"),
+    ):
+        answer = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"all": True, "dry_run": True, **wrong})
+        assert answer.status == 400, (wrong, answer.text)
+        assert named in answer.json()["error"]
+    assert site.post("/api/v1/dead-letters/orders-dlq/redrive", ["all"]).status == 422
+
+
 def test_answers_are_as_they_are_described(site: Site, place: Shop) -> None:
     place.dead.purge()
     (dead_letter,) = place.bury(1)

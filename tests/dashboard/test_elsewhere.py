@@ -84,12 +84,20 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
             assert refused.status == 409, (path, refused.text)
             assert "to its own dead-letter queue after 2 receives" in refused.json()["error"]
             assert "receive=1" in refused.json()["what_to_do"]
+        for path, given in (("redrive", {"all": True}), ("delete", {"ids": [id]}), (f"messages/{id}/resend", {})):
+            refused = site.post(f"/api/v1/dead-letters/orders-dlq/{path}", given)
+            assert refused.status == 409, (path, refused.text)
+            assert "receive=1" in refused.json()["what_to_do"]
+        accepted = site.post("/api/v1/dead-letters/orders-dlq/redrive?receive=1", {"all": True, "dry_run": True})
+        assert accepted.status == 202, accepted.text
+        assert site.services.jobs.get(accepted.json()["id"]).wait(60)
+        until(lambda: count_of(client, "orders-dlq") == "1", "its release")
         remote = RemoteDeadLetterService(site.url)
         with pytest.raises(PeekRisk, match="after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
         (found,) = RemoteDeadLetterService(site.url, accept_risk=True).messages("orders-dlq").messages
-        assert (found.id, found.receives) == (id, 1)
+        assert (found.id, found.receives) == (id, 2)
 
 
 @pytest.mark.slow

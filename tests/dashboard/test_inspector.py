@@ -13,6 +13,7 @@ import pytest
 
 from dashboard.serving import Shop, shop, until
 from semel import App, Retry, SqliteLedger
+from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views import DashboardError, NotThere, QueueInspector, search
 from semel.dashboard.views.model import Level
 from semel.dlq.filter.parser import FilterError
@@ -119,6 +120,18 @@ def test_nothing_is_asked_while_nobody_looks(place: Shop) -> None:
         inspector.queues()
     assert len([path for path in asked[after:] if "queues" in path]) <= 1
     inspector.close()
+
+
+def test_a_value_that_was_read_before_a_change_is_not_kept() -> None:
+    cache: TtlCache[int] = TtlCache(60)
+
+    def read() -> int:
+        cache.forget()  # the change, while it is read
+        return 1
+
+    assert cache.get("", read) == 1
+    assert cache.get("", lambda: 2) == 2
+    assert cache.get("", lambda: 3) == 2
 
 
 # Messages: why is it stuck?

@@ -24,6 +24,7 @@ from semel.dashboard.api.schemas import (
     viewer,
 )
 from semel.dashboard.services import Services
+from semel.dashboard.views.errors import DashboardError
 from semel.dlq.messages import DeadLetterQueue, ErrorGroups, Impact, Resent, ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection, SelectionError
@@ -137,6 +138,8 @@ def routes(services: Services) -> APIRouter:
         request: Request, queue: str, given: Annotated[dict[str, Any], Body()], receive: Receive = False
     ) -> Response:
         """The fields are those of `semel dlq redrive --help`."""
+        if "queue" in given:
+            raise DashboardError(f"the body names a queue, and the address names {queue}", "leave `queue` out")
         content = {name: value for name, value in given.items() if value is not None}
         plan = RedrivePlan.from_json({**content, "queue": queue})
         Selection.of(content.get("where"), content.get("ids"), plan.all)

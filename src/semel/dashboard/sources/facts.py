@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from semel.dashboard.views.model import Series
-from semel.dlq.queues import redrive_policy
+from semel.dlq import queues as dead_letter_queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,15 @@ class QueueFacts:
 
     @property
     def dead_letter_arn(self) -> str:
-        return str(redrive_policy(self.attributes).get("deadLetterTargetArn") or "")
+        return str(dead_letter_queues.redrive_policy(self.attributes).get("deadLetterTargetArn") or "")
 
     @property
     def dead_letter_queue(self) -> str | None:
-        return self.dead_letter_arn.rpartition(":")[2] or None
+        return dead_letter_queues.dead_letter_queue_name(self.attributes) or None
 
     @property
     def max_receives(self) -> int | None:
-        text = str(redrive_policy(self.attributes).get("maxReceiveCount", ""))
-        return int(text) if text.isdigit() else None
+        return dead_letter_queues.max_receives(self.attributes)
 
 
 class Source(Protocol):

@@ -9,7 +9,7 @@ from typing import Final
 
 from semel import durations
 from semel.dashboard.views.model import QueueAttribute
-from semel.dlq.queues import redrive_policy
+from semel.dlq.queues import dead_letter_queue_name, max_receives
 
 
 def _duration(value: str) -> str:
@@ -39,9 +39,9 @@ def _same(value: str) -> str:
 
 
 def _redrive(value: str) -> str:
-    policy = redrive_policy({"RedrivePolicy": value})
-    target = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2]
-    return f"to {target} after {policy.get('maxReceiveCount')} receives" if target else value
+    policy = {"RedrivePolicy": value}
+    target = dead_letter_queue_name(policy)
+    return f"to {target} after {max_receives(policy)} receives" if target else value
 
 
 def _allow(value: str) -> str:

@@ -10,8 +10,8 @@ from semel.dashboard.sources import series as past
 from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views import alarms
 from semel.dashboard.views.model import QueueRow, Series
+from semel.dlq import queues as dead_letter_queues
 from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue
-from semel.dlq.queues import is_called_so
 
 SPARK: Final = 60  # samples of a sparkline
 SHORT: Final = 15 * 60.0  # seconds of history that the list and the alarms use
@@ -20,11 +20,7 @@ CHART: Final = 360  # samples of a chart
 
 def sources_by_queue(all_facts: Sequence[QueueFacts]) -> Mapping[str, tuple[str, ...]]:
     """For each dead-letter queue, the queues that have it as theirs."""
-    sources: dict[str, list[str]] = {}
-    for facts in all_facts:
-        if (target := facts.dead_letter_queue) is not None:
-            sources.setdefault(target, []).append(facts.name)
-    return {name: tuple(sorted(names)) for name, names in sources.items()}
+    return dead_letter_queues.sources_by_queue({facts.name: facts.attributes for facts in all_facts})
 
 
 def rows(
@@ -77,7 +73,7 @@ def _row(
 
 def _judged_as(facts: QueueFacts, sources: tuple[str, ...]) -> tuple[str, ...]:
     """A queue that is only called a dead-letter queue gets the alarms of one."""
-    return sources or (("",) if is_called_so(facts.name) else ())
+    return sources or (("",) if dead_letter_queues.is_called_so(facts.name) else ())
 
 
 def dated(row: QueueRow, queue: DeadLetterQueue) -> QueueRow:
