@@ -201,7 +201,7 @@ def test_the_once_page_shows_the_causes_of_what_real_workers_logged(tmp_path: Pa
         (row,) = until(causes, "the causes")["rows"]
         assert (row["cause"], row["duplicates"], row["ran"]) == ("producer", 2, 0)
         page = site.get("/deliveries").text
-        assert "Why duplicates came" in page
+        assert "Causes of duplicates" in page
         assert CAUSES[Cause.PRODUCER][1][1:] in page
 
 
@@ -226,7 +226,7 @@ def test_the_first_look_examines_the_attempt_logs_too(place: Shop, tmp_path: Pat
         for number in range(50):
             log.add_all(lost_delete(f"m{number}"))
     with place.dashboard(attempt_logs=(str(tmp_path / "log"),)) as site:
-        assert "Examining." in site.get("/doctor").text
+        assert "Checking." in site.get("/doctor").text
         page = until(lambda: (now := site.api("doctor"))["made_at"] and not now["running"] and now, "the examination")
         assert page["error"] is None
         assert page["with_logs"] is True
