@@ -67,7 +67,7 @@ def test_queues_are_shown_from_their_attributes_alone(client: Client, inspector:
         inspector.broker.faults()
 
 
-def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(client: Client, tmp_path: Path) -> None:
+def test_receives_that_may_move_messages_need_consent(client: Client, tmp_path: Path) -> None:
     last = client.create_queue("last-dlq")
     policy = {"deadLetterTargetArn": last.arn, "maxReceiveCount": 2}
     dead = client.create_queue("orders-dlq", {"RedrivePolicy": json.dumps(policy)})
@@ -76,8 +76,7 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
     id = dead.send("{}").message_id
     settings = Settings(endpoint_url=client.endpoint, region="us-east-1", port=0, state=tmp_path)
     with serving(settings, client=client) as site:
-        page = site.get("/dead-letters/orders-dlq").text
-        assert "SQS moves a message to another queue after 2 receives" in page
+        assert "after 2 receives" in site.get("/dead-letters/orders-dlq").text
         paths = ("messages", f"messages/{id}", "groups", "impact?all=1", "export?all=1")
         for path in paths:
             refused = site.get(f"/api/v1/dead-letters/orders-dlq/{path}")
@@ -88,6 +87,8 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
             refused = site.post(f"/api/v1/dead-letters/orders-dlq/{path}", given)
             assert refused.status == 409, (path, refused.text)
             assert "receive=1" in refused.json()["what_to_do"]
+        refused = site.get("/dead-letters/orders-dlq/export", all=1)
+        assert (refused.status, "after 2 receives" in refused.text) == (409, True)
         accepted = site.post("/api/v1/dead-letters/orders-dlq/redrive?receive=1", {"all": True, "dry_run": True})
         assert accepted.status == 202, accepted.text
         assert site.services.jobs.get(accepted.json()["id"]).wait(60)
@@ -96,7 +97,7 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
         with pytest.raises(PeekRisk, match="after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
-        (found,) = RemoteDeadLetterService(site.url, accept_risk=True).messages("orders-dlq").messages
+        (found,) = RemoteDeadLetterService(site.url).messages("orders-dlq", receive=True).messages
         assert (found.id, found.receives) == (id, 2)
 
 

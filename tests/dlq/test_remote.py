@@ -75,7 +75,7 @@ def test_looking_gives_the_same_values_as_the_desk_itself(
 
 def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDeadLetterService, tmp_path: Path) -> None:
     ids = place.bury(12)
-    job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, where="$.order < 3")))
+    job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.order < 3")))
     assert (job.state, job.counts.sent) == (State.DONE, 3)
     sent = remote.resend(DLQ, ids[3], body="{}", attributes={"raw": b"\x01", "text": "x"}, key=Key.NEW)
     assert (sent.queue, sent.deleted, len(sent.key)) == ("orders", True, 32)
@@ -90,7 +90,7 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDeadLett
     assert [mark.text for mark in remote.annotations()] == ["deployed"]
     assert [one.id for one in remote.jobs()] == [back.id, dropped.id, job.id]
     actions = {entry.action for entry in remote.audit_entries("outcome = done")}
-    assert {"redrive", "resend", "drop", "restore", "export", "mark"} <= actions
+    assert {"redrive", "resend", "delete", "restore", "export", "annotate"} <= actions
     with pytest.raises(JobNotRunning, match="it has already ended: done"):
         remote.control(job.id, "cancel")
 

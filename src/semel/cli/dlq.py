@@ -82,7 +82,10 @@ def _ls(given: argparse.Namespace) -> int:
     with options.service(given) as service:
         found = service.queues()
         if given.look:
-            found = [_looked(service, one, now) if one.depth and one.oldest_age is None else one for one in found]
+            found = [
+                _looked(service, one, now, bool(given.receive)) if one.depth and one.oldest_age is None else one
+                for one in found
+            ]
     if given.json:
         printed([asdict(one) | {"depth": one.depth} for one in found])
     else:
@@ -90,12 +93,12 @@ def _ls(given: argparse.Namespace) -> int:
     return 0
 
 
-def _looked(service: AnyService, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
+def _looked(service: AnyService, info: DeadLetterQueue, now: float, receive: bool) -> DeadLetterQueue:
     from semel.dlq import queues as listing
     from semel.dlq.access import PeekRisk
 
     try:
-        seen = service.messages(info.name, limit=10)
+        seen = service.messages(info.name, limit=10, receive=receive)
     except PeekRisk as error:
         print(f"note: {error}; --receive accepts that", file=sys.stderr)
         return info
@@ -136,7 +139,7 @@ def _list(given: argparse.Namespace) -> int:
     now = time.time()
     with options.service(given) as service:
         if given.group_by:
-            found = service.groups(given.queue, given.where)
+            found = service.groups(given.queue, given.where, receive=bool(getattr(given, "receive", False)))
             if given.json:
                 printed(asdict(found))
             elif found.groups:
@@ -147,7 +150,14 @@ def _list(given: argparse.Namespace) -> int:
                 print(_none(given, found.looked_at))
             tell_cost(found.cost, found.notes)
             return 0
-        page = service.messages(given.queue, given.where, given.limit, given.after, bodies=given.bodies)
+        page = service.messages(
+            given.queue,
+            given.where,
+            given.limit,
+            given.after,
+            bodies=given.bodies,
+            receive=bool(getattr(given, "receive", False)),
+        )
     if given.json:
         messages = [as_json(one, now=now) for one in page.messages]
         content: dict[str, Any] = {"messages": messages, "next": page.next, "looked_at": page.looked_at}
@@ -195,7 +205,7 @@ def _show(given: argparse.Namespace) -> int:
 
     now = time.time()
     with options.service(given) as service:
-        answer = service.find(given.queue, given.id)
+        answer = service.find(given.queue, given.id, receive=bool(getattr(given, "receive", False)))
     (found,) = answer.messages
     if given.body:
         sys.stdout.write(found.body)
@@ -236,7 +246,11 @@ def _export(given: argparse.Namespace) -> int:
     with options.service(given) as service:
         options.dead_letter_queue(service, given)
         done = service.export(
-            given.queue, to=path or sys.stdout.buffer, any_queue=given.any_queue, **options.selection(given)
+            given.queue,
+            to=path or sys.stdout.buffer,
+            any_queue=given.any_queue,
+            receive=bool(getattr(given, "receive", False)),
+            **options.selection(given),
         )
     sys.stdout.flush()
     print(f"{done.count:,} letters {'in ' + str(path) if path else 'written'}", file=sys.stderr)

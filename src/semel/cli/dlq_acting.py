@@ -150,7 +150,7 @@ def _redrive(given: argparse.Namespace) -> int:
         if not given.quiet:
             to = f" to {given.to}" if given.to else ""
             print(f"redrive of {text.plain(_meant(info, given) + to)}\n  at {service.address(info)}", file=sys.stderr)
-        return finished(service, service.redrive(plan), given)
+        return finished(service, service.redrive(plan, receive=bool(getattr(given, "receive", False))), given)
 
 
 def _meant(info: DeadLetterQueue, given: argparse.Namespace) -> str:
@@ -201,7 +201,7 @@ def _drop(given: argparse.Namespace) -> int:
         info = options.dead_letter_queue(service, given)
         impact: Impact | None = None
         if not given.yes or service.remote:
-            impact = service.impact(given.queue, **chosen)
+            impact = service.impact(given.queue, receive=bool(getattr(given, "receive", False)), **chosen)
             if not impact.count:
                 print(f"none of the {impact.looked_at:,} messages in {info.name} match; nothing was dropped")
                 return 0
@@ -215,7 +215,14 @@ def _drop(given: argparse.Namespace) -> int:
                 print("that is not its name; nothing was dropped")
                 return options.FAILED
         shown = None if impact is None else impact.shown
-        job = service.delete(given.queue, snapshot=given.snapshot, shown=shown, any_queue=given.any_queue, **chosen)
+        job = service.delete(
+            given.queue,
+            snapshot=given.snapshot,
+            shown=shown,
+            any_queue=given.any_queue,
+            receive=bool(getattr(given, "receive", False)),
+            **chosen,
+        )
         code = finished(service, job, given)
         if impact is not None and not impact.complete:
             print("note: not all messages could be looked at; those that were not looked at stay", file=sys.stderr)
@@ -330,7 +337,7 @@ def _edit(given: argparse.Namespace) -> int:
     _check_terminal(given, "send")
     with options.service(given) as service, _Draft() as draft:
         info = options.dead_letter_queue(service, given)
-        message = service.message(given.queue, given.id)
+        message = service.message(given.queue, given.id, receive=bool(getattr(given, "receive", False)))
         if given.body is not None:
             wanted: Wanted | None = Wanted(_body(given.body), None, given.group, key, given.to or "")
         else:
@@ -355,6 +362,7 @@ def _edit(given: argparse.Namespace) -> int:
             key=key,
             to=to,
             any_queue=given.any_queue,
+            receive=bool(getattr(given, "receive", False)),
         )
         draft.used = True
     if given.json:

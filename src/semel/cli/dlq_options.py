@@ -174,14 +174,13 @@ def _ids(text: str) -> list[str]:
 @contextlib.contextmanager
 def service(given: argparse.Namespace) -> Iterator[AnyService]:
     """The desk for these options, until the end of the block."""
-    risk = bool(getattr(given, "receive", False))
     via = dashboard(given)
     if via:
         from semel.dlq.remote import RemoteDeadLetterService
 
         if getattr(given, "ledger", None):
             raise UsageError("--ledger is not for --via: the dashboard has its own")
-        yield RemoteDeadLetterService(via, given.token or "", accept_risk=risk)
+        yield RemoteDeadLetterService(via, given.token or "")
         return
     from semel.dlq.service import DeadLetterService
 
@@ -192,7 +191,7 @@ def service(given: argparse.Namespace) -> Iterator[AnyService]:
 
             ledger = stack.enter_context(contextlib.closing(connect(given.ledger)))
         client = stack.enter_context(options.client(given))
-        yield DeadLetterService(client, ledger=ledger, accept_risk=risk, most=getattr(given, "most", 1_000))
+        yield DeadLetterService(client, ledger=ledger, max_receive=getattr(given, "most", 1_000))
 
 
 def command(

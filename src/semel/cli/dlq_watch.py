@@ -120,7 +120,11 @@ def _queues(service: AnyService, given: argparse.Namespace) -> list[DeadLetterQu
     if not given.look:
         return found
     return [
-        listing.estimated(one, service.messages(one.name, limit=10).messages, time.time())
+        listing.estimated(
+            one,
+            service.messages(one.name, limit=10, receive=bool(getattr(given, "receive", False))).messages,
+            time.time(),
+        )
         if one.depth and one.first_expires is None
         else one
         for one in found

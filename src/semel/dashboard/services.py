@@ -70,13 +70,6 @@ class Services:
             self.service.client.close()
         self.inspector.close()
 
-    def acting(self, viewer: Viewer, *, receive: bool = False) -> DeadLetterService:
-        """The service in the viewer's name. `receive`: they accept that on SQS a receive may move messages on."""
-        service = self.service.by(viewer.name)
-        if receive:
-            service._accept_risk = True
-        return service
-
     def send(
         self,
         viewer: Viewer,

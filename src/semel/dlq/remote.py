@@ -66,14 +66,12 @@ class RemoteDeadLetterService:
 
     remote: Final = True
 
-    def __init__(self, url: str, token: str = "", *, accept_risk: bool = False, timeout: float = 120.0) -> None:
-        """`accept_risk`: look also where looking may move messages on (see PeekRisk)."""
+    def __init__(self, url: str, token: str = "", *, timeout: float = 120.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"{url!r} is no address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
         self._token = token
-        self._accept_risk = accept_risk
         self._timeout = timeout
         self._opener = urllib.request.build_opener(_NoRedirect)
 
@@ -95,32 +93,49 @@ class RemoteDeadLetterService:
         return _made(DeadLetterQueue, self._get(f"dead-letters/{_part(name)}"))
 
     def messages(
-        self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
+        self,
+        queue: str,
+        where: str = "",
+        limit: int = SHOWN,
+        after: str | None = None,
+        *,
+        bodies: bool = False,
+        receive: bool = False,
     ) -> MessagePage:
         wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/messages", self._receiving(wanted))
+        content = self._get(f"dead-letters/{_part(queue)}/messages", _receiving(wanted, receive))
         content["messages"] = tuple(map(_letter, content["messages"]))
         return _made(MessagePage, content)
 
-    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
-        content = self._get(f"dead-letters/{_part(queue)}/groups", self._receiving({"where": where, "most": most}))
+    def groups(
+        self, queue: str, where: str = "", *, max_scanned: int | None = None, receive: bool = False
+    ) -> ErrorGroups:
+        query = _receiving({"where": where, "most": max_scanned}, receive)
+        content = self._get(f"dead-letters/{_part(queue)}/groups", query)
         return _made(ErrorGroups, content)
 
     def impact(
-        self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
+        self,
+        queue: str,
+        where: str | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        receive: bool = False,
     ) -> Impact:
-        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", self._receiving(_query(where, ids, all))))
+        query = _receiving(_query(where, ids, all), receive)
+        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", query))
 
-    def message(self, queue: str, id: str) -> DeadLetterMessage:
+    def message(self, queue: str, id: str, *, receive: bool = False) -> DeadLetterMessage:
         try:
-            return _letter(self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._receiving({})))
+            return _letter(self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", _receiving({}, receive)))
         except RemoteError as error:
             if error.status == 404:
                 raise NoSuchMessage(str(error)) from None
             raise
 
-    def find(self, queue: str, id: str) -> MessagePage:
-        return MessagePage((self.message(queue, id),), None, 1)
+    def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
+        return MessagePage((self.message(queue, id, receive=receive),), None, 1)
 
     def export(
         self,
@@ -131,8 +146,9 @@ class RemoteDeadLetterService:
         *,
         all: bool = False,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Exported:
-        lines = self.lines(queue, where, ids, all=all, any_queue=any_queue)
+        lines = self.lines(queue, where, ids, all=all, any_queue=any_queue, receive=receive)
         if isinstance(to, Path):
             count = snapshots.write_lines(lines, to)
             return Exported(count, count, str(to))
@@ -151,8 +167,9 @@ class RemoteDeadLetterService:
         *,
         all: bool = False,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Iterator[bytes]:
-        wanted = self._receiving(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
+        wanted = _receiving(_query(where, ids, all) | {"any_queue": int(any_queue) or None}, receive)
         with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
@@ -161,10 +178,10 @@ class RemoteDeadLetterService:
 
     # Acting.
 
-    def redrive(self, plan: RedrivePlan) -> Job:
+    def redrive(self, plan: RedrivePlan, *, receive: bool = False) -> Job:
         content = {name: value for name, value in plan.to_json().items() if value not in ("", [])}
         queue = content.pop("queue")
-        return self._job("POST", f"dead-letters/{_part(queue)}/redrive", content)
+        return self._job("POST", f"dead-letters/{_part(queue)}/redrive", content, receive)
 
     def resend(
         self,
@@ -177,6 +194,7 @@ class RemoteDeadLetterService:
         key: str | Key = Key.KEEP,
         to: str = "",
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Resent:
         given: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
@@ -184,7 +202,8 @@ class RemoteDeadLetterService:
         if key is not Key.KEEP:
             given["new_key"] = "auto" if key is Key.NEW else key
         path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
-        return _made(Resent, self._ask("POST", path, {name: one for name, one in given.items() if one is not None}))
+        content = {name: one for name, one in given.items() if one is not None}
+        return _made(Resent, self._ask("POST", path, content, {"receive": int(receive) or None}))
 
     def delete(
         self,
@@ -196,16 +215,17 @@ class RemoteDeadLetterService:
         all: bool = False,
         shown: ShownMessages | None = None,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Job:
         """The snapshot stays with the dashboard; the job's result has its path there."""
         if snapshot is not None:
             raise RemoteError("the dashboard keeps the snapshot itself: leave --snapshot out, or export first")
         chosen = _query(where, ids, all)
         if shown is None:
-            shown = self.impact(queue, where, ids, all=all).shown
+            shown = self.impact(queue, where, ids, all=all, receive=receive).shown
         content = {"where": where, "ids": chosen["id"], "all": all, "shown": asdict(shown), "any_queue": any_queue}
         content = {name: value for name, value in content.items() if value is not None}
-        return self._job("POST", f"dead-letters/{_part(queue)}/delete", content)
+        return self._job("POST", f"dead-letters/{_part(queue)}/delete", content, receive)
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
         content = source.read_bytes() if isinstance(source, Path) else b"".join(source)
@@ -252,11 +272,10 @@ class RemoteDeadLetterService:
 
     # Asking.
 
-    def _receiving(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        return {**query, "receive": 1 if self._accept_risk else None}
-
-    def _job(self, method: str, path: str, content: Mapping[str, Any] | bytes | None = None) -> Job:
-        return Job.from_json(self._ask(method, path, content))
+    def _job(
+        self, method: str, path: str, content: Mapping[str, Any] | bytes | None = None, receive: bool = False
+    ) -> Job:
+        return Job.from_json(self._ask(method, path, content, {"receive": 1} if receive else None))
 
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return self._ask("GET", path, None, query)
@@ -352,7 +371,8 @@ def _made(kind: type[_T], content: Mapping[str, Any]) -> _T:
 
 def _letter(content: Mapping[str, Any]) -> DeadLetterMessage:
     known = dict(content)
-    known["attributes"] = {name: snapshots.attribute(one) for name, one in content["attributes"].items()}
+    for name in ("attributes", "carried"):
+        known[name] = {key: snapshots.attribute(one) for key, one in content[name].items()}
     return _made(DeadLetterMessage, known)
 
 
@@ -361,3 +381,7 @@ def _written(value: Any) -> dict[str, str]:
     if isinstance(content, bytes):
         return {"type": kind, "base64": b64encode(content).decode()}
     return {"type": kind, "value": content}
+
+
+def _receiving(query: Mapping[str, Any], receive: bool) -> dict[str, Any]:
+    return {**query, "receive": int(receive) or None}

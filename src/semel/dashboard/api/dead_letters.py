@@ -72,8 +72,8 @@ def routes(services: Services) -> APIRouter:
     router = APIRouter(tags=["Dead letters"], responses=PROBLEMS)
     inspector, service = services.inspector, services.service
 
-    def acting(request: Request, receive: bool) -> DeadLetterService:
-        return services.acting(viewer(request), receive=receive)
+    def acting(request: Request) -> DeadLetterService:
+        return service.by(viewer(request).name)
 
     @router.get("/dead-letters", summary="List dead-letter queues", response_model=QueuesSchema)
     def queues() -> Response:
@@ -90,16 +90,16 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/dead-letters/{queue}/impact", summary="What an action would touch", response_model=Impact)
     def impact(
-        request: Request, queue: str, where: Filter = None, id: Ids = None, all: All = False, receive: Receive = False
+        queue: str, where: Filter = None, id: Ids = None, all: All = False, receive: Receive = False
     ) -> Response:
         Selection.of(where, id, all)
         inspector.check_receive(queue, receive)
-        return answer(acting(request, receive).impact(queue, where, id, all=all))
+        return answer(service.impact(queue, where, id, all=all, receive=receive))
 
     @router.get("/dead-letters/{queue}/messages/{id}", summary="One whole message", response_model=MessageSchema)
-    def message(request: Request, queue: str, id: str, receive: Receive = False) -> Response:
+    def message(queue: str, id: str, receive: Receive = False) -> Response:
         inspector.check_receive(queue, receive)
-        return answer(acting(request, receive).message(queue, id))
+        return answer(service.message(queue, id, receive=receive))
 
     @router.get(
         "/dead-letters/{queue}/export",
@@ -119,7 +119,7 @@ def routes(services: Services) -> APIRouter:
         Selection.of(where, id, all)
         inspector.check_receive(queue, receive)
         service.queue(queue)
-        lines = acting(request, receive).lines(queue, where, id, all=all, any_queue=any_queue)
+        lines = acting(request).lines(queue, where, id, all=all, any_queue=any_queue, receive=receive)
         first = next(lines, b"")  # an error is raised before the answer begins
         return StreamingResponse(
             chain([first], lines),
@@ -144,7 +144,7 @@ def routes(services: Services) -> APIRouter:
         plan = RedrivePlan.from_json({**content, "queue": queue})
         Selection.of(content.get("where"), content.get("ids"), plan.all)
         service.queue(queue)
-        job = acting(request, receive).redrive(plan)
+        job = acting(request).redrive(plan, receive=receive)
         inspector.changed(queue)
         return job_answer(job, 202)
 
@@ -157,13 +157,14 @@ def routes(services: Services) -> APIRouter:
                 f"a delete says which messages were shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
             )
         service.queue(queue)
-        job = acting(request, receive).delete(
+        job = acting(request).delete(
             queue,
             given.where,
             ids=given.ids,
             all=given.all,
             shown=given.shown,
             any_queue=given.any_queue,
+            receive=receive,
         )
         inspector.changed(queue)
         return job_answer(job, 202)
@@ -182,7 +183,7 @@ def routes(services: Services) -> APIRouter:
         await run_in_threadpool(service.queue, queue)
 
         def begin(content: IO[bytes]) -> Response:
-            job = acting(request, False).restore(content, queue)
+            job = acting(request).restore(content, queue)
             inspector.changed(queue)
             return job_answer(job, 202)
 
@@ -198,7 +199,7 @@ def routes(services: Services) -> APIRouter:
         response_model=Resent,
     )
     def resend(request: Request, queue: str, id: str, given: ResendRequest, receive: Receive = False) -> Response:
-        sent = acting(request, receive).resend(
+        sent = acting(request).resend(
             queue,
             id,
             body=given.body,
@@ -209,6 +210,7 @@ def routes(services: Services) -> APIRouter:
             key=Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key,
             to=given.to,
             any_queue=given.any_queue,
+            receive=receive,
         )
         inspector.changed(queue)
         return answer(sent)
