@@ -76,8 +76,7 @@ def test_receives_that_may_move_messages_need_consent(client: Client, tmp_path: 
     id = dead.send("{}").message_id
     settings = Settings(endpoint_url=client.endpoint, region="us-east-1", port=0, state=tmp_path)
     with serving(settings, client=client) as site:
-        page = site.get("/dead-letters/orders-dlq").text
-        assert "SQS moves a message to another queue after 2 receives" in page
+        assert "after 2 receives" in site.get("/dead-letters/orders-dlq").text
         paths = ("messages", f"messages/{id}", "groups", "impact?all=1", "export?all=1")
         for path in paths:
             refused = site.get(f"/api/v1/dead-letters/orders-dlq/{path}")

@@ -108,8 +108,8 @@ def test_a_queue_with_a_redrive_policy_of_its_own_is_received_from_only_after_a_
         button.click()
         expect(page.get_by_text("the receive count of 1 message went up by 1")).to_be_visible(timeout=PATIENT)
 
-    for path in ("/dead-letters/orders-dlq/messages/m-1", "/dead-letters/orders-dlq"):
-        page = site.get(path).text
+    for path in ("", "/messages/m-1", "/redrive"):
+        page = site.get(f"/dead-letters/orders-dlq{path}").text
         assert 'type="checkbox" name="receive"' in page
     assert 'href="/dead-letters/orders-dlq?">Show the messages</a>' in site.get("/dead-letters/orders-dlq/delete").text
     visit = browser.look(f"{site.url}/dead-letters/orders-dlq", operate)

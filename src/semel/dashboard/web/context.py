@@ -48,9 +48,10 @@ class RequestContext:
         """What a form that sends a message out of `queue` shows, also while the endpoint does not answer."""
         try:
             sources, address = self.inspector.sources(queue), self.inspector.address(queue)
-            return {"sources": sources, "address": address, "targets": self.queue_names()}
+            limit = None if self.inspector.is_ours else self.inspector.queue(queue).row.max_receives
+            return {"sources": sources, "address": address, "targets": self.queue_names(), "limit": limit}
         except SemelError:
-            return {"sources": (queue,), "address": self.inspector.client.endpoint, "targets": ()}
+            return {"sources": (queue,), "address": self.inspector.client.endpoint, "targets": (), "limit": None}
 
     def unsent(self, request: Request, error: SemelError, template: str, **content: Any) -> HTMLResponse:
         """The form again, with what was typed and why it was not sent; nothing is read for it that may fail."""

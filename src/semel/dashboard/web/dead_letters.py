@@ -81,11 +81,13 @@ def routes(context: RequestContext) -> APIRouter:
         )  # fmt: skip
 
     @router.get("/dead-letters/{queue}/export")
-    def export(request: Request, queue: str, where: str = "", all: bool = False, any_queue: bool = False) -> Response:
+    def export(
+        request: Request, queue: str, where: str = "", all: bool = False, any_queue: bool = False, receive: bool = False
+    ) -> Response:
         """All that match, as JSON lines, while they are read. A wrong request is refused before the answer begins."""
         service = context.service(request)
         service.queue(queue)
-        lines = service.lines(queue, where or None, all=all, any_queue=any_queue)
+        lines = service.lines(queue, where or None, all=all, any_queue=any_queue, receive=receive)
         first = next(lines, None)
         return StreamingResponse(
             iter(()) if first is None else chain([first], lines),
@@ -111,6 +113,7 @@ def routes(context: RequestContext) -> APIRouter:
         all: Annotated[bool, Form()] = False,
         any_queue: Annotated[bool, Form()] = False,
         dry_run: Annotated[bool, Form()] = False,
+        receive: Annotated[bool, Form()] = False,
         to: Annotated[str, Form()] = "",
         canary: Annotated[str, Form()] = "",
         canary_wait: Annotated[str, Form()] = "",
@@ -121,7 +124,7 @@ def routes(context: RequestContext) -> APIRouter:
         form = PlanForm(to, canary, canary_wait, rate, limit, stop_after_failures)
         try:
             plan = form.plan(queue, where=where, ids=tuple(ids), all=all, any_queue=any_queue, dry_run=dry_run)
-            job = context.service(request).redrive(plan)
+            job = context.service(request).redrive(plan, receive=receive)
         except SemelError as error:
             return _redrive(context, request, queue, where, ids, form, str(error))
         return context.to_job(job)
@@ -139,12 +142,13 @@ def routes(context: RequestContext) -> APIRouter:
         where: Annotated[str, Form()] = "",
         all: Annotated[bool, Form()] = False,
         any_queue: Annotated[bool, Form()] = False,
+        receive: Annotated[bool, Form()] = False,
     ) -> Any:
         try:
             if confirm.strip() != queue:
                 raise FormError(f"nothing was deleted: to confirm, type the queue's name, {queue}")
             job = context.service(request).delete(
-                queue, where or None, all=all, shown=_shown(shown), any_queue=any_queue
+                queue, where or None, all=all, shown=_shown(shown), any_queue=any_queue, receive=receive
             )
         except SemelError as error:
             return _delete(context, request, queue, where, str(error))
@@ -179,7 +183,7 @@ def _redrive(
         request, "redrive.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
         ids=ids, form=form, problem=problem or page.error or "", sources=page.queue.sources,
         targets=context.queue_names(), complete=page.complete or bool(ids), groups=() if ids else page.groups,
-        selection=_selection(page, where, ids), stop_default=STOP_DEFAULT,
+        selection=_selection(page, where, ids), stop_default=STOP_DEFAULT, limit=_limit(context, page),
         counted="matching messages" if page.needs_receive and not ids else counted(len(ids) or page.matched),
         address=context.inspector.address(queue),
     )  # fmt: skip
@@ -189,7 +193,7 @@ def _delete(context: RequestContext, request: Request, queue: str, where: str, p
     page = context.inspector.dead_letters(queue, where=where, limit=1)
     return context.pages.answer(
         request, "delete.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,
-        problem=problem or page.error or "", needs_receive=page.needs_receive, risk=page.queue.max_receives is not None,
+        problem=problem or page.error or "", needs_receive=page.needs_receive, limit=_limit(context, page),
         count=page.shown.count, counted=counted(page.shown.count), complete=page.complete, groups=page.groups,
         selection=_selection(page, where, ()), shown=json.dumps(asdict(page.shown)), sources=page.queue.sources,
         address=context.inspector.address(queue),
@@ -201,6 +205,11 @@ def _restore(context: RequestContext, request: Request, queue: str, problem: str
         request, "restore.html", nav="dead-letters", status=400 if problem else 200, queue=queue, problem=problem,
         address=context.inspector.address(queue),
     )  # fmt: skip
+
+
+def _limit(context: RequestContext, page: DeadLetterPage) -> int | None:
+    """The receives after which SQS moves a message on, if an action of a form may cause that."""
+    return None if context.inspector.is_ours else page.queue.max_receives
 
 
 def _shown(text: str) -> ShownMessages:

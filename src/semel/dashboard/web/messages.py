@@ -93,11 +93,18 @@ def routes(context: RequestContext) -> APIRouter:
         key: Annotated[str, Form()] = "keep",
         new_key: Annotated[str, Form()] = "",
         any_queue: Annotated[bool, Form()] = False,
+        receive: Annotated[bool, Form()] = False,
     ) -> Any:
         form = EditForm(body, original, line_end, to, key, new_key)
         try:
             resent = context.service(request).resend(
-                queue, id, body=form.edited_body, key=form.wanted_key, to=to.strip(), any_queue=any_queue
+                queue,
+                id,
+                body=form.edited_body,
+                key=form.wanted_key,
+                to=to.strip(),
+                any_queue=any_queue,
+                receive=receive,
             )
         except SemelError as error:
             form.body = text.field_text(body)

@@ -109,6 +109,12 @@ def foreign_lines(text: str, limit: int) -> Markup:
     return visible(text if len(text) <= limit else f"{text[:limit]}…")
 
 
+def attribute_text(attribute: Attribute) -> str:
+    """Base64 if it is binary."""
+    value = attribute.value
+    return b64encode(value).decode() if isinstance(value, bytes) else value
+
+
 def field_text(text: str) -> str:
     """The text as a form field has it: a browser turns every line end into a newline."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -224,12 +230,6 @@ def in_progress(worker: WorkerRow) -> list[InProgress]:
     return sorted((message for queue in worker.queues for message in queue.in_progress), key=lambda one: -one.since)
 
 
-def attribute_text(attribute: Attribute) -> str:
-    """Base64 if it is binary."""
-    value = attribute.value
-    return b64encode(value).decode() if isinstance(value, bytes) else value
-
-
 FILTERS: Final = {
     "number": number,
     "rate": charts.per_second,
@@ -242,8 +242,8 @@ FILTERS: Final = {
     "messages": messages,
     "prose": prose,
     "foreign": foreign,
-    "attribute_text": attribute_text,
     "foreign_lines": foreign_lines,
+    "attribute_text": attribute_text,
     "pattern": pattern,
     "step_text": step_text,
     "step_tone": step_tone,
