@@ -107,7 +107,7 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
         (["restore", "nofile.jsonl"], 2, "there is no file nofile.jsonl"),
         (["delete", DLQ, "--all"], 2, "add --yes to delete"),
         (["list", DLQ, "--after", "x"], 1, "after"),
-        (["watch", "--webhook", "ftp://x"], 2, "is no address"),
+        (["watch", "--webhook", "ftp://x"], 2, "--webhook 'ftp://x' is "),
         (["queues", "--dashboard", "nonsense"], 2, "is not an address"),
         (
             ["redrive", DLQ, "--all", "--dashboard", "http://127.0.0.1:1", "--ledger", "sqlite:///x"],

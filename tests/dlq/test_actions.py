@@ -690,7 +690,7 @@ def test_the_audit_log_is_read_newest_first_and_filtered(tmp_path: Path) -> None
     assert [entry.count for entry in log.entries("who = ann and count < 6")] == [5, 3, 1]
     assert [entry.queue for entry in log.entries("age <= 1s")] == ["q899", "q898"]
     assert len(list(log.entries("q899 or q179"))) == 2
-    with pytest.raises(SemelError, match="there is no field 'eror'; there are who, action"):
+    with pytest.raises(SemelError, match="there is no field 'eror'; the fields are who, action"):
         list(log.entries("eror = 5"))
     with log.path.open("ab") as file:
         file.write(b'{"at": 5, "who": "a half li')

@@ -1,9 +1,9 @@
-"""The filter language: what its words mean, what it says of a mistake, and that nothing in a letter can upset it."""
+"""The filter language: what its conditions mean, its errors, and that no message can make it fail."""
 
 from __future__ import annotations
 
+import random
 import re
-import time
 from typing import Any
 
 import pytest
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from dlq.dead_letters import NOW, message
 from semel.dlq import fingerprints
-from semel.dlq.filter.fields import FIELDS
+from semel.dlq.filter.fields import FIELDS, InvalidValue, Pattern
 from semel.dlq.filter.lexer import EXAMPLE
 from semel.dlq.filter.parser import FilterError, parse
-from semel.dlq.filter.patterns import MAX_LOOKED_AT, Pattern, PatternError
 from semel.dlq.messages import DeadLetterMessage
 from semel.sqs.client.messages import Attribute
 
@@ -28,7 +27,7 @@ TRUE = (
     "",
     "   ",
     "timeout",
-    "TIMEOUT acme-is-not-looked-for or o-17",
+    "TIMEOUT acme-is-not-searched-for or o-17",
     "6d2f",
     "aa11",
     "error ~ timeout",
@@ -95,7 +94,7 @@ FALSE = (
 
 
 @pytest.mark.parametrize("text", TRUE)
-def test_what_holds_for_the_letter_matches(text: str) -> None:
+def test_what_holds_for_the_message_matches(text: str) -> None:
     assert matches(text)
 
 
@@ -112,20 +111,20 @@ def test_the_text_of_a_filter_is_the_same_filter(text: str) -> None:
     assert again.matches(message(), NOW) == parsed.matches(message(), NOW)
 
 
-def test_a_letter_that_sqs_moved_has_no_error() -> None:
+def test_a_message_that_sqs_moved_has_no_error() -> None:
     moved: dict[str, Any] = {"error": "", "reason": "", "key": "", "by_semel": False}
     assert not matches("error exists", **moved)
     assert not matches("error != timeout", **moved)
     assert matches("not error exists", **moved)
 
 
-def test_a_fingerprint_finds_all_errors_of_its_kind() -> None:
+def test_a_fingerprint_selects_all_errors_of_its_kind() -> None:
     print_ = fingerprints.of(message())
     assert matches(f"fingerprint = {print_}", error="reading from 'shop' timed out after 45 s")
     assert not matches(f"fingerprint = {print_}", error="reading from 'shop' was refused")
 
 
-def test_numbers_that_no_float_can_hold_are_told_apart() -> None:
+def test_numbers_that_no_float_can_hold_are_distinguished() -> None:
     assert matches("$.id = 12345678901234567", body='{"id": 12345678901234567}')
     assert not matches("$.id = 12345678901234567", body='{"id": 12345678901234568}')
 
@@ -139,47 +138,50 @@ def test_a_filter_knows_whether_it_needs_the_body(text: str, needs: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "says"),
+    ("text", "position", "says"),
     [
         ("eror ~ timeout", 0, "did you mean error?"),
-        ("receives = 3 and foo > 3", 17, "there is no field 'foo'; there are error,"),
-        ("receives > many", 11, "receives is a number"),
-        ("age > soon", 6, "is no duration; write age > 2h"),
-        ("sent > yesterday", 7, "is no time; write sent >= 2026-11-01T10:00Z"),
+        ("receives = 3 and foo > 3", 17, "there is no field 'foo'; the fields are error,"),
+        ("receives > many", 11, "'many' is not a number; write receives >= 5"),
+        ("age > soon", 6, "is not a duration; write age > 2h"),
+        ("sent > yesterday", 7, "is not a time; write sent >= 2026-11-01T10:00Z"),
         ("sent > 2h", 7, "-2h for two hours ago"),
-        ("size > big", 7, "size > 1000 or > 64k"),
-        ("error > a", 8, "error is a text"),
-        ("receives ~ 3", 11, "receives is a number: compare it with ="),
-        ("error = /a/", 8, "error ~ /a/"),
-        ("receives =", 10, "a value is missing here"),
-        ("receives = and", 11, "a value is missing here"),
-        ("(receives = 3", 0, "this ( is not closed"),
-        ("receives = 3)", 12, "this ) has no ( before it"),
-        ("= 3", 0, "before it belongs a field"),
-        ("and", 0, "cannot stand here"),
-        ("a or", 4, "a condition is missing here"),
-        ('error ~ "open', 8, "this quote is not closed"),
-        ("!error", 0, "! stands only in !="),
-        ("error ~ /(a/", 9, "this ( is not closed"),
-        ("error ~ /a(?=b)/", 10, "no looking around"),
-        (r"error ~ /(a)\1/", 12, r"\1 cannot be used"),
-        ("error ~ /a/gx", 8, "behind a pattern stands i or nothing"),
-        ("error in a", 9, "behind `in` stands a list"),
-        ("error in (a b)", 12, "goes on with ,"),
-        ("$.a", 0, "say what about it"),
-        ("(" * 60 + "a" + ")" * 60, 50, "at most 50 deep"),
-        ("not " * 60 + "a", 200, "at most 50 deep"),
-        ("a" * 9_000, 8_000, "at most 8000 are read"),
+        ("size > big", 7, "size > 1000 or size > 64k"),
+        ("error > a", 8, "error is a text; compare it with ="),
+        ("receives ~ 3", 11, "receives is a number; compare it with ="),
+        ("error = /a/", 8, "a pattern needs ~, as in error ~ /a/"),
+        ("receives =", 10, "receives = needs a value"),
+        ("receives = and", 11, "receives = needs a value"),
+        ("(receives = 3", 0, "unclosed ("),
+        ("receives = 3)", 12, "unmatched )"),
+        ("= 3", 0, "expected a field or a word, not '='"),
+        ("and", 0, "expected a field or a word, not 'and'"),
+        ("a or", 4, "expected a condition"),
+        ('error ~ "open', 8, "unterminated quote"),
+        ("!error", 0, "write != to compare"),
+        ("error ~ /(a/", 8, "invalid pattern: missing ): (a"),
+        ("error ~ /a(?=b)/", 8, "invalid pattern: invalid perl operator: (?="),
+        (r"error ~ /(a)\1/", 8, r"invalid pattern: invalid escape sequence: \1"),
+        ("error ~ /\ud800/", 8, "not valid Unicode"),
+        (f"error ~ /{'a' * 201}/", 8, "the pattern has 201 characters; the maximum is 200"),
+        ("error ~ /(.{30}){30}/", 8, "the pattern is too large"),
+        ("error ~ /a/gx", 8, "unknown pattern flag 'gx'"),
+        ("error in a", 9, "`in` needs a list"),
+        ("error in (a b)", 12, "expected , or )"),
+        ("$.a", 0, "a JSON path needs a comparison"),
+        ("(" * 60 + "a" + ")" * 60, 50, "more than 50 deep"),
+        ("not " * 60 + "a", 200, "more than 50 deep"),
+        ("a" * 9_000, 8_000, "the maximum is 8,000"),
     ],
 )
-def test_a_mistake_is_shown_with_its_place_and_a_way_out(text: str, place: int, says: str) -> None:
+def test_an_error_shows_the_position_and_an_example(text: str, position: int, says: str) -> None:
     with pytest.raises(FilterError) as caught:
         parse(text)
-    assert caught.value.position == place
+    assert caught.value.position == position
     assert says in caught.value.problem
     lines = str(caught.value).splitlines()
-    assert lines[2].index("^") - 2 == min(place, 60)
-    assert lines[3].startswith("write it as, for example: ")
+    assert lines[2].index("^") - 2 == min(position, 60)
+    assert lines[3].startswith("example: ")
 
 
 def test_the_examples_in_errors_are_filters() -> None:
@@ -228,7 +230,7 @@ def _patterns() -> st.SearchStrategy[str]:
 def test_a_pattern_finds_what_pythons_own_finds(pattern: str, text: str, ignore_case: bool) -> None:
     try:
         ours = Pattern(pattern, ignore_case=ignore_case)
-    except PatternError:
+    except InvalidValue:
         return  # too large
     expected = re.search(pattern, text, re.IGNORECASE if ignore_case else 0) is not None
     assert ours.found_in(text) is expected
@@ -237,31 +239,34 @@ def test_a_pattern_finds_what_pythons_own_finds(pattern: str, text: str, ignore_
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
-        ("(a+)+$", "a" * 60_000 + "b"),
-        ("(a|a)+$", "a" * 60_000 + "b"),
-        ("(a?){40}a{40}$", "a" * 60_000 + "b"),
-        (".*.*.*.*.*=x", "=" * 60_000),
-        ("(a|b)*a(a|b){60}c", "abbababaab" * 6_000),
+        ("(a+)+$", "a" * 1_000_000 + "b"),
+        ("(a|a)+$", "a" * 1_000_000 + "b"),
+        ("(a?){40}a{40}$", "a" * 1_000_000 + "b"),
+        (".*.*.*.*.*=x", "=" * 1_000_000),
+        ("(a|b)*a(a|b){60}c", "".join(random.Random(1).choices("ab", k=100_000))),
     ],
 )
 @pytest.mark.timeout(60)
-def test_a_hostile_pattern_takes_no_longer_than_the_text_is_long(pattern: str, text: str) -> None:
+def test_a_hostile_pattern_takes_time_in_proportion_to_the_text(pattern: str, text: str) -> None:
     assert not Pattern(pattern).found_in(text)
 
 
-@pytest.mark.timeout(60)
-def test_a_pattern_that_multiplies_itself_is_refused_or_small() -> None:
-    Pattern("((((((){250}){250}){250}){250}){250}){250}")
-    with pytest.raises(PatternError, match="too large"):
+def test_a_pattern_that_multiplies_itself_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="invalid repetition size"):
         Pattern("((((a{9}){9}){9}){9}){9}")
 
 
-def test_the_end_of_a_text_that_was_cut_is_not_its_end() -> None:
-    assert not Pattern("a$").found_in("a" * (MAX_LOOKED_AT + 1))
-    assert Pattern("a$").found_in("a" * MAX_LOOKED_AT)
+def test_a_pattern_is_searched_in_the_whole_text() -> None:
+    assert Pattern("b$").found_in("a" * 1_000_000 + "b")
+    assert Pattern("b$").found_in("\ud800b")
 
 
-# Whatever comes.
+@pytest.mark.parametrize(("flag", "found"), [("", False), ("i", True)])
+def test_case_matters_in_a_pattern_without_the_flag_i(flag: str, found: bool) -> None:
+    assert matches(f"error ~ /GRÖSSE [a-z]+/{flag}", error="größsE größse abc".replace("ß", "s")) is found
+
+
+# Any input.
 
 _VALUES = st.sampled_from(
     ["5", "-1.5", "acme", '"a \\" b"', "'x'", "true", "null", "2h", "now", "2026-11-01T10:00Z", "/a+/i", "o-17"]
@@ -294,7 +299,7 @@ _BODIES = st.one_of(
 
 
 @given(_filters(), _BODIES, st.sampled_from([Attribute("String", "5"), Attribute("Binary", b"\xff"), None]))
-def test_every_filter_decides_every_letter_and_reads_back_as_itself(
+def test_every_filter_decides_every_message_and_reads_back_as_itself(
     text: str, body: str, tenant: Attribute | None
 ) -> None:
     try:
@@ -332,14 +337,12 @@ def test_and_or_follow_the_rules_of_logic(pairs: list[tuple[str, str]]) -> None:
     assert parse(f"({one}) or ({other})").matches(message(), NOW) is any(held)
 
 
-def test_a_body_of_a_mebibyte_is_decided_at_once() -> None:
+def test_a_body_of_a_mebibyte_is_searched_to_its_end() -> None:
     large = message(body='{"order": {"total": 500}, "filling": "' + "x" * 1_048_000 + '"}')
-    begun = time.process_time()
-    assert parse("$.order.total > 100 and not body ~ /y$/ and not nowhere").matches(large, NOW)
-    assert time.process_time() - begun < 30  # not a benchmark: only that it is not a matter of minutes
+    assert parse('$.order.total > 100 and body ~ /x"}$/ and not body ~ /y$/ and not nowhere').matches(large, NOW)
 
 
-def test_letters_need_no_more_than_an_id_and_a_queue() -> None:
+def test_messages_need_no_more_than_an_id_and_a_queue() -> None:
     bare = DeadLetterMessage("1", "q", "", 0.0, 0)
     for name in FIELDS:
         parse(f"{name} exists").matches(bare, NOW)

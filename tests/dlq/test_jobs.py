@@ -1,4 +1,4 @@
-"""Jobs: seen while they run, stopped where nothing is half done, and remembered after the process is gone."""
+"""Jobs: followed while they run, stopped only at checkpoints, and recorded for other processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from semel.dlq.jobs import KEPT, Job, Jobs, JobStopped, NoSuchJob, State
+from semel.dlq.jobs import MAX_JOBS, Job, Jobs, JobStopped, NoSuchJob, State
 from semel.errors import SemelError
 
 
@@ -116,18 +117,15 @@ def test_pause_and_cancel_end_a_long_sleep_at_once(tmp_path: Path) -> None:
     assert job.wait(60)
 
 
-def test_what_comes_after_is_called_at_every_end(tmp_path: Path) -> None:
-    ends: list[State] = []
-    jobs = Jobs(tmp_path)
+def test_a_job_ends_also_when_its_work_exits(tmp_path: Path) -> None:
+    def work(_job: Job) -> None:
+        raise SystemExit(3)
 
-    def fail(_job: Job) -> None:
-        raise SemelError("no")
-
-    for work in (fail, lambda _job: None):
-        job = jobs.start("drop", "dead", work, then=lambda job: ends.append(job.state))
-        assert job.wait(60)
-    wait_for(lambda: len(ends) == 2)
-    assert ends == [State.FAILED, State.DONE]
+    job = Jobs(tmp_path).create("redrive", "dead")
+    with pytest.raises(SystemExit):
+        job.run(work)
+    assert (job.state, job.reason) == (State.FAILED, "SystemExit: 3")
+    assert Jobs(tmp_path).get(job.id).state is State.FAILED
 
 
 def test_jobs_are_remembered_by_the_next_process(tmp_path: Path) -> None:
@@ -166,7 +164,7 @@ def test_a_job_whose_process_was_killed_is_shown_as_interrupted(tmp_path: Path) 
     process.stdout.close()
     job = seen.get(id)
     assert job.state is State.INTERRUPTED
-    assert "run it again" in job.reason
+    assert "run the command again" in job.reason
     assert [one.state for one in seen.all()] == [State.INTERRUPTED]
 
 
@@ -179,20 +177,129 @@ def test_only_the_last_ones_are_kept_and_nothing_that_runs_is_forgotten(tmp_path
 
     jobs = Jobs(tmp_path, clock=clock)
     oldest = jobs.start("redrive", "dead", lambda job: job.sleep(600))
-    for _ in range(KEPT + 20):
+    for _ in range(MAX_JOBS + 20):
         jobs.create("redrive", "dead").run(lambda _job: None)
-    assert len(list(tmp_path.glob("*.json"))) <= KEPT + 1
+    assert len(list(tmp_path.glob("*.json"))) <= MAX_JOBS + 1
     assert jobs.get(oldest.id) is oldest
     jobs.close()
     assert oldest.state is State.CANCELLED
 
 
-def test_what_cannot_be_read_is_no_job(tmp_path: Path) -> None:
+def test_a_running_job_of_another_process_is_not_removed(tmp_path: Path) -> None:
+    other = Jobs(tmp_path, clock=lambda: 0.0)
+    running = other.start("redrive", "dead", lambda job: job.sleep(600))
+    jobs = Jobs(tmp_path, clock=lambda: 1.0)
+    for _ in range(MAX_JOBS + 5):
+        jobs.create("redrive", "dead").run(lambda _job: None)
+    assert jobs.get(running.id).state is State.RUNNING
+    other.close()
+
+
+def test_a_file_that_is_no_job_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "odd.json").write_text("{")
     (tmp_path / "older.json").write_text('{"id": "older"}')
-    assert Jobs(tmp_path).all() == []
+    jobs = Jobs(tmp_path)
+    assert jobs.all() == jobs.all() == []
+    assert len(caplog.records) == 2, "once for each file"
 
 
-def test_the_folder_is_nobody_elses(tmp_path: Path) -> None:
-    Jobs(tmp_path / "jobs")
-    assert os.stat(tmp_path / "jobs").st_mode & 0o077 == 0
+def test_the_folder_is_private_and_created_only_for_a_job(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    jobs = Jobs(folder)
+    assert jobs.all() == []
+    with pytest.raises(NoSuchJob):
+        jobs.get("20261116-120000-a1b2c3")
+    assert not folder.exists()
+    jobs.create("redrive", "dead")
+    assert os.stat(folder).st_mode & 0o077 == 0
+
+
+def test_a_job_that_cannot_be_recorded_is_not_started(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text("a file in its place")
+    with pytest.raises(SemelError, match=r"redrive of dead was not started: .* set SEMEL_STATE"):
+        Jobs(tmp_path / "jobs").create("redrive", "dead")
+
+
+def test_a_job_file_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
+    job = Jobs(tmp_path).create("redrive", "dead").run(lambda job: job.say("first"))
+    reader, path = Jobs(tmp_path), tmp_path / f"{job.id}.json"
+    assert [line.text for line in reader.all()[0].messages] == ["first"]
+    before = path.stat()
+    path.write_text(path.read_text().replace("first", "later"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert [line.text for line in reader.all()[0].messages] == ["first"], "same time, size and inode"
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert [line.text for line in reader.all()[0].messages] == ["later"]
+    path.unlink()
+    assert reader.all() == []
+
+
+def test_waiting_for_a_job_of_another_process_ends_with_it_or_with_the_timeout(tmp_path: Path) -> None:
+    here, there = Jobs(tmp_path), Jobs(tmp_path)
+    job = there.create("redrive", "dead")
+    job.begin()
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 10.0:
+            job.end(State.DONE)
+
+    assert here.wait(job.id, 3.2, clock=lambda: now[0], sleep=sleep).state is State.RUNNING
+    assert now[0] == pytest.approx(3.2)
+    now[0] = 5.0
+    assert here.wait(job.id, clock=lambda: now[0], sleep=sleep).state is State.DONE
+    assert now[0] == 10.0
+    with pytest.raises(NoSuchJob):
+        here.wait("20261116-120000-a1b2c3", 1, clock=lambda: now[0], sleep=sleep)
+
+
+def test_an_older_state_never_overwrites_a_newer_one(tmp_path: Path) -> None:
+    """A thread that pauses the job is held up between taking the state and writing it, while the job ends."""
+    jobs = Jobs(tmp_path)
+    job = jobs.create("redrive", "dead")
+    job.begin()
+    taken, go_on = threading.Event(), threading.Event()
+    to_json = job.to_json
+
+    def held_up() -> dict[str, Any]:
+        content = to_json()
+        if threading.current_thread() is pausing:
+            taken.set()
+        return content
+
+    class Held:
+        """The lock around writing, which the pausing thread gets last."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is pausing:
+                go_on.wait(60)
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    def pause() -> None:
+        job.pause()
+        jobs._write(job)
+
+    pausing = threading.Thread(target=pause)
+    job.to_json = held_up  # type: ignore[method-assign]
+    jobs._writing = Held()  # type: ignore[assignment]
+    pausing.start()
+    assert taken.wait(60)
+    job.end(State.DONE)
+    go_on.set()
+    pausing.join(60)
+    seen = Jobs(tmp_path).get(job.id)
+    assert (seen.state, seen.pausing) == (State.DONE, False)
+
+
+def test_a_job_that_has_ended_does_not_run_again(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    job = jobs.create("redrive", "dead").run(lambda _job: None)
+    job.working(State.CANARY)
+    assert Jobs(tmp_path).get(job.id).state is job.state is State.DONE

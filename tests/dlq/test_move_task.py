@@ -174,7 +174,7 @@ def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> N
             job.resume()
         real()
 
-    job.checkpoint = checkpoint  # type: ignore[method-assign]
+    job.checkpoint = checkpoint  # type: ignore[method-assign, assignment]
     job.run(either.redriver(engine="sqs-move", rate=2, rest=rest).run)
     assert (job.state, job.reason) == (State.DONE, "")
     assert stood

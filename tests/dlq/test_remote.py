@@ -1,20 +1,25 @@
-"""The desk through a dashboard: the same answers as the desk itself, and errors that name the way out."""
+"""The dead-letter service through a dashboard: the same methods, the same values, and errors that name the way out."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from dashboard.serving import Shop, Site, shop
 from semel.cli import main
 from semel.dlq.job_control import JobNotRunning
-from semel.dlq.jobs import Job, State
+from semel.dlq.jobs import Job, NoSuchJob, State
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.dlq.remote import RemoteDeadLetterService, RemoteError
+from semel.dlq.remote import RETRY_FOR, RemoteDeadLetterService, RemoteError
 from semel.dlq.selection import SelectionError
 from semel.dlq.service import DeadLetterService, Key, NoSuchMessage
 from semel.errors import SemelError
@@ -50,7 +55,28 @@ def ended(remote: RemoteDeadLetterService, job: Job) -> Job:
     raise AssertionError(job.to_json())
 
 
-def test_looking_gives_the_same_values_as_the_desk_itself(
+# Of the service only: the name of the user and the ledger belong to the process that has the queues.
+LOCAL = {"by", "ledger"}
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_") and name not in LOCAL}
+
+
+def test_both_services_have_the_same_public_names() -> None:
+    assert set(public(RemoteDeadLetterService)) == set(public(DeadLetterService))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, value in public(DeadLetterService).items() if inspect.isfunction(value)]
+)
+def test_both_services_have_the_same_parameters_and_defaults(name: str) -> None:
+    assert inspect.signature(getattr(RemoteDeadLetterService, name)) == inspect.signature(
+        getattr(DeadLetterService, name)
+    )
+
+
+def test_reading_returns_the_same_values_as_the_service_itself(
     place: Shop, remote: RemoteDeadLetterService, tmp_path: Path
 ) -> None:
     place.bury(5)
@@ -73,7 +99,9 @@ def test_looking_gives_the_same_values_as_the_desk_itself(
     assert remote.export(DLQ, to=file, all=True).count == len(file.read_bytes().splitlines()) == 6
 
 
-def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDeadLetterService, tmp_path: Path) -> None:
+def test_actions_happen_there_and_are_in_its_audit_log(
+    place: Shop, remote: RemoteDeadLetterService, tmp_path: Path
+) -> None:
     ids = place.bury(12)
     job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, where="$.order < 3")))
     assert (job.state, job.counts.sent) == (State.DONE, 3)
@@ -95,7 +123,7 @@ def test_acting_happens_there_and_in_its_log(place: Shop, remote: RemoteDeadLett
         remote.control(job.id, "cancel")
 
 
-def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
+def test_a_delete_through_a_dashboard_names_both_places_and_deletes_what_was_shown(
     place: Shop,
     site: Site,
     remote: RemoteDeadLetterService,
@@ -124,7 +152,7 @@ def test_a_drop_through_a_dashboard_names_both_places_and_drops_what_was_seen(
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_as_the_desk_tells_them(
+def test_errors_are_those_of_the_service_itself(
     place: Shop, site: Site, remote: RemoteDeadLetterService, tmp_path: Path
 ) -> None:
     place.bury(1)
@@ -169,3 +197,97 @@ def test_the_command_line_goes_through_a_dashboard(
     assert main(["annotate", "deployed"]) == 0
     assert main(["audit", "--where", "action = redrive"]) == 0
     assert "redrive" in capsys.readouterr().out
+
+
+class Proxy:
+    """A TCP proxy before a dashboard; while it is `down`, it closes every connection without an answer."""
+
+    def __init__(self, site: Site) -> None:
+        self._target = (urlsplit(site.url).hostname, urlsplit(site.url).port)
+        self.down = False
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            if self.down:
+                client.close()
+                continue
+            server = socket.create_connection(self._target)
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65_536):
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                end.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def proxy(site: Site) -> Iterator[Proxy]:
+    found = Proxy(site)
+    yield found
+    found.close()
+
+
+def test_a_poll_that_fails_does_not_end_what_follows_a_job(place: Shop, site: Site, proxy: Proxy) -> None:
+    now = [0.0]
+    remote = RemoteDeadLetterService(proxy.url, TOKEN, clock=lambda: now[0])
+    place.bury(20)
+    job = remote.redrive(RedrivePlan(queue=DLQ, where="key exists", rate=0.5))
+    proxy.down, proxy.connections = True, 0
+    for seconds in (0, 0.5, 0.5, 1, 1, 2, 2, 8, 15, 14):  # backoff: 1, 2, 4, 8, 15 s
+        now[0] += seconds
+        assert not remote.job(job.id).state.ended
+    assert proxy.connections == 6
+    with pytest.raises(RemoteError, match=f"asked to pause; see it with: semel jobs show {job.id} --dashboard "):
+        remote.control(job.id, "pause")
+    proxy.down = False
+    now[0] += 15
+    assert remote.job(job.id).state in (State.RUNNING, State.PLANNED)
+    proxy.down = True
+    assert not remote.wait(job.id, 0).state.ended
+    now[0] += RETRY_FOR
+    with pytest.raises(RemoteError) as caught:
+        remote.job(job.id)
+    assert str(caught.value).endswith(
+        f"job {job.id} may still be running there; see it with: semel jobs show {job.id} --dashboard {proxy.url}"
+    )
+    with pytest.raises(RemoteError, match="it is not known whether the job was started; see: semel jobs list --dash"):
+        remote.redrive(RedrivePlan(queue=DLQ, where="key exists"))
+    proxy.down = False
+    remote.control(job.id, "cancel")
+    assert ended(RemoteDeadLetterService(site.url, TOKEN), job).state is State.CANCELLED
+
+
+def test_a_job_that_nobody_follows_is_not_retried(site: Site, proxy: Proxy) -> None:
+    remote = RemoteDeadLetterService(proxy.url, TOKEN)
+    with pytest.raises(NoSuchJob, match="there is no job"):
+        remote.job("20261116-120000-a1b2c3")
+    proxy.down = True
+    with pytest.raises(RemoteError, match="no answer from the dashboard"):
+        remote.job("20261116-120000-a1b2c3")
+
+
+def test_an_answer_of_another_version_is_an_error_that_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = RemoteDeadLetterService(site.url, TOKEN)
+    monkeypatch.setattr(remote, "_get", lambda *_: {"queues": [{"name": "orders-dlq"}]})
+    with pytest.raises(RemoteError, match=r"is not understood .*is it of the same version"):
+        remote.queues()

@@ -1,7 +1,7 @@
-"""Who did what to which queue, when, and what came of it: one JSON object a line, added to and never changed.
+"""The audit log: who did what to which queue, when, and with which outcome; one JSON object a line.
 
-The rules: an action is in the log before it begins and once more when it has ended, so that a crash leaves the first.
-A line is written with one call and is on disk before anything else happens. What cannot be written down is not done.
+An action is in the log before it begins and again when it has ended, so that a crash leaves the first entry. A line is
+on disk before anything else happens. What cannot be logged is not done.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
+import msgspec
 
 from semel.dlq.filter import parser as filters
 from semel.dlq.filter.fields import Field
 from semel.errors import SemelError
+from semel.telemetry.rotating_log import RotatingLog
 
 FILE: Final = "audit.jsonl"
+MAX_BYTES: Final = 64 << 20  # of one file
+KEEP: Final = 7  # rotated files
+_MAX_TEXT: Final = 4_000  # characters
 _log: Final = logging.getLogger("semel.dlq")
-_BLOCK: Final = 64 * 1024
-_LONGEST: Final = 4_000  # characters of a text in it
 
 
 class AuditError(SemelError):
-    """The audit log cannot be written to or read. `reason` is the system's."""
+    """The audit log cannot be written or read. `reason` is the system's."""
 
     reason = ""
 
@@ -50,21 +52,28 @@ class AuditEntry:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
+_DECODER: Final = msgspec.json.Decoder(AuditEntry)
+
+
 @dataclass(slots=True)
 class Ending:
-    """What is known of an action at its end."""
+    """What the second entry of an action says. `problem`: why that could not be written, known after the block."""
 
     outcome: str = "done"
     count: int | None = None
     details: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
 
 
 class Audit:
     """The log in a state folder. Safe for any number of threads and processes."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, *, clock: Callable[[], float] = time.time, max_bytes: int = MAX_BYTES, keep: int = KEEP
+    ) -> None:
         self.path = path
         self._clock = clock
+        self._file = RotatingLog(path, max_bytes=max_bytes, keep=keep)
 
     @classmethod
     def at(cls, folder: Path, *, clock: Callable[[], float] = time.time) -> Audit:
@@ -82,17 +91,13 @@ class Audit:
         job: str = "",
         details: Mapping[str, str] | None = None,
     ) -> AuditEntry:
-        cut = {name: _short(text) for name, text in (details or {}).items() if text}
-        entry = AuditEntry(self._clock(), who, action, queue, _short(where), count, _short(outcome), job, cut)
-        line = orjson.dumps(asdict(entry)) + b"\n"
+        """Before an action: raises AuditError if it cannot be logged, so that it is not done."""
+        kept = {name: _short(text) for name, text in (details or {}).items() if text}
+        entry = AuditEntry(
+            self._clock(), _short(who), action, _short(queue), _short(where), count, _short(outcome), job, kept
+        )
         try:
-            # Only then is a line never torn by another process's: O_APPEND, and all of it at once.
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(handle, line)
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            self._file.append(msgspec.json.encode(entry), sync=True)
         except OSError as error:
             refused = AuditError(
                 f"{action} {queue}: not done, as it cannot be written to the audit log {self.path}: "
@@ -103,109 +108,99 @@ class Audit:
         return entry
 
     def add(self, who: str, action: str, **known: Any) -> str:
-        """The same for what is done already: why it could not be written down, or nothing."""
+        """After an action: returns why it could not be logged, or an empty text."""
         try:
             self.write(who, action, **known)
         except AuditError as error:
-            return f"this could not be written to the audit log: {error.reason}"
+            return f"the end of this action could not be written to the audit log: {error.reason}"
         return ""
 
     @contextmanager
-    def around(self, who: str, action: str, *, queue: str = "", **details: str) -> Iterator[Ending]:
-        """In the log before it begins, and once more when it has ended, however that was."""
-        self.write(who, action, queue=queue, outcome="begun", details=details)
+    def around(
+        self, who: str, action: str, *, queue: str = "", where: str = "", job: str = "", **details: str
+    ) -> Iterator[Ending]:
+        """Logs the beginning, or raises AuditError before the block runs; and the end, whatever ends the block."""
+        known: dict[str, Any] = {"queue": queue, "where": where, "job": job}
+        self.write(who, action, outcome="begun", details=details, **known)
         ending = Ending()
         try:
             yield ending
-        except Exception as error:
-            self.add(who, action, queue=queue, count=ending.count, outcome=f"failed: {error}", details=details)
+        except BaseException as error:
+            ending.outcome = _failure(error)
             raise
-        details |= ending.details
-        if problem := self.add(who, action, queue=queue, count=ending.count, outcome=ending.outcome, details=details):
-            _log.warning("%s %s: %s", action, queue, problem)
+        finally:
+            ending.problem = self.add(
+                who, action, count=ending.count, outcome=ending.outcome, details=details | ending.details, **known
+            )
+            if ending.problem:
+                _log.warning("%s %s: %s", action, queue, ending.problem)
 
     def entries(self, where: str = "", limit: int | None = None) -> Iterator[AuditEntry]:
         """The newest first. `where` is a filter over who, action, queue, where, outcome, job, count, at and age."""
         wanted, now = filters.parse(where, FIELDS), self._clock()
-        found = 0
-        for line in _backwards(self.path):
-            entry = _read(line)
-            if entry is None or not wanted.holds(SeenEntry(entry, now)):
-                continue
-            yield entry
-            found += 1
-            if found == limit:
-                return
+        count = 0
+        try:
+            for line in self._file.newest_first():
+                try:
+                    entry = _DECODER.decode(line)
+                except msgspec.DecodeError:
+                    continue  # cut by a full disk
+                if not wanted.holds(AuditCandidate(entry, now)):
+                    continue
+                yield entry
+                count += 1
+                if count == limit:
+                    return
+        except OSError as error:
+            raise AuditError(f"the audit log {self.path} cannot be read: {error.strerror or error}") from None
 
 
 def somebody() -> str:
-    """The user at this machine, for the command line."""
+    """The user of this machine, for the command line."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a user id without a name
         return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
-# The filter's view of an entry.
+def _failure(error: BaseException) -> str:
+    if isinstance(error, SemelError):
+        return f"failed: {error}"
+    if isinstance(error, Exception):
+        return f"failed: {type(error).__name__}: {error}"
+    return f"interrupted: {type(error).__name__}"
 
 
-class SeenEntry:
+def _short(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+
+
+class AuditCandidate:
+    """An entry as filters read it."""
+
     def __init__(self, entry: AuditEntry, now: float) -> None:
         self.entry, self.now = entry, now
 
     @property
     def texts(self) -> tuple[str, ...]:
         entry = self.entry
-        named = (entry.who, entry.action, entry.queue, entry.where, entry.outcome, entry.job)
-        return named + tuple(entry.details.values())
+        return (
+            *(entry.who, entry.action, entry.queue, entry.where, entry.outcome, entry.job),
+            *entry.details.values(),
+        )
 
 
 def _text(name: str) -> Field:
-    return Field(name, "text", lambda seen: (found,) if (found := getattr(seen.entry, name)) else ())
+    return Field(name, "text", lambda candidate: (text,) if (text := getattr(candidate.entry, name)) else ())
 
 
 FIELDS: Final = {
-    one.name: one
-    for one in (
+    known.name: known
+    for known in (
         *map(_text, ("who", "action", "queue", "where", "outcome", "job")),
-        Field("count", "number", lambda seen: () if seen.entry.count is None else (seen.entry.count,)),
-        Field("at", "time", lambda seen: (seen.entry.at,)),
-        Field("age", "duration", lambda seen: (max(0.0, seen.now - seen.entry.at),)),
+        Field("count", "number", lambda candidate: () if candidate.entry.count is None else (candidate.entry.count,)),
+        Field("at", "time", lambda candidate: (candidate.entry.at,)),
+        Field("age", "duration", lambda candidate: (max(0.0, candidate.now - candidate.entry.at),)),
     )
 }
-
-
-# Lines.
-
-
-def _read(line: bytes) -> AuditEntry | None:
-    try:
-        content: dict[str, Any] = orjson.loads(line)
-        return AuditEntry(**{name: content[name] for name in AuditEntry.__slots__ if name in content})
-    except (ValueError, TypeError, KeyError):
-        return None  # a line that a full disk has cut
-
-
-def _backwards(path: Path) -> Iterator[bytes]:
-    """The lines of a file, the last one first, whatever its size."""
-    try:
-        with path.open("rb") as file:
-            place = file.seek(0, os.SEEK_END)
-            rest = b""
-            while place:
-                size = min(_BLOCK, place)
-                place = file.seek(place - size)
-                first, *lines = (file.read(size) + rest).split(b"\n")
-                yield from (line for line in reversed(lines) if line)
-                rest = first
-            if rest:
-                yield rest
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise AuditError(f"the audit log {path} cannot be read: {error.strerror or error}") from None
-
-
-def _short(text: str) -> str:
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

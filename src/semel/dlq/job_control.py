@@ -1,76 +1,71 @@
-"""How one process asks another to pause, resume or cancel a job, and how it knows whether that job still runs.
+"""How one process requests that another pauses, resumes or cancels a job, and whether a job's process is alive.
 
-The rules: a request is one line, appended with a single write to the job's control file; the process that runs the job
-reads the lines in order, none is lost, and its next note of the job says which it has taken. A process of this machine
-runs as long as the system knows it; of any other only its last heartbeat is known.
+A request is one line, appended to the job's control file with a single write. The process that runs the job reads the
+lines in order, and lists the requests that it has carried out in the job's own file. A process of this machine is alive
+as long as the system knows it; a process of another machine as long as its heartbeat is recent.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
+
+import msgspec
 
 from semel.errors import SemelError
 
 ACTIONS: Final = ("pause", "resume", "cancel")
-HEARTBEAT: Final = 5.0  # seconds between two heartbeats of a job that runs
-LATE: Final = 60.0  # without one for so long, the process of another machine is taken for gone
+HEARTBEAT: Final = 5.0  # seconds between two heartbeats of a running job
+HEARTBEAT_TIMEOUT: Final = 60.0  # seconds without one, after which a process of another machine is considered gone
 
 
 class JobNotRunning(SemelError):
-    """The job has ended, or its process is gone: nobody is there to pause, resume or cancel it."""
+    """The job has ended, or its process is gone: it cannot be paused, resumed or cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRequest:
-    """`action` is pause, resume or cancel."""
-
-    action: str
+class ControlRequest(msgspec.Struct, frozen=True):
+    action: Literal["pause", "resume", "cancel"]
     who: str
     at: float
     id: str
 
 
 class ControlFile:
-    """Next to a job's own file: what is asked of it. Safe for any number of processes that ask."""
+    """The requests for one job, next to its own file. Any number of processes may write to it."""
 
     def __init__(self, job_file: Path) -> None:
         self._path = job_file.with_suffix(".control")
-        self._read_to = 0
+        self._offset = 0
 
     def ask(self, action: str, who: str, at: float) -> ControlRequest:
-        request = ControlRequest(action, who, at, uuid.uuid4().hex)
+        request = msgspec.convert({"action": action, "who": who, "at": at, "id": uuid.uuid4().hex}, ControlRequest)
         try:
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(handle, json.dumps(asdict(request)).encode() + b"\n")
+                os.write(handle, msgspec.json.encode(request) + b"\n")
             finally:
                 os.close(handle)
         except OSError as error:
             raise SemelError(
-                f"job {self._path.stem} cannot be asked to {action}: {self._path} cannot be written: "
-                f"{error.strerror or error}"
+                f"cannot {action} job {self._path.stem}: {self._path} cannot be written: {error.strerror or error}"
             ) from None
         return request
 
     def new(self) -> list[ControlRequest]:
-        """What was asked since the last call, in order."""
+        """The requests since the last call, in order."""
         try:
-            if self._path.stat().st_size == self._read_to:
+            if self._path.stat().st_size == self._offset:
                 return []
             with self._path.open("rb") as file:
-                file.seek(self._read_to)
+                file.seek(self._offset)
                 content = file.read()
-        except OSError:  # nobody has asked for anything
+        except OSError:  # no request yet
             return []
         lines = content[: content.rfind(b"\n") + 1]
-        self._read_to += len(lines)
+        self._offset += len(lines)
         return [request for line in lines.splitlines() if (request := _request(line)) is not None]
 
     def remove(self) -> None:
@@ -79,30 +74,32 @@ class ControlFile:
 
 def _request(line: bytes) -> ControlRequest | None:
     try:
-        found = ControlRequest(**json.loads(line))
-    except (ValueError, TypeError):
+        return msgspec.json.decode(line, type=ControlRequest)
+    except msgspec.DecodeError:
         return None
-    return found if found.action in ACTIONS else None
 
 
-# Whether a process is there.
+class Process(msgspec.Struct, frozen=True):
+    """The process that runs a job. `born` tells it from a later one with the same number."""
+
+    pid: int = 0
+    host: str = ""
+    born: str = ""
+    heartbeat: float = 0.0
 
 
-def this_process(heartbeat: float) -> dict[str, Any]:
-    """What a job's file says of the process that runs it."""
-    return {"pid": os.getpid(), "host": _host(), "born": _born(), "heartbeat": heartbeat}
+def this_process(now: float) -> Process:
+    return Process(os.getpid(), _host(), _born(), now)
 
 
-def alive(process: Mapping[str, Any], now: float) -> bool:
-    pid, born = process.get("pid"), process.get("born")
-    if process.get("host") == _host() and isinstance(pid, int) and born:
-        return bool(born == _born(pid))
-    heartbeat = process.get("heartbeat")
-    return isinstance(heartbeat, int | float) and now - heartbeat < LATE
+def alive(process: Process, now: float) -> bool:
+    if process.host == _host() and process.born:
+        return process.born == _born(process.pid)
+    return now - process.heartbeat < HEARTBEAT_TIMEOUT
 
 
 def _host() -> str:
-    """Where process numbers mean the same: two containers may have one name, and each a process 1."""
+    """The name of the machine and its process namespace: two containers may share a name, and each has a process 1."""
     try:
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -110,7 +107,7 @@ def _host() -> str:
 
 
 def _born(pid: int | str = "self") -> str:
-    """When a process began, in the system's own words; tells it from a later one with the same number."""
+    """When a process began, as the system says it; "" if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if stat[0] in ("Z", "X") else stat[19]

@@ -1,20 +1,25 @@
-"""The desk of a dashboard elsewhere: the same methods over its JSON API, with the answers as the same values.
+"""The dead-letter service of a dashboard elsewhere: the methods of `DeadLetterService`, over its JSON API.
 
-For operators who may reach the dashboard but not the queues. Who did it is then what the dashboard knows of the token.
+For operators who can reach the dashboard but not the queues. The audit log there has the name that belongs to the
+token.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import logging
+import time
 import urllib.error
 import urllib.request
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar, get_type_hints
 from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
 
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
@@ -23,31 +28,34 @@ from semel.dlq.access.peek import RECEIVE_TOO, PeekRisk
 from semel.dlq.audit import AuditEntry
 from semel.dlq.edit import Key, NoSuchMessage
 from semel.dlq.job_control import JobNotRunning
-from semel.dlq.jobs import Control, Job
+from semel.dlq.jobs import Control, Job, JobRecord, NoSuchJob, polled
 from semel.dlq.messages import (
     DeadLetterMessage,
     DeadLetterQueue,
-    ErrorGroup,
     ErrorGroups,
     Exported,
     Impact,
     MessagePage,
-    ReceiveCost,
     Resent,
     ShownMessages,
 )
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection
+from semel.dlq.service import SHOWN
 from semel.errors import SemelError
-from semel.sqs.client.messages import as_attribute
+from semel.sqs.client.messages import Attribute, as_attribute
 from semel.telemetry.annotation_log import Annotation
 
-SHOWN: Final = 100
+RETRY_FOR: Final = 120.0  # seconds without an answer, after which a running job is no longer polled
+_MAX_BACKOFF: Final = 15.0
+_POLL_TIMEOUT: Final = 15.0
+_TRANSIENT: Final = (0, 429, 500, 502, 503, 504)
 _T = TypeVar("_T")
+_log: Final = logging.getLogger("semel.dlq")
 
 
 class RemoteError(SemelError):
-    """The dashboard refused, failed, or does not answer. `status` is 0 where there was no answer."""
+    """The dashboard refused, failed, or did not answer. `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -55,26 +63,47 @@ class RemoteError(SemelError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token is for the address that was given, and for no other."""
+    """The token is for the given address only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
+@dataclass(slots=True)
+class _Followed:
+    """A job that was running when it was last seen, and the outage since then."""
+
+    job: Job
+    failing_since: float | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+
+
 class RemoteDeadLetterService:
-    """`RemoteDesk("https://semel.internal:9325", token)`: what `semel.dlq.service.Desk` does, done there."""
+    """`RemoteDeadLetterService("https://semel.internal:9325", token)`."""
 
     remote: Final = True
 
-    def __init__(self, url: str, token: str = "", *, accept_risk: bool = False, timeout: float = 120.0) -> None:
-        """`accept_risk`: look also where looking may move messages on (see PeekRisk)."""
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        accept_risk: bool = False,
+        timeout: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`accept_risk`: peek also where that may move messages on (see PeekRisk)."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RemoteError(f"{url!r} is no address of a dashboard; write http://host:9325")
+            raise RemoteError(f"{url!r} is not the address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
         self._token = token
         self._accept_risk = accept_risk
         self._timeout = timeout
+        self._clock, self._sleep = clock, sleep
+        self._followed: dict[str, _Followed] = {}
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     @property
@@ -82,38 +111,40 @@ class RemoteDeadLetterService:
         return self.url
 
     def address(self, info: DeadLetterQueue) -> str:
-        """Where a queue is, in words, and through whom."""
+        """Where the queue is, and through which dashboard."""
         region = info.arn.split(":")[3] if info.arn.count(":") >= 5 else ""
         return f"{listing.address(info.url, region)}, through the dashboard at {self.url}"
 
-    # Looking.
+    # Reading.
 
     def queues(self) -> list[DeadLetterQueue]:
-        return [_made(DeadLetterQueue, row) for row in self._get("dead-letters")["queues"]]
+        return self._convert(self._get("dead-letters")["queues"], list[DeadLetterQueue])
 
     def queue(self, name: str) -> DeadLetterQueue:
-        return _made(DeadLetterQueue, self._get(f"dead-letters/{_part(name)}"))
+        return self._convert(self._get(f"dead-letters/{_part(name)}"), DeadLetterQueue)
 
     def messages(
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
     ) -> MessagePage:
-        wanted = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/messages", self._look(wanted))
-        content["messages"] = tuple(map(_letter, content["messages"]))
-        return _made(MessagePage, content)
+        query = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
+        content = self._get(f"dead-letters/{_part(queue)}/messages", self._peek(query))
+        page = msgspec.structs.asdict(self._convert(content, _WirePage))
+        return MessagePage(**page | {"messages": tuple(map(_message, page["messages"]))})
 
     def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
-        content = self._get(f"dead-letters/{_part(queue)}/groups", self._look({"where": where, "most": most}))
-        return _made(ErrorGroups, content)
+        content = self._get(f"dead-letters/{_part(queue)}/groups", self._peek({"where": where, "most": most}))
+        return self._convert(content, ErrorGroups)
 
     def impact(
         self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
     ) -> Impact:
-        return _made(Impact, self._get(f"dead-letters/{_part(queue)}/impact", self._look(_query(where, ids, all))))
+        content = self._get(f"dead-letters/{_part(queue)}/impact", self._peek(_query(where, ids, all)))
+        return self._convert(content, Impact)
 
     def message(self, queue: str, id: str) -> DeadLetterMessage:
         try:
-            return _letter(self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._look({})))
+            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._peek({}))
+            return _message(self._convert(content, _WireMessage))
         except RemoteError as error:
             if error.status == 404:
                 raise NoSuchMessage(str(error)) from None
@@ -152,19 +183,21 @@ class RemoteDeadLetterService:
         all: bool = False,
         any_queue: bool = False,
     ) -> Iterator[bytes]:
-        wanted = self._look(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
+        wanted = self._peek(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
         with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
             except (OSError, http.client.HTTPException) as error:
-                raise RemoteError(f"{self.url} broke off in the middle of the export: {error}; run it again") from None
+                raise RemoteError(
+                    f"{self.url} closed the connection during the export: {error}; run it again"
+                ) from None
 
-    # Acting.
+    # Actions.
 
     def redrive(self, plan: RedrivePlan) -> Job:
         content = {name: value for name, value in plan.to_json().items() if value not in ("", [])}
         queue = content.pop("queue")
-        return self._job("POST", f"dead-letters/{_part(queue)}/redrive", content)
+        return self._start(f"dead-letters/{_part(queue)}/redrive", content)
 
     def resend(
         self,
@@ -180,11 +213,12 @@ class RemoteDeadLetterService:
     ) -> Resent:
         given: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
-            given["attributes"] = {name: _written(one) for name, one in editing.read_attributes(attributes).items()}
+            given["attributes"] = {name: _json(value) for name, value in editing.read_attributes(attributes).items()}
         if key is not Key.KEEP:
             given["new_key"] = "auto" if key is Key.NEW else key
         path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
-        return _made(Resent, self._ask("POST", path, {name: one for name, one in given.items() if one is not None}))
+        given = {name: value for name, value in given.items() if value is not None}
+        return self._convert(self._ask("POST", path, given), Resent)
 
     def delete(
         self,
@@ -197,39 +231,67 @@ class RemoteDeadLetterService:
         shown: ShownMessages | None = None,
         any_queue: bool = False,
     ) -> Job:
-        """The snapshot stays with the dashboard; the job's result has its path there."""
+        """The snapshot is kept by the dashboard; the job's result has its path there."""
         if snapshot is not None:
-            raise RemoteError("the dashboard keeps the snapshot itself: leave --snapshot out, or export first")
+            raise RemoteError("--snapshot cannot be used with --dashboard, which keeps the snapshot; or export first")
         chosen = _query(where, ids, all)
         if shown is None:
             shown = self.impact(queue, where, ids, all=all).shown
         content = {"where": where, "ids": chosen["id"], "all": all, "shown": asdict(shown), "any_queue": any_queue}
         content = {name: value for name, value in content.items() if value is not None}
-        return self._job("POST", f"dead-letters/{_part(queue)}/delete", content)
+        return self._start(f"dead-letters/{_part(queue)}/delete", content)
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
         content = source.read_bytes() if isinstance(source, Path) else b"".join(source)
         if not queue:
-            name = source.name if isinstance(source, Path) else "the letters"
+            name = source.name if isinstance(source, Path) else "the file"
             lines = [line for line in content.split(b"\n") if line.strip()]
             queues = {snapshots.read(line, number, name).queue for number, line in enumerate(lines, 1)}
             if len(queues) != 1:
-                raise RemoteError(f"{name} has letters of {len(queues)} queues: name one that all go to with --to")
+                raise RemoteError(
+                    f"{name} has messages of {len(queues)} queues; choose the queue to restore to with --to"
+                )
             (queue,) = queues
             if not self.queue(queue).sources:
                 raise RemoteError(
-                    f"{name} has messages for {queue}, which is not the dead-letter queue of any queue, so nothing was "
-                    f"sent; if they are to go there, say so with --to {queue}"
+                    f"nothing was sent: {name} has messages for {queue}, which is not the dead-letter queue of any "
+                    f"queue; to restore to it anyway, add --to {queue}"
                 )
-        return self._job("POST", f"dead-letters/{_part(queue)}/restore", content)
+        return self._start(f"dead-letters/{_part(queue)}/restore", content)
 
-    # Jobs, the log, marks.
+    # Jobs, audit log, annotations.
 
     def jobs(self) -> list[Job]:
-        return [Job.from_json(one) for one in self._get("jobs")["jobs"]]
+        return [Job.of(record) for record in self._convert(self._get("jobs")["jobs"], list[JobRecord])]
 
     def job(self, id: str) -> Job:
-        return self._job("GET", f"jobs/{_part(id)}")
+        """Of a job that was running, the last known state while the dashboard does not answer, for up to two minutes:
+        the job goes on there."""
+        followed, now = self._followed.get(id), self._clock()
+        if followed is not None and now < followed.retry_at:
+            return followed.job
+        try:
+            return self._seen(self._ask("GET", f"jobs/{_part(id)}", timeout=_POLL_TIMEOUT))
+        except RemoteError as error:
+            if error.status == 404:
+                raise NoSuchJob(str(error)) from None
+            if followed is None or error.status not in _TRANSIENT:
+                raise
+            if followed.failing_since is None:
+                followed.failing_since = now
+                _log.warning("%s; job %s goes on there, retrying for up to %g s", error, id, RETRY_FOR)
+            if now - followed.failing_since >= RETRY_FOR:
+                raise RemoteError(
+                    f"{error}\njob {id} may still be running there; see it with: {self._command('show', id)}",
+                    error.status,
+                ) from None
+            followed.failures += 1
+            followed.retry_at = now + min(_MAX_BACKOFF, 2.0 ** (followed.failures - 1))
+            return followed.job
+
+    def wait(self, id: str, timeout: float | None = None) -> Job:
+        """The job when it has ended, or as it is after `timeout` seconds."""
+        return polled(lambda: self.job(id), timeout, clock=self._clock, sleep=self._sleep)
 
     def control(self, id: str, action: str) -> Control:
         try:
@@ -237,26 +299,61 @@ class RemoteDeadLetterService:
         except RemoteError as error:
             if error.status == 409:
                 raise JobNotRunning(str(error)) from None
+            if error.status == 404:
+                raise NoSuchJob(str(error)) from None
+            if error.status in _TRANSIENT:
+                raise RemoteError(
+                    f"{error}\nit is not known whether job {id} was asked to {action}; see it with: "
+                    f"{self._command('show', id)}",
+                    error.status,
+                ) from None
             raise
-        return Control(Job.from_json(content), action, acknowledged=bool(content.get("acknowledged")))
+        return Control(self._seen(content), action, acknowledged=bool(content.get("acknowledged")))
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
-        rows = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})["rows"]
-        return [_made(AuditEntry, row) for row in rows]
+        content = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})
+        return self._convert(content["rows"], list[AuditEntry])
 
     def annotate(self, text: str) -> Annotation:
-        return _made(Annotation, self._ask("POST", "annotations", {"text": text}))
+        return self._convert(self._ask("POST", "annotations", {"text": text}), Annotation)
 
     def annotations(self, since: float = 0.0) -> list[Annotation]:
-        return [_made(Annotation, row) for row in self._get("annotations", {"since": since})["annotations"]]
+        return self._convert(self._get("annotations", {"since": since})["annotations"], list[Annotation])
 
-    # Asking.
+    # Requests.
 
-    def _look(self, query: Mapping[str, Any]) -> dict[str, Any]:
+    def _peek(self, query: Mapping[str, Any]) -> dict[str, Any]:
         return {**query, "look": 1, "receive": 1 if self._accept_risk else None}
 
-    def _job(self, method: str, path: str, content: Mapping[str, Any] | bytes | None = None) -> Job:
-        return Job.from_json(self._ask(method, path, content))
+    def _start(self, path: str, content: Mapping[str, Any] | bytes) -> Job:
+        try:
+            return self._seen(self._ask("POST", path, content))
+        except RemoteError as error:
+            if error.status == 0:
+                raise RemoteError(
+                    f"{error}\nit is not known whether the job was started; see: {self._command('list')}"
+                ) from None
+            raise
+
+    def _seen(self, content: Mapping[str, Any]) -> Job:
+        job = Job.of(self._convert(content, JobRecord))
+        if job.state.ended:
+            self._followed.pop(job.id, None)
+        else:
+            self._followed[job.id] = _Followed(job)
+        return job
+
+    def _command(self, *arguments: str) -> str:
+        return f"semel jobs {' '.join(arguments)} --dashboard {self.url}"
+
+    def _convert(self, content: Any, kind: type[_T]) -> _T:
+        """What a newer dashboard sends beyond the fields of `kind` is ignored."""
+        try:
+            return msgspec.convert(content, kind)
+        except msgspec.ValidationError as error:
+            raise RemoteError(
+                f"the answer of the dashboard at {self.url} is not understood ({error}); is it of the same version?"
+            ) from None
 
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return self._ask("GET", path, None, query)
@@ -267,17 +364,17 @@ class RemoteDeadLetterService:
         path: str,
         content: Mapping[str, Any] | bytes | None = None,
         query: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
         try:
-            with self._open(method, path, query, content) as answer:
-                found = json.load(answer)
+            with self._open(method, path, query, content, timeout=timeout) as answer:
+                answered = json.load(answer)
         except (ValueError, OSError, http.client.HTTPException) as error:
-            raise RemoteError(
-                f"{self.url} gave an answer that cannot be read: {error}; is a dashboard there?"
-            ) from None
-        if not isinstance(found, dict):
-            raise RemoteError(f"{self.url} gave an answer that is none of a dashboard")
-        return found
+            raise RemoteError(f"the answer of {self.url} cannot be read: {error}; is a dashboard there?") from None
+        if not isinstance(answered, dict):
+            raise RemoteError(f"the answer of {self.url} is not the one of a dashboard")
+        return answered
 
     def _open(
         self,
@@ -285,6 +382,8 @@ class RemoteDeadLetterService:
         path: str,
         query: Mapping[str, Any] | None = None,
         content: Mapping[str, Any] | bytes | None = None,
+        *,
+        timeout: float | None = None,
     ) -> http.client.HTTPResponse:
         pairs = {name: value for name, value in (query or {}).items() if value not in (None, "", ())}
         url = f"{self.url}/api/v1/{path}{'?' if pairs else ''}{urlencode(pairs, doseq=True)}"
@@ -297,7 +396,7 @@ class RemoteDeadLetterService:
             headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
         try:
-            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout)
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=timeout or self._timeout)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error) from None
@@ -320,7 +419,7 @@ class RemoteDeadLetterService:
 
 
 def _query(where: str | None, ids: Sequence[str] | None, all: bool) -> dict[str, Any]:
-    """A selection as the API knows it; what selects nothing is refused here, and not sent."""
+    """The selection as query parameters. Raises SelectionError if nothing is selected."""
     Selection.of(where, ids, all)
     return {"where": where, "id": None if ids is None else list(ids), "all": 1 if all else None}
 
@@ -329,34 +428,41 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
-_NESTED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "cost": lambda value: _made(ReceiveCost, value),
-    "groups": lambda value: tuple(_made(ErrorGroup, one) for one in value),
-    "sources": tuple,
-    "notes": tuple,
-    "shown": lambda value: _made(ShownMessages, value),
-    "ids": lambda value: None if value is None else tuple(value),
-}
+class _WireAttribute(msgspec.Struct):
+    type: str
+    value: str = ""
+    base64: str | None = None
+
+    def attribute(self) -> Attribute:
+        return Attribute(self.type, self.value if self.base64 is None else b64decode(self.base64))
 
 
-def _made(kind: type[_T], content: Mapping[str, Any]) -> _T:
-    """The value that an answer stands for; what a newer dashboard says beyond it is left out."""
-    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    try:
-        return kind(
-            **{name: _NESTED.get(name, lambda value: value)(one) for name, one in content.items() if name in known}
-        )
-    except TypeError as error:
-        raise RemoteError(f"the dashboard's answer is not understood ({error}); is it of the same version?") from None
+def _wire(kind: type, **replaced: Any) -> type[msgspec.Struct]:
+    """The same fields and defaults as the dataclass, with other types where JSON has another form."""
+    hints, wire_fields = get_type_hints(kind) | replaced, list[tuple[str, Any, Any]]()
+    for known in fields(kind):
+        default = known.default if known.default is not MISSING else msgspec.NODEFAULT
+        if known.default_factory is not MISSING:
+            default = msgspec.field(default_factory=known.default_factory)
+        wire_fields.append((known.name, hints[known.name], default))
+    return msgspec.defstruct(f"Wire{kind.__name__}", wire_fields)
 
 
-def _letter(content: Mapping[str, Any]) -> DeadLetterMessage:
-    known = dict(content)
-    known["attributes"] = {name: snapshots.attribute(one) for name, one in content["attributes"].items()}
-    return _made(DeadLetterMessage, known)
+_ATTRIBUTES: Final = [
+    name for name, hint in get_type_hints(DeadLetterMessage).items() if hint == Mapping[str, Attribute]
+]
+_WireMessage: Final[Any] = _wire(DeadLetterMessage, **dict.fromkeys(_ATTRIBUTES, dict[str, _WireAttribute]))
+_WirePage: Final[Any] = _wire(MessagePage, messages=list[_WireMessage])
 
 
-def _written(value: Any) -> dict[str, str]:
+def _message(wire: msgspec.Struct) -> DeadLetterMessage:
+    values = msgspec.structs.asdict(wire)
+    for name in _ATTRIBUTES:
+        values[name] = {key: value.attribute() for key, value in values[name].items()}
+    return DeadLetterMessage(**values)
+
+
+def _json(value: Any) -> dict[str, str]:
     kind, content = as_attribute(value)
     if isinstance(content, bytes):
         return {"type": kind, "base64": b64encode(content).decode()}

@@ -304,6 +304,10 @@ class DeadLetterService:
     def job(self, id: str) -> Job:
         return self._jobs.get(id)
 
+    def wait(self, id: str, timeout: float | None = None) -> Job:
+        """The job when it has ended, or as it is after `timeout` seconds; it may run in another process."""
+        return self._jobs.wait(id, timeout)
+
     def control(self, id: str, action: str) -> Control:
         """`action` is pause, resume or cancel; the job may run in another process. Raises JobNotRunning."""
         job = self._jobs.get(id)

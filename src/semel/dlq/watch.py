@@ -1,37 +1,41 @@
-"""When to raise an alarm over a dead-letter queue: letters have come, or the first of them will soon be lost.
+"""Alarms for dead-letter queues: messages have arrived, or the first of them will soon expire.
 
-The rule is pure: counts and the time go in, alarms come out. What was told is remembered, so that the next look, or the
-next run from cron, does not tell it again; an alarm that was not delivered is not remembered as told. Nothing here
-receives a message.
+`Watch` is a pure rule: counts and the time go in, alarms come out. `AlarmChannel` delivers them to one place, and keeps
+in a file of its own what that place knows. An alarm is on disk before it is delivered, and leaves the file only once it
+was delivered: a webhook that is down, or a kill in between, delays an alarm and never loses it. Nothing here receives a
+message.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from semel.dlq.messages import DeadLetterQueue
 from semel.errors import SemelError
 
-FILE: Final = "watch.json"
-AGAIN: Final = 3_600.0  # seconds until an expiry that is still near is told again
-_TRIES: Final = 4
-_PATIENCE: Final = 10.0
-_COMMAND_PATIENCE: Final = 60.0
+FOLDER: Final = "watch"
+REPEAT: Final = 3_600.0  # seconds until the alarm of an expiry that is still near is raised again
+_ATTEMPTS: Final = 4
+_WEBHOOK_TIMEOUT: Final = 10.0
+_COMMAND_TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`kind` is arrival or expiry. `new`: letters that came since the last look."""
+    """`kind` is arrival or expiry. `new`: messages that have arrived since the last arrival alarm was delivered."""
 
     kind: str
     queue: str
@@ -42,115 +46,142 @@ class Alarm:
     first_expires: float | None = None
 
 
-@dataclass(slots=True)
-class Told:
-    """What is known of a queue from earlier looks."""
+class QueueState(msgspec.Struct):
+    depths: list[int] = []  # the last two: SQS's counts are approximate, and swing
+    expiry_alarm_at: float | None = None
 
-    depths: list[int] = field(default_factory=list)  # the last two: SQS's counts are approximate, and swing
-    expiry_at: float | None = None  # when its expiry was last told
+
+class WatchState(msgspec.Struct):
+    queues: dict[str, QueueState] = {}
+    pending: list[Alarm] = []  # raised and not delivered: at most one of each kind for each queue
 
 
 class Watch:
-    """`before`: how long before a letter is lost that is told; None, never."""
+    """`before`: how long before a message expires the alarm is raised; None for never."""
 
-    def __init__(self, before: float | None, told: Mapping[str, Told] | None = None) -> None:
+    def __init__(self, before: float | None, state: WatchState | None = None) -> None:
         self._before = before
-        self.told: dict[str, Told] = dict(told or {})
-        self._delivered = _copied(self.told)
+        self.state = state if state is not None else WatchState()
 
-    def know(self, queues: Sequence[DeadLetterQueue]) -> None:
-        """Takes what is there as known."""
-        for info in queues:
-            self.told[info.name] = Told([info.depth])
+    def ignore_existing(self, queues: Sequence[DeadLetterQueue]) -> None:
+        """Raises no alarm for messages that are in the queues now."""
+        for queue in queues:
+            self.state.queues[queue.name] = QueueState([queue.depth])
 
-    def delivered(self, waiting: Collection[str] = ()) -> Mapping[str, Told]:
-        """What the next run may take as told: of queues whose alarms wait to be delivered, what was before those."""
-        self._delivered |= _copied({name: told for name, told in self.told.items() if name not in waiting})
-        return self._delivered
+    def check(self, queues: Sequence[DeadLetterQueue], now: float) -> None:
+        """Adds alarms to the pending ones. A pending alarm of the same kind is replaced, and its count added."""
+        for queue in queues:
+            state = self.state.queues.setdefault(queue.name, QueueState())
+            before = max(state.depths, default=0)
+            if queue.depth > before:
+                self._raise("arrival", queue, now, queue.depth - before)
+            state.depths = [*state.depths, queue.depth][-2:]
+            if self._expires_soon(queue, state, now):
+                state.expiry_alarm_at = now
+                self._raise("expiry", queue, now)
 
-    def look(self, queues: Sequence[DeadLetterQueue], now: float) -> list[Alarm]:
-        found: list[Alarm] = []
-        for info in queues:
-            told = self.told.setdefault(info.name, Told())
-            before = max(told.depths, default=0)
-            if info.depth > before:
-                new = info.depth - before
-                text = f"{new:,} new in {info.name}, which has {info.depth:,}" if before else _first(info)
-                found.append(Alarm("arrival", info.name, text, now, info.depth, new, info.first_expires))
-            told.depths = [*told.depths, info.depth][-2:]
-            found += self._expiring(info, told, now)
-        return found
+    def delivered(self, alarm: Alarm) -> None:
+        self.state.pending.remove(alarm)
 
-    def _expiring(self, info: DeadLetterQueue, told: Told, now: float) -> list[Alarm]:
-        left = None if info.first_expires is None else info.first_expires - now
-        if self._before is None or left is None or left > self._before or not info.depth:
-            if left is not None:
-                told.expiry_at = None
-            return []
-        if told.expiry_at is not None and now - told.expiry_at < AGAIN:
-            return []
-        told.expiry_at = now
-        hours, minutes = divmod(int(max(0.0, left)) // 60, 60)
-        text = f"the first of {info.depth:,} in {info.name} is lost in {hours} h {minutes} min, when its retention ends"
-        return [Alarm("expiry", info.name, text, now, info.depth, 0, info.first_expires)]
+    def _raise(self, kind: str, queue: DeadLetterQueue, now: float, new: int = 0) -> None:
+        pending = [alarm for alarm in self.state.pending if (alarm.kind, alarm.queue) == (kind, queue.name)]
+        new += sum(alarm.new for alarm in pending)
+        text = _arrival(queue, new) if kind == "arrival" else _expiry(queue, now)
+        self.state.pending = [alarm for alarm in self.state.pending if alarm not in pending]
+        self.state.pending.append(Alarm(kind, queue.name, text, now, queue.depth, new, queue.first_expires))
+
+    def _expires_soon(self, queue: DeadLetterQueue, state: QueueState, now: float) -> bool:
+        if self._before is None or queue.first_expires is None:
+            return False
+        if not queue.depth or queue.first_expires - now > self._before:
+            state.expiry_alarm_at = None
+            return False
+        return state.expiry_alarm_at is None or now - state.expiry_alarm_at >= REPEAT
 
 
-def _copied(told: Mapping[str, Told]) -> dict[str, Told]:
-    return {name: Told([*one.depths], one.expiry_at) for name, one in told.items()}
+def _arrival(queue: DeadLetterQueue, new: int) -> str:
+    if new < queue.depth:
+        return f"{new:,} new {_messages(new)} in {queue.name}, which has {queue.depth:,}"
+    sources = f" of {', '.join(queue.sources)}" if queue.sources else ""
+    return f"{queue.depth:,} {_messages(queue.depth)}{sources} in {queue.name}"
 
 
-def _first(info: DeadLetterQueue) -> str:
-    sources = f" of {', '.join(info.sources)}" if info.sources else ""
-    return f"{info.depth:,} dead letter{'' if info.depth == 1 else 's'}{sources} in {info.name}"
+def _expiry(queue: DeadLetterQueue, now: float) -> str:
+    hours, minutes = divmod(int(max(0.0, (queue.first_expires or now) - now)) // 60, 60)
+    return f"the first of {queue.depth:,} {_messages(queue.depth)} in {queue.name} expires in {hours} h {minutes} min"
 
 
-# What was told, from run to run.
+def _messages(count: int) -> str:
+    return "message" if count == 1 else "messages"
 
 
-def load(folder: Path, endpoint: str) -> dict[str, Told]:
+class AlarmChannel:
+    """One place that gets alarms: the output, a webhook or a command. Each has its own state: what is shown on a
+    terminal is still posted to the webhook of another process.
+
+    `deliver` returns why it failed, or an empty text."""
+
+    def __init__(
+        self, folder: Path, endpoint: str, name: str, deliver: Callable[[Alarm], str], *, before: float | None
+    ) -> None:
+        digest = hashlib.sha256(f"{endpoint}\n{name}".encode()).hexdigest()[:16]  # a webhook's address may be a secret
+        self._path = folder / FOLDER / f"{digest}.json"
+        self._deliver = deliver
+        self.watch = Watch(before, _load(self._path))
+
+    @property
+    def pending(self) -> tuple[Alarm, ...]:
+        return tuple(self.watch.state.pending)
+
+    def check(self, queues: Sequence[DeadLetterQueue], now: float) -> None:
+        self.watch.check(queues, now)
+        self._save()
+
+    def deliver(self) -> str:
+        """Delivers what is pending, up to the first failure; returns that, or an empty text."""
+        for alarm in self.pending:
+            if problem := self._deliver(alarm):
+                return problem
+            self.watch.delivered(alarm)
+            self._save()
+        return ""
+
+    def _save(self) -> None:
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.write_bytes(msgspec.json.encode(self.watch.state))
+            draft.replace(self._path)
+        except OSError as error:
+            raise SemelError(
+                f"the state of the watch cannot be written to {self._path}: {error.strerror or error}; "
+                "set SEMEL_STATE to a folder that this user may write to"
+            ) from None
+
+
+def _load(path: Path) -> WatchState:
     try:
-        content = json.loads((folder / FILE).read_text())[endpoint]
-        return {name: Told(**one) for name, one in content.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def save(folder: Path, endpoint: str, told: Mapping[str, Told]) -> None:
-    path = folder / FILE
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        content = {}
-    content = (content if isinstance(content, dict) else {}) | {
-        endpoint: {name: asdict(one) for name, one in told.items()}
-    }
-    draft = path.with_name(f".{FILE}.{os.getpid()}")
-    try:
-        draft.write_text(json.dumps(content))
-        draft.replace(path)
-    except OSError as error:
-        raise SemelError(f"what was told cannot be remembered in {path}: {error.strerror or error}") from None
-
-
-# Telling.
+        return msgspec.json.decode(path.read_bytes(), type=WatchState)
+    except (OSError, msgspec.DecodeError):
+        return WatchState()
 
 
 def check_webhook(url: str) -> None:
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise SemelError(f"--webhook {url!r} is no address; write https://host/path")
+        raise SemelError(f"--webhook {url!r} is not a URL; write https://host/path")
 
 
 def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.sleep) -> str:
-    """Sends an alarm as JSON, with a few attempts; why it failed in the end, or nothing."""
+    """POSTs an alarm as JSON, with retries; returns why it failed, or an empty text."""
     data = json.dumps({"source": "semel dlq watch", **asdict(alarm)}).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "semel"}
     problem = ""
-    for attempt in range(_TRIES):
+    for attempt in range(_ATTEMPTS):
         if attempt:
             sleep(2.0 ** (attempt - 1))
         request = urllib.request.Request(url, data=data, headers=headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE):
+            with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT):
                 return ""
         except urllib.error.HTTPError as error:
             problem = f"HTTP {error.code}"
@@ -159,15 +190,15 @@ def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.slee
                 break
         except (OSError, ValueError) as error:
             problem = str(getattr(error, "reason", None) or error)
-    return f"the webhook {url} did not take the alarm: {problem}"
+    return f"the webhook of {urlsplit(url).hostname} did not accept the alarm for {alarm.queue}: {problem}"
 
 
 def execute(alarm: Alarm, command: str) -> str:
-    """Runs a command with the alarm in its environment; why it failed, or nothing."""
-    known: dict[str, Any] = {f"SEMEL_ALARM_{name.upper()}": value for name, value in asdict(alarm).items()}
-    environment = os.environ | {name: "" if value is None else str(value) for name, value in known.items()}
+    """Runs a command with the alarm in its environment; returns why it failed, or an empty text."""
+    variables: dict[str, Any] = {f"SEMEL_ALARM_{name.upper()}": value for name, value in asdict(alarm).items()}
+    environment = os.environ | {name: "" if value is None else str(value) for name, value in variables.items()}
     try:
-        done = subprocess.run(command, shell=True, env=environment, timeout=_COMMAND_PATIENCE, check=False)
+        done = subprocess.run(command, shell=True, env=environment, timeout=_COMMAND_TIMEOUT, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return f"--exec {command!r}: {error}"
-    return f"--exec {command!r} ended with {done.returncode}" if done.returncode else ""
+    return f"--exec {command!r} exited with status {done.returncode}" if done.returncode else ""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import orjson
+import msgspec
 
 from semel.errors import SemelError
+from semel.telemetry.rotating_log import RotatingLog
 
 FILE: Final = "annotations.jsonl"
-LONGEST: Final = 200  # characters
-_READ: Final = 1 << 20  # bytes from the end: the newest few thousand
+MAX_LENGTH: Final = 200  # characters
+MAX_BYTES: Final = 1 << 20  # of one file; some ten thousand annotations
+KEEP: Final = 3
+_MAX_SKEW: Final = 3_600.0  # seconds by which annotations may be out of order
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +27,16 @@ class Annotation:
     who: str = ""
 
 
+_DECODER: Final = msgspec.json.Decoder(Annotation)
+
+
 def add(folder: Path, text: str, who: str, at: float) -> Annotation:
-    said = " ".join(text.split())
-    if not said:
+    text = " ".join(text.split())
+    if not text:
         raise SemelError('an annotation needs a text, as in: semel annotate "deployed 1.4.2"')
-    annotation = Annotation(at, said[:LONGEST], who)
+    annotation = Annotation(at, text[:MAX_LENGTH], who)
     try:
-        handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, orjson.dumps(asdict(annotation)) + b"\n")
-        finally:
-            os.close(handle)
+        _log(folder).append(msgspec.json.encode(annotation))
     except OSError as error:
         raise SemelError(f"the annotation cannot be written to {folder / FILE}: {error.strerror or error}") from None
     return annotation
@@ -43,21 +44,21 @@ def add(folder: Path, text: str, who: str, at: float) -> Annotation:
 
 def since(folder: Path, at: float = 0.0) -> list[Annotation]:
     """The oldest first."""
-    found = []
+    annotations: list[Annotation] = []
     try:
-        with (folder / FILE).open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _READ))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return []
+        for line in _log(folder).newest_first():
+            try:
+                annotation = _DECODER.decode(line)
+            except msgspec.DecodeError:
+                continue  # cut by a full disk
+            if annotation.at < at - _MAX_SKEW:
+                break
+            if annotation.at >= at:
+                annotations.append(annotation)
     except OSError as error:
         raise SemelError(f"the annotations in {folder / FILE} cannot be read: {error.strerror or error}") from None
-    for line in lines:
-        try:
-            annotation = Annotation(**orjson.loads(line))
-        except (ValueError, TypeError):
-            continue  # the half of a line that the window begins with
-        if annotation.at >= at:
-            found.append(annotation)
-    return found
+    return annotations[::-1]
+
+
+def _log(folder: Path) -> RotatingLog:
+    return RotatingLog(folder / FILE, max_bytes=MAX_BYTES, keep=KEEP)

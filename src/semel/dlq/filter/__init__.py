@@ -1,1 +1,1 @@
-"""What selects messages of a queue: a small language, its parser and its fields."""
+"""The filter language that selects messages of a queue and entries of the audit log."""

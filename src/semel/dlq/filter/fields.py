@@ -1,7 +1,7 @@
-"""The conditions of a filter: which fields there are, and how a letter's value is compared with the one written.
+"""The fields of a filter, and how a message's value is compared with the value in the filter.
 
-The rules: what is not there fulfils no condition, `!=` included, so that only `not` finds letters without it. Values of
-another type than the one asked for do not match, and nothing in a letter can make a comparison fail with an error.
+A missing value matches no comparison, `!=` included: only `not` selects messages without it. A value of another type
+does not match. Nothing in a message can make a comparison raise an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import orjson
 
 from semel.dlq import fingerprints
 from semel.dlq.filter.lexer import quoted
-from semel.dlq.filter.patterns import Pattern
 from semel.dlq.messages import DeadLetterMessage
 from semel.durations import seconds
 from semel.errors import SemelError
@@ -27,6 +26,8 @@ from semel.messages.json_path import MISSING, JsonPath
 if TYPE_CHECKING:
     from semel.dlq.access.lazy_message import LazyMessage
 
+MAX_PATTERN_LENGTH: Final = 200  # characters
+MAX_PATTERN_SIZE: Final = 2_000  # instructions of RE2: the time for a text is at most proportional to their number
 _NUMBER: Final = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?")
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kKmM])(?:i?[bB])?")
 ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -35,11 +36,15 @@ ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-Test = Callable[[Any, float], bool]  # a letter's value, and the time
+Test = Callable[[Any, float], bool]  # takes a message's value and the current time
 
 
-class Seen:
-    """One letter while it is looked at: what is worked out for one condition is there for the next."""
+class InvalidValue(Exception):
+    """A value or pattern that the field cannot be compared with. The text says why."""
+
+
+class Candidate:
+    """One message that is tested against a filter. What one condition computes is there for the next."""
 
     def __init__(self, message: DeadLetterMessage | LazyMessage, now: float) -> None:
         self.message = message
@@ -47,7 +52,7 @@ class Seen:
 
     @property
     def texts(self) -> Iterable[str]:
-        """Where a word that stands for itself is looked for."""
+        """What a bare word is searched in."""
         message = self.message
         yield from self.error
         yield from (message.key, message.id, message.original_id, fingerprints.of(message), message.body)
@@ -56,7 +61,7 @@ class Seen:
     def json(self) -> Any:
         try:
             return orjson.loads(self.message.body)
-        except ValueError:  # also where it has a lone surrogate
+        except ValueError:  # also for a lone surrogate
             return MISSING
 
     @cached_property
@@ -67,9 +72,40 @@ class Seen:
         return tuple(filter(None, dict.fromkeys((fingerprints.error_of(message), message.error))))
 
 
+class Pattern:
+    """A regular expression of RE2, which needs time in proportion to the text, whatever the pattern."""
+
+    def __init__(self, text: str, *, ignore_case: bool = False) -> None:
+        import re2  # 10 ms that only filters with a pattern pay
+
+        if len(text) > MAX_PATTERN_LENGTH:
+            raise InvalidValue(f"the pattern has {len(text)} characters; the maximum is {MAX_PATTERN_LENGTH}")
+        options = re2.Options()
+        options.case_sensitive = not ignore_case
+        options.never_capture = True
+        options.log_errors = False
+        try:
+            compiled = re2.compile(text.encode(), options)
+        except UnicodeEncodeError:
+            raise InvalidValue("the pattern is not valid Unicode: it has half of a surrogate pair") from None
+        except re2.error as error:
+            raise InvalidValue(f"invalid pattern: {_reason(error)}") from None
+        if compiled.programsize > MAX_PATTERN_SIZE:
+            raise InvalidValue("the pattern is too large: use smaller counts in {…}")
+        self._search = compiled.search
+
+    def found_in(self, text: str) -> bool:
+        return self._search(text.encode("utf-8", "replace")) is not None
+
+
+def _reason(error: Exception) -> str:
+    (reason,) = error.args
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is compared with, as it was written: `"5"` is the text alone, a bare 5 also the number."""
+    """A value as written in the filter: `"5"` is only the text, a bare 5 is also the number."""
 
     text: str
     quoted: bool = False
@@ -88,16 +124,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`values` gives what a letter has of it: nothing, one, or several of which any will do."""
+    """`values` returns a candidate's values of this field: none, one, or several of which one has to match."""
 
     name: str
     kind: str  # text, number, size, duration, time or any
     values: Callable[[Any], tuple[Any, ...]] = field(compare=False)
     needs_body: bool = False
-
-
-class BadValue(Exception):
-    """A value that the field cannot be compared with; the text says what it can."""
 
 
 def as_number(text: str) -> int | float | None:
@@ -106,54 +138,48 @@ def as_number(text: str) -> int | float | None:
     return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
-# Fields.
+def _optional(get: Callable[[Any], Any]) -> Callable[[Candidate], tuple[Any, ...]]:
+    return lambda candidate: (value,) if (value := get(candidate.message)) else ()
 
 
-def _text(of: Callable[[Any], str]) -> Callable[[Seen], tuple[Any, ...]]:
-    return lambda seen: (found,) if (found := of(seen.message)) else ()
+def _ids(candidate: Candidate) -> tuple[Any, ...]:
+    message = candidate.message
+    return tuple(dict.fromkeys((message.id, message.original_id or message.id)))
 
 
-def _time(of: Callable[[Any], float | None]) -> Callable[[Seen], tuple[Any, ...]]:
-    return lambda seen: (found,) if (found := of(seen.message)) else ()
-
-
-def _ids(seen: Seen) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys((seen.message.id, seen.message.original_id or seen.message.id)))
-
-
-def _age(seen: Seen) -> tuple[Any, ...]:
-    return (max(0.0, seen.now - seen.message.sent),) if seen.message.sent else ()
+def _age(candidate: Candidate) -> tuple[Any, ...]:
+    return (max(0.0, candidate.now - candidate.message.sent),) if candidate.message.sent else ()
 
 
 FIELDS: Final = {
-    one.name: one
-    for one in (
-        Field("error", "text", lambda seen: seen.error),
-        Field("reason", "text", _text(lambda message: message.reason)),
-        Field("fingerprint", "text", lambda seen: (fingerprints.of(seen.message),)),
-        Field("key", "text", _text(lambda message: message.key)),
+    known.name: known
+    for known in (
+        Field("error", "text", lambda candidate: candidate.error),
+        Field("reason", "text", _optional(lambda message: message.reason)),
+        Field("fingerprint", "text", lambda candidate: (fingerprints.of(candidate.message),)),
+        Field("key", "text", _optional(lambda message: message.key)),
         Field("id", "text", _ids),
-        Field("queue", "text", _text(lambda message: message.source)),
-        Field("source", "text", _text(lambda message: message.source)),
-        Field("group", "text", _text(lambda message: message.group)),
-        Field("state", "text", _text(lambda message: message.state)),
-        Field("body", "text", _text(lambda message: message.body), needs_body=True),
+        Field("queue", "text", _optional(lambda message: message.source)),
+        Field("source", "text", _optional(lambda message: message.source)),
+        Field("group", "text", _optional(lambda message: message.group)),
+        Field("state", "text", _optional(lambda message: message.state)),
+        Field("body", "text", _optional(lambda message: message.body), needs_body=True),
         Field("age", "duration", _age),
-        Field("receives", "number", lambda seen: (seen.message.receives,)),
-        Field("attempts", "number", lambda seen: (seen.message.attempts,)),
-        Field("redrives", "number", lambda seen: (seen.message.redrives,)),
-        Field("size", "size", lambda seen: (seen.message.body_bytes,)),
-        Field("sent", "time", _time(lambda message: message.sent)),
-        Field("first_received", "time", _time(lambda message: message.first_received)),
-        Field("expires", "time", _time(lambda message: message.expires)),
+        Field("receives", "number", lambda candidate: (candidate.message.receives,)),
+        Field("attempts", "number", lambda candidate: (candidate.message.attempts,)),
+        Field("redrives", "number", lambda candidate: (candidate.message.redrives,)),
+        Field("size", "size", lambda candidate: (candidate.message.body_bytes,)),
+        Field("sent", "time", _optional(lambda message: message.sent)),
+        Field("first_received", "time", _optional(lambda message: message.first_received)),
+        Field("expires", "time", _optional(lambda message: message.expires)),
     )
 }
 
 
 def attribute(name: str) -> Field:
-    def values(seen: Seen) -> tuple[Any, ...]:
-        found = seen.message.attributes.get(name)
-        return () if found is None else (found.value,)
+    def values(candidate: Candidate) -> tuple[Any, ...]:
+        attribute = candidate.message.attributes.get(name)
+        return () if attribute is None else (attribute.value,)
 
     return Field(f"attr.{name}", "any", values)
 
@@ -161,130 +187,128 @@ def attribute(name: str) -> Field:
 def json_path(text: str) -> Field:
     path = JsonPath.parse(text)
 
-    def values(seen: Seen) -> tuple[Any, ...]:
-        found = MISSING if seen.json is MISSING else path.find(seen.json)
-        return () if found is MISSING else (found,)
+    def values(candidate: Candidate) -> tuple[Any, ...]:
+        value = MISSING if candidate.json is MISSING else path.find(candidate.json)
+        return () if value is MISSING else (value,)
 
     return Field(text, "any", values, needs_body=True)
 
 
-# Comparisons.
-
-
-def test(of: Field, sign: str, value: Value) -> Test:
-    """How a value of the field is held against the one written. Raises BadValue if the two cannot be compared."""
-    if sign == "~" or value.pattern is not None:
-        return _contains(of, sign, value)
+def compare(of: Field, sign: str, expected: Value) -> Test:
+    """The test that compares a value of the field with the expected one. Raises InvalidValue."""
+    if sign == "~" or expected.pattern is not None:
+        return _contains(of, sign, expected)
     if of.kind == "text":
         if sign in ORDER:
-            raise BadValue(f"{of.name} is a text: compare it with =, !=, ~ or in")
-        return lambda found, _now: bool(found == value.text)
+            raise InvalidValue(f"{of.name} is a text; compare it with =, !=, ~ or in")
+        return lambda value, _now: bool(value == expected.text)
     if of.kind == "any":
-        return _ordered(ORDER[sign], value) if sign in ORDER else _equal(value)
-    return _measured(of, ORDER.get(sign, operator.eq), value)
+        return _ordered(ORDER[sign], expected) if sign in ORDER else _equal(expected)
+    return _measured(of, ORDER.get(sign, operator.eq), expected)
 
 
-def _contains(of: Field, sign: str, value: Value) -> Test:
+def _contains(of: Field, sign: str, expected: Value) -> Test:
     if of.kind not in ("text", "any"):
-        raise BadValue(f"{of.name} is a {of.kind}: compare it with =, !=, <, <=, > or >=")
+        raise InvalidValue(f"{of.name} is a {of.kind}; compare it with =, !=, <, <=, > or >=")
     if sign != "~":
-        raise BadValue(f"a pattern /…/ stands behind ~ only, as in {of.name} ~ /{value.text}/")
-    within = finder(value)
-    return lambda found, _now: (text := _as_text(found)) is not None and within(text)
+        raise InvalidValue(f"a pattern needs ~, as in {of.name} ~ /{expected.text}/")
+    within = finder(expected)
+    return lambda value, _now: (text := _as_text(value)) is not None and within(text)
 
 
-def finder(value: Value) -> Callable[[str], bool]:
-    """Whether a text contains the value. Capital letters do not matter, except in a pattern without `i`."""
-    if value.pattern is not None:
-        return value.pattern.found_in
-    exact, folded = value.text, value.text.casefold()
+def finder(expected: Value) -> Callable[[str], bool]:
+    """Whether a text contains the value. Case does not matter, except in a pattern without the flag i."""
+    if expected.pattern is not None:
+        return expected.pattern.found_in
+    exact, folded = expected.text, expected.text.casefold()
     return lambda text: exact in text or folded in text.casefold()
 
 
-def _as_text(found: Any) -> str | None:
-    if isinstance(found, str):
-        return found
-    return None if isinstance(found, bytes) else orjson.dumps(found).decode()
+def _as_text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    return None if isinstance(value, bytes) else orjson.dumps(value).decode()
 
 
-def _equal(value: Value) -> Test:
-    number = value.number
-    words: dict[str, Any] = {} if value.quoted else {"true": True, "false": False, "null": None}
-    word = words.get(value.text, MISSING)
+def _equal(expected: Value) -> Test:
+    number = expected.number
+    constants: dict[str, Any] = {} if expected.quoted else {"true": True, "false": False, "null": None}
+    constant = constants.get(expected.text, MISSING)
 
-    def equal(found: Any, _now: float) -> bool:
-        if isinstance(found, str):
-            return found == value.text
-        if found is None or isinstance(found, bool):
-            return found is word
-        return number is not None and isinstance(found, int | float) and found == number
+    def equal(value: Any, _now: float) -> bool:
+        if isinstance(value, str):
+            return value == expected.text
+        if value is None or isinstance(value, bool):
+            return value is constant
+        return number is not None and isinstance(value, int | float) and value == number
 
     return equal
 
 
-def _ordered(compare: Callable[[Any, Any], bool], value: Value) -> Test:
-    number = value.number
+def _ordered(holds: Callable[[Any, Any], bool], expected: Value) -> Test:
+    number = expected.number
 
-    def ordered(found: Any, _now: float) -> bool:
-        if isinstance(found, str):
+    def ordered(value: Any, _now: float) -> bool:
+        if isinstance(value, str):
             if number is None:
-                return compare(found, value.text)
-            found = as_number(found)
-        fits = isinstance(found, int | float) and not isinstance(found, bool)
-        return fits and number is not None and compare(found, number)
+                return holds(value, expected.text)
+            value = as_number(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and number is not None and holds(value, number)
 
     return ordered
 
 
-def _measured(of: Field, compare: Callable[[Any, Any], bool], value: Value) -> Test:
+def _measured(of: Field, holds: Callable[[Any, Any], bool], expected: Value) -> Test:
     if of.kind == "time":
-        when = _moment(of, value.text)
-        return lambda found, now: compare(found, when(now))
-    wanted = {"number": _plain, "size": _bytes, "duration": _span}[of.kind](of, value.text)
-    return lambda found, _now: compare(found, wanted)
+        moment = _moment(of, expected.text)
+        return lambda value, now: holds(value, moment(now))
+    amount = {"number": _count, "size": _bytes, "duration": _duration}[of.kind](of, expected.text)
+    return lambda value, _now: holds(value, amount)
 
 
-def _plain(of: Field, text: str) -> int | float:
+def _count(of: Field, text: str) -> int | float:
     number = as_number(text)
     if number is None:
-        raise BadValue(f"{of.name} is a number, and {text!r} is none; write {of.name} >= 5")
+        raise InvalidValue(f"{text!r} is not a number; write {of.name} >= 5")
     return number
 
 
 def _bytes(of: Field, text: str) -> int | float:
-    sized = _SIZE.fullmatch(text)
-    if sized:
-        return int(sized[1]) << (10 if sized[2] in "kK" else 20)
+    if size := _SIZE.fullmatch(text):
+        return int(size[1]) << (10 if size[2] in "kK" else 20)
     number = as_number(text)
     if number is None:
-        raise BadValue(f"{of.name} is in bytes, and {text!r} is no number of them; write {of.name} > 1000 or > 64k")
+        raise InvalidValue(f"{text!r} is not a size in bytes; write {of.name} > 1000 or {of.name} > 64k")
     return number
 
 
-def _span(of: Field, text: str) -> float:
+def _duration(of: Field, text: str) -> float:
     try:
         return seconds(float(text) if as_number(text) is not None else text)
     except SemelError:
-        raise BadValue(f"{text!r} is no duration; write {of.name} > 2h, 30m, 90s or 3d") from None
+        raise InvalidValue(f"{text!r} is not a duration; write {of.name} > 2h, 30m, 90s or 3d") from None
 
 
 def _moment(of: Field, text: str) -> Callable[[float], float]:
-    """A time of ISO 8601 (UTC if it does not say), seconds since 1970, now, or -2h and +2h from now."""
+    """A time in ISO 8601 (UTC by default), seconds since 1970, now, or -2h and +2h relative to now."""
     if text.lower() == "now":
         return lambda now: now
     if as_number(text) is not None and not text.startswith(("+", "-")):
         at = float(text)
         return lambda _now: at
     try:
-        read = datetime.fromisoformat(text)
-        at = (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
+        parsed = datetime.fromisoformat(text)
+        at = (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()
         return lambda _now: at
     except (ValueError, OverflowError):
         pass
     try:
         if not text.startswith(("+", "-")):
-            raise SemelError("without a sign it is a length, not a time")
-        away = seconds(text[1:]) * (-1 if text[0] == "-" else 1)
+            raise SemelError("a duration without a sign is not a time")
+        offset = seconds(text[1:]) * (-1 if text[0] == "-" else 1)
     except SemelError:
-        raise BadValue(f"{text!r} is no time; write {of.name} >= 2026-11-01T10:00Z, or -2h for two hours ago") from None
-    return lambda now: now + away
+        raise InvalidValue(
+            f"{text!r} is not a time; write {of.name} >= 2026-11-01T10:00Z, or -2h for two hours ago"
+        ) from None
+    return lambda now: now + offset

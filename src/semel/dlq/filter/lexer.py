@@ -1,4 +1,4 @@
-"""A filter's text, cut into words. Each word knows its place, so that an error can point at it."""
+"""Splits the text of a filter into tokens. Each token has its position, so that an error can point at it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from semel.errors import InvalidRequest
 
 EXAMPLE: Final = 'error ~ "timeout" and age > 2h and not $.order.total > 100'
 _BARE: Final = r"[^\s()\"',=<>~!]"
-_WORD: Final = re.compile(
+_TOKEN: Final = re.compile(
     rf"""
     (?P<space> \s+ )
     | (?P<path> \$ (?: \.[^\s.\[\]'"*?@(),:=<>~!]+ | \[-?\d+\] | \['(?:[^'\\]|\\.)*'\] | \["(?:[^"\\]|\\.)*"\] )+ )
@@ -26,20 +26,19 @@ _WORD: Final = re.compile(
 
 
 class FilterError(InvalidRequest):
-    """A filter that is not understood: `position` is the place in its text, `problem` what is wrong there."""
+    """An invalid filter. `position` is the index in its text, `problem` what is wrong there."""
 
     def __init__(self, text: str, position: int, problem: str, example: str = EXAMPLE) -> None:
         self.text, self.position, self.problem, self.example = text, position, problem, example
-        # What is long is shown around the place.
-        begin = max(0, position - 60)
-        shown = "".join(char if char.isprintable() else " " for char in text[begin : position + 60])
+        begin = max(0, position - 60)  # of a long filter, only the part around the position is shown
+        excerpt = "".join(char if char.isprintable() else " " for char in text[begin : position + 60])
         super().__init__(
-            f"the filter is not understood at character {position + 1}: {problem}\n"
-            f"  {shown}\n  {' ' * (position - begin)}^\nwrite it as, for example: {example}"
+            f"invalid filter at character {position + 1}: {problem}\n"
+            f"  {excerpt}\n  {' ' * (position - begin)}^\nexample: {example}"
         )
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     BARE = "bare"
     QUOTED = "quoted"
     PATTERN = "pattern"
@@ -49,54 +48,54 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    kind: Kind
+class Token:
+    kind: TokenKind
     text: str  # without its quotes
-    place: int
+    position: int
     flags: str = ""  # of a pattern
 
-    def is_(self, word: str) -> bool:
-        """Whether it is this sign, or this word and not the quoted text."""
-        return self.kind in (Kind.SIGN, Kind.BARE) and self.text.lower() == word
+    def is_(self, text: str) -> bool:
+        """Whether it is this sign or keyword; a quoted text is neither."""
+        return self.kind in (TokenKind.SIGN, TokenKind.BARE) and self.text.lower() == text
 
 
-def words(text: str) -> list[Word]:
-    """All words, and the end behind the last of them."""
-    found: list[Word] = []
-    place = 0
-    while place < len(text):
-        match = _WORD.match(text, place)
+def tokenize(text: str) -> list[Token]:
+    """All tokens, the last one of the kind END."""
+    tokens: list[Token] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise FilterError(text, place, _unreadable(text[place]))
+            raise FilterError(text, position, _unexpected(text[position]))
         if match.lastgroup != "space":
-            found.append(_word(match))
-        place = match.end()
-    return [*found, Word(Kind.END, "", len(text))]
+            tokens.append(_token(match))
+        position = match.end()
+    return [*tokens, Token(TokenKind.END, "", len(text))]
 
 
-def _word(match: re.Match[str]) -> Word:
-    text, place = match[0], match.start()
+def _token(match: re.Match[str]) -> Token:
+    text, position = match[0], match.start()
     match match.lastgroup:
         case "double" | "single":
-            return Word(Kind.QUOTED, re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL), place)
+            return Token(TokenKind.QUOTED, re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL), position)
         case "pattern":
-            inside, _, flags = text[1:].rpartition("/")
-            return Word(Kind.PATTERN, inside, place, flags)
+            pattern, _, flags = text[1:].rpartition("/")
+            return Token(TokenKind.PATTERN, pattern, position, flags)
         case "path":
-            return Word(Kind.PATH, text, place)
+            return Token(TokenKind.PATH, text, position)
         case "sign":
-            return Word(Kind.SIGN, "=" if text == "==" else text, place)
-    return Word(Kind.BARE, text, place)
+            return Token(TokenKind.SIGN, "=" if text == "==" else text, position)
+    return Token(TokenKind.BARE, text, position)
 
 
-def _unreadable(char: str) -> str:
+def _unexpected(char: str) -> str:
     if char in "\"'":
-        return "this quote is not closed"
+        return "unterminated quote"
     if char == "!":
-        return "! stands only in !=; before a condition it is `not`"
-    return f"{char!r} cannot stand here"
+        return "unexpected !; write != to compare, or `not` before a condition"
+    return f"unexpected {char!r}"
 
 
 def quoted(text: str) -> str:
-    """The text in quotes, as a filter has it."""
+    """The text as a quoted value of a filter."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

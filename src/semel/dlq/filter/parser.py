@@ -1,9 +1,9 @@
-"""The small language that says which dead letters are meant, the same on the command line, in the API and on the page.
+"""Parses filters; the command line, the API, the pages and the audit log share this language.
 
     error ~ "timeout" and age > 2h and not (receives >= 5 or attr.tenant = acme) and $.order.total > 100
 
-A bare word is looked for in the error, the body, the key and the ids. Conditions next to each other must all hold.
-Whatever is written, one letter is decided in time that grows with its size only (see `patterns`).
+A bare word is searched in the error, the body, the key and the ids. Adjacent conditions must all hold. Whatever the
+filter, the time to test a message is proportional to its size.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from semel.dlq.filter import fields as terms
-from semel.dlq.filter.fields import FIELDS, BadValue, Field, Seen, Value
-from semel.dlq.filter.lexer import EXAMPLE, Kind, Word, words
+from semel.dlq.filter import fields as known_fields
+from semel.dlq.filter.fields import FIELDS, Candidate, Field, InvalidValue, Pattern, Test, Value
+from semel.dlq.filter.lexer import EXAMPLE, Token, TokenKind, tokenize
 from semel.dlq.filter.lexer import FilterError as FilterError
-from semel.dlq.filter.patterns import Pattern, PatternError
 from semel.dlq.messages import DeadLetterMessage
 from semel.errors import SemelError
 
@@ -27,45 +26,45 @@ if TYPE_CHECKING:
 
 MAX_LENGTH: Final = 8_000  # characters
 MAX_DEPTH: Final = 50  # of ( ) and not
-# Within such a word nothing is written otherwise in JSON, and nothing is joined from two attributes.
+# JSON never escapes such a word, and the packed form of attributes never splits it.
 _WORD: Final = re.compile(r"[A-Za-z0-9_]{3,100}")
-_SIGNS: Final = ("=", "!=", "<", "<=", ">", ">=", "~")
+_COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=", "~")
 
 
 class Condition(Protocol):
-    """One part of a filter; its text, parsed, is the same part again."""
+    """One part of a filter. `str()` of it parses as the same condition."""
 
     @property
     def needs_body(self) -> bool: ...
 
-    def holds(self, seen: Any) -> bool: ...
+    def holds(self, candidate: Any) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class And:
     parts: tuple[Condition, ...]
 
     @property
     def needs_body(self) -> bool:
         return any(part.needs_body for part in self.parts)
 
-    def holds(self, seen: Any) -> bool:
-        return all(part.holds(seen) for part in self.parts)
+    def holds(self, candidate: Any) -> bool:
+        return all(part.holds(candidate) for part in self.parts)
 
     def __str__(self) -> str:
-        return " and ".join(f"({part})" if isinstance(part, Any_) else str(part) for part in self.parts)
+        return " and ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Any_:
+class Or:
     parts: tuple[Condition, ...]
 
     @property
     def needs_body(self) -> bool:
         return any(part.needs_body for part in self.parts)
 
-    def holds(self, seen: Any) -> bool:
-        return any(part.holds(seen) for part in self.parts)
+    def holds(self, candidate: Any) -> bool:
+        return any(part.holds(candidate) for part in self.parts)
 
     def __str__(self) -> str:
         return " or ".join(map(str, self.parts))
@@ -79,37 +78,43 @@ class Not:
     def needs_body(self) -> bool:
         return self.part.needs_body
 
-    def holds(self, seen: Any) -> bool:
-        return not self.part.holds(seen)
+    def holds(self, candidate: Any) -> bool:
+        return not self.part.holds(candidate)
 
     def __str__(self) -> str:
-        return f"not ({self.part})" if isinstance(self.part, All | Any_) else f"not {self.part}"
+        return f"not ({self.part})" if isinstance(self.part, And | Or) else f"not {self.part}"
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """`field sign value`, or with several values `field in (…)`; `but_not` is `!=` and `not in`."""
+class Comparison:
+    """`field sign value`, or `field in (value, …)`; `sign` may also be "in" or "not in"."""
 
     of: Field
     sign: str
     values: tuple[Value, ...]
-    tests: tuple[terms.Test, ...] = field(compare=False, repr=False)
+    tests: tuple[Test, ...] = field(compare=False, repr=False)
 
     @property
     def needs_body(self) -> bool:
         return self.of.needs_body
 
-    def holds(self, seen: Any) -> bool:
-        found = self.of.values(seen)
-        if not found:
+    def holds(self, candidate: Any) -> bool:
+        values = self.of.values(candidate)
+        if not values:
             return False
-        fits = any(test(one, seen.now) for test in self.tests for one in found)
+        fits = any(test(value, candidate.now) for test in self.tests for value in values)
         return fits != (self.sign in ("!=", "not in"))
 
     def __str__(self) -> str:
         if self.sign in ("in", "not in"):
             return f"{self.of.name} {self.sign} ({', '.join(map(str, self.values))})"
         return f"{self.of.name} {self.sign} {self.values[0]}"
+
+    @property
+    def words(self) -> list[str]:
+        """Words that are in the attributes of every message for which this holds."""
+        by_text = self.of.name in ("error", "reason") and self.sign in ("~", "=") and self.values[0].pattern is None
+        return [word.lower() for word in _WORD.findall(self.values[0].text)] if by_text else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +125,23 @@ class Exists:
     def needs_body(self) -> bool:
         return self.of.needs_body
 
-    def holds(self, seen: Any) -> bool:
-        return bool(self.of.values(seen))
+    def holds(self, candidate: Any) -> bool:
+        return bool(self.of.values(candidate))
 
     def __str__(self) -> str:
         return f"{self.of.name} exists"
 
 
 @dataclass(frozen=True, slots=True)
-class Anywhere:
-    """A word for itself: in the error, the key, the ids or the body."""
+class TextSearch:
+    """A bare word: in the error, the key, the ids or the body."""
 
     value: Value
     within: Callable[[str], bool] = field(compare=False, repr=False)
     needs_body: bool = True
 
-    def holds(self, seen: Any) -> bool:
-        return any(map(self.within, seen.texts))
+    def holds(self, candidate: Any) -> bool:
+        return any(map(self.within, candidate.texts))
 
     def __str__(self) -> str:
         return str(self.value)
@@ -144,16 +149,16 @@ class Anywhere:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which letters are meant. `str()` of it is a filter with the same meaning."""
+    """A parsed filter. `str()` of it parses as the same filter."""
 
     condition: Condition | None = None
 
     def matches(self, message: DeadLetterMessage | LazyMessage, now: float) -> bool:
-        return self.holds(Seen(message, now))
+        return self.holds(Candidate(message, now))
 
-    def holds(self, seen: Any) -> bool:
-        """For what is no letter: the fields that it was parsed with know what they see."""
-        return self.condition is None or self.condition.holds(seen)
+    def holds(self, candidate: Any) -> bool:
+        """For other things than messages: the fields that were given to `parse` read the candidate."""
+        return self.condition is None or self.condition.holds(candidate)
 
     @property
     def everything(self) -> bool:
@@ -161,190 +166,184 @@ class Filter:
 
     @property
     def needs_body(self) -> bool:
-        """Whether a letter's whole body has to be there to decide."""
+        """Whether it takes the whole body of a message to decide."""
         return self.condition is not None and self.condition.needs_body
 
     @property
     def word(self) -> str | None:
-        """A word that the attributes of every letter which matches have in them, whatever its capitals; if one is
-        known. With it, most of the others need not be looked at."""
-        parts = self.condition.parts if isinstance(self.condition, All) else (self.condition,)
-        found = [word for part in parts if isinstance(part, Compared) for word in _words_of(part)]
-        return max(found, key=len, default=None)
+        """A word, in lower case, that the attributes of every matching message contain; None if none is known.
+
+        With it the broker leaves out most other messages."""
+        parts = self.condition.parts if isinstance(self.condition, And) else (self.condition,)
+        words = [word for part in parts if isinstance(part, Comparison) for word in part.words]
+        return max(words, key=len, default=None)
 
     def __str__(self) -> str:
         return "" if self.condition is None else str(self.condition)
-
-
-def _words_of(part: Compared) -> list[str]:
-    if part.of.name not in ("error", "reason") or part.sign not in ("~", "=") or part.values[0].pattern is not None:
-        return []
-    return [word.lower() for word in _WORD.findall(part.values[0].text)]
 
 
 EVERYTHING: Final = Filter()
 
 
 def parse(text: str, fields: Mapping[str, Field] = FIELDS) -> Filter:
-    """The filter that a text says; nothing at all means every letter. Raises FilterError, which shows the place.
+    """Parses a filter; an empty text selects every message. Raises FilterError, which shows the position.
 
-    Other `fields` make it a filter over other things, which have no attributes and no body."""
+    With other `fields` it is a filter over other things, which have neither attributes nor a body."""
     if len(text) > MAX_LENGTH:
-        raise FilterError(text, MAX_LENGTH, f"it has {len(text)} characters, and at most {MAX_LENGTH} are read")
+        raise FilterError(text, MAX_LENGTH, f"it has {len(text):,} characters; the maximum is {MAX_LENGTH:,}")
     if not text.strip():
         return EVERYTHING
-    return Filter(_Parser(text, fields).whole())
+    return Filter(_Parser(text, fields).parse())
 
 
 class _Parser:
-    """From words to conditions, by going down: or, and, not, then one condition."""
+    """Recursive descent: or, and, not, then one condition."""
 
     def __init__(self, text: str, fields: Mapping[str, Field]) -> None:
         self._text = text
         self._fields = fields
-        self._words = words(text)
-        self._at = 0
+        self._tokens = tokenize(text)
+        self._index = 0
         self._depth = 0
 
-    def whole(self) -> Condition:
-        condition = self._any()
-        if self._now.kind is not Kind.END:
-            problem = "this ) has no ( before it" if self._now.is_(")") else f"{self._now.text!r} cannot stand here"
-            raise self._error(self._now, problem)
+    def parse(self) -> Condition:
+        condition = self._or()
+        if self._current.kind is not TokenKind.END:
+            problem = "unmatched )" if self._current.is_(")") else f"unexpected {self._current.text!r}"
+            raise self._error(self._current, problem)
         return condition
 
-    def _any(self) -> Condition:
-        parts = [self._all()]
-        while self._take("or"):
-            parts.append(self._all())
-        return _joined(Any_, parts)
+    def _or(self) -> Condition:
+        parts = [self._and()]
+        while self._accept("or"):
+            parts.append(self._and())
+        return _joined(Or, parts)
 
-    def _all(self) -> Condition:
+    def _and(self) -> Condition:
         parts = [self._not()]
-        while self._take("and") or not (self._now.kind is Kind.END or self._now.is_("or") or self._now.is_(")")):
+        while self._accept("and") or not (
+            self._current.kind is TokenKind.END or self._current.is_("or") or self._current.is_(")")
+        ):
             parts.append(self._not())
-        return _joined(All, parts)
+        return _joined(And, parts)
 
     def _not(self) -> Condition:
-        word = self._now
-        if not (self._now.is_("not") or self._now.is_("(")):
+        token = self._current
+        if not (token.is_("not") or token.is_("(")):
             return self._condition()
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._error(word, f"( ) and not may be at most {MAX_DEPTH} deep")
-        if self._take("not"):
-            found: Condition = Not(self._not())
+            raise self._error(token, f"( ) and not are nested more than {MAX_DEPTH} deep")
+        if self._accept("not"):
+            condition: Condition = Not(self._not())
         else:
-            self._at += 1
-            found = self._any()
-            if not self._take(")"):
-                raise self._error(word, "this ( is not closed")
+            self._index += 1
+            condition = self._or()
+            if not self._accept(")"):
+                raise self._error(token, "unclosed (")
         self._depth -= 1
-        return found
+        return condition
 
     def _condition(self) -> Condition:
-        word = self._next()
-        if word.kind is Kind.END:
-            raise self._error(word, "a condition is missing here")
-        if word.kind is Kind.SIGN or any(map(word.is_, ("and", "or", "in", "exists"))):
-            raise self._error(word, f"{word.text!r} cannot stand here; before it belongs a field")
-        compared = self._now.kind is Kind.SIGN and self._now.text in _SIGNS
-        asked = self._now.is_("exists") or self._now.is_("in") or (self._now.is_("not") and self._peek.is_("in"))
-        if word.kind in (Kind.PATH, Kind.BARE) and (compared or asked):
-            return self._about(self._field(word))
-        if word.kind is Kind.PATH:
-            raise self._error(word, "say what about it", f"{word.text} = 5, or {word.text} exists")
-        value = self._value(word)
-        return Anywhere(value, terms.finder(value))
+        token = self._next()
+        if token.kind is TokenKind.END:
+            raise self._error(token, "expected a condition")
+        if token.kind is TokenKind.SIGN or any(map(token.is_, ("and", "or", "in", "exists"))):
+            raise self._error(token, f"expected a field or a word, not {token.text!r}")
+        compared = self._current.kind is TokenKind.SIGN and self._current.text in _COMPARISONS
+        listed = self._current.is_("in") or (self._current.is_("not") and self._following.is_("in"))
+        if token.kind in (TokenKind.PATH, TokenKind.BARE) and (compared or listed or self._current.is_("exists")):
+            return self._about(self._field(token))
+        if token.kind is TokenKind.PATH:
+            raise self._error(token, "a JSON path needs a comparison", f"{token.text} = 5, or {token.text} exists")
+        value = self._value(token)
+        return TextSearch(value, known_fields.finder(value))
 
     def _about(self, of: Field) -> Condition:
-        if self._take("exists"):
+        if self._accept("exists"):
             return Exists(of)
-        if self._now.is_("in") or self._now.is_("not"):
-            sign = "not in" if self._take("not") else "in"
-            self._at += 1
-            return self._compared(of, sign, self._list(of))
-        return self._compared(of, self._next().text, [self._next()])
+        if self._current.is_("in") or self._current.is_("not"):
+            sign = "not in" if self._accept("not") else "in"
+            self._index += 1
+            return self._comparison(of, sign, self._list(of))
+        return self._comparison(of, self._next().text, [self._next()])
 
-    def _list(self, of: Field) -> list[Word]:
+    def _list(self, of: Field) -> list[Token]:
         example = f"{of.name} in (a, b)"
-        if not self._take("("):
-            raise self._error(self._now, "behind `in` stands a list", example)
-        found = [self._next()]
-        while self._take(","):
-            found.append(self._next())
-        if not self._take(")"):
-            raise self._error(self._now, "the list goes on with , or ends with )", example)
-        return found
+        if not self._accept("("):
+            raise self._error(self._current, "`in` needs a list in parentheses", example)
+        tokens = [self._next()]
+        while self._accept(","):
+            tokens.append(self._next())
+        if not self._accept(")"):
+            raise self._error(self._current, "expected , or ) in the list", example)
+        return tokens
 
-    def _compared(self, of: Field, sign: str, given: Sequence[Word]) -> Condition:
+    def _comparison(self, of: Field, sign: str, tokens: Sequence[Token]) -> Condition:
         values, tests = [], []
-        for word in given:
-            if word.kind in (Kind.END, Kind.SIGN, Kind.PATH) or any(map(word.is_, ("and", "or", "not"))):
-                raise self._error(word, f"a value is missing here for {of.name} {sign}", f"{of.name} {sign} value")
-            value = self._value(word)
+        for token in tokens:
+            no_value = token.kind in (TokenKind.END, TokenKind.SIGN, TokenKind.PATH)
+            if no_value or any(map(token.is_, ("and", "or", "not"))):
+                raise self._error(token, f"{of.name} {sign} needs a value", f"{of.name} {sign} value")
+            value = self._value(token)
             try:
-                tests.append(terms.test(of, "=" if sign in ("!=", "in", "not in") else sign, value))
-            except BadValue as error:
-                raise self._error(word, str(error)) from None
+                tests.append(known_fields.compare(of, "=" if sign in ("!=", "in", "not in") else sign, value))
+            except InvalidValue as error:
+                raise self._error(token, str(error)) from None
             values.append(value)
-        return Compared(of, sign, tuple(values), tuple(tests))
+        return Comparison(of, sign, tuple(values), tuple(tests))
 
-    def _field(self, word: Word) -> Field:
-        name, of_letters = word.text, self._fields is FIELDS
-        if word.kind is Kind.PATH and of_letters:
+    def _field(self, token: Token) -> Field:
+        name, of_messages = token.text, self._fields is FIELDS
+        if token.kind is TokenKind.PATH and of_messages:
             try:
-                return terms.json_path(name)
+                return known_fields.json_path(name)
             except SemelError as error:
-                raise self._error(word, str(error)) from None
-        if name.startswith("attr.") and len(name) > len("attr.") and of_letters:
-            return terms.attribute(name.removeprefix("attr."))
+                raise self._error(token, str(error)) from None
+        if name.startswith("attr.") and len(name) > len("attr.") and of_messages:
+            return known_fields.attribute(name.removeprefix("attr."))
         if name in self._fields:
             return self._fields[name]
-        near = get_close_matches(name, self._fields, 1)
-        known = [*self._fields, *(("attr.NAME", "$.json.path") if of_letters else ())]
-        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise self._error(word, f"there is no field {name!r}; {meant}")
+        close = get_close_matches(name, self._fields, 1)
+        names = [*self._fields, *(("attr.NAME", "$.json.path") if of_messages else ())]
+        hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(names)}"
+        raise self._error(token, f"there is no field {name!r}; {hint}")
 
-    def _value(self, word: Word) -> Value:
-        if word.kind is not Kind.PATTERN:
-            return Value(word.text, word.kind is Kind.QUOTED)
-        if word.flags not in ("", "i"):
-            raise self._error(
-                word, f"behind a pattern stands i or nothing, not {word.flags!r}", 'error ~ /time(d )?out/i, "/a/path"'
-            )
+    def _value(self, token: Token) -> Value:
+        if token.kind is not TokenKind.PATTERN:
+            return Value(token.text, token.kind is TokenKind.QUOTED)
+        if token.flags not in ("", "i"):
+            problem = f"unknown pattern flag {token.flags!r}; the only flag is i"
+            raise self._error(token, problem, 'error ~ /time(d )?out/i, or a quoted text: "/a/path"')
         try:
-            return Value(word.text, False, Pattern(word.text, ignore_case=word.flags == "i"), word.flags)
-        except PatternError as error:
-            place = Word(word.kind, word.text, word.place + 1 + error.place)
-            raise self._error(place, f"in the pattern: {error}", "error ~ /time(d )?out/i") from None
-
-    # Words.
+            return Value(token.text, False, Pattern(token.text, ignore_case=token.flags == "i"), token.flags)
+        except InvalidValue as error:
+            raise self._error(token, str(error), "error ~ /time(d )?out/i") from None
 
     @property
-    def _now(self) -> Word:
-        return self._words[self._at]
+    def _current(self) -> Token:
+        return self._tokens[self._index]
 
     @property
-    def _peek(self) -> Word:
-        return self._words[min(self._at + 1, len(self._words) - 1)]
+    def _following(self) -> Token:
+        return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
 
-    def _next(self) -> Word:
-        word = self._now
-        self._at = min(self._at + 1, len(self._words) - 1)
-        return word
+    def _next(self) -> Token:
+        token = self._current
+        self._index = min(self._index + 1, len(self._tokens) - 1)
+        return token
 
-    def _take(self, word: str) -> bool:
-        taken = self._now.is_(word)
-        self._at += taken
-        return taken
+    def _accept(self, text: str) -> bool:
+        accepted = self._current.is_(text)
+        self._index += accepted
+        return accepted
 
-    def _error(self, word: Word, problem: str, example: str = EXAMPLE) -> FilterError:
-        return FilterError(self._text, word.place, problem, example)
+    def _error(self, token: Token, problem: str, example: str = EXAMPLE) -> FilterError:
+        return FilterError(self._text, token.position, problem, example)
 
 
-def _joined(kind: type[All] | type[Any_], parts: Sequence[Condition]) -> Condition:
-    """One part is itself; parts of the same kind become one, so that ( ) which change nothing do not count."""
+def _joined(kind: type[And] | type[Or], parts: Sequence[Condition]) -> Condition:
+    """A single part as it is; nested parts of the same kind become one, so that redundant ( ) do not matter."""
     if len(parts) == 1:
         return parts[0]
     flat: list[Condition] = []
