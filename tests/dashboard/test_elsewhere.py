@@ -15,7 +15,7 @@ from semel.dashboard.sources.cloudwatch import CloudWatch
 from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import DashboardError, QueueInspector, Settings
 from semel.dashboard.views.model import Level
-from semel.dlq.access.peek import PeekRisk
+from semel.dlq.access import PeekRisk
 from semel.dlq.remote import RemoteDeadLetterService
 from semel.sqs import Client
 from servers import moto

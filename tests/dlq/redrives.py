@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from driven import ACCESS, Place, new_place
 from semel import App, Context, Reject
-from semel.dlq.access.sqs import SqsClaims
+from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.jobs import Job
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -18,7 +18,7 @@ from semel.sqs.client import admin
 BROKER: Final = "broker"
 SQS: Final = "sqs"
 MODES: Final = (BROKER, SQS)
-_TOOLS: Final = ("ledger", "sleep", "rest", "crash", "monotonic")
+_TOOLS: Final = ("ledger", "rest", "crash", "monotonic")
 
 
 class Site:
@@ -83,10 +83,11 @@ class Site:
         self.place.clock.advance(1)  # what is sent in the very moment of the start is not touched
         tools: dict[str, Any] = {name: options.pop(name) for name in _TOOLS if name in options}
         everything = not ({"where", "ids", "all"} & options.keys())
-        wanted: dict[str, Any] = {"queue": self.dead, "all": everything} | options
+        wanted: dict[str, Any] = {"queue": self.dead, "all": everything, "canary": 0} | options
         plan = RedrivePlan(**wanted)
         if self.mode == SQS:
-            tools["taking"] = lambda _client, *given: SqsClaims(*given, wait=0)
+            queue = self.client.queue(self.dead)
+            tools["access"] = SqsAccess(queue, clock=self.place.clock.now, wait=0)
         return Redriver(plan, self.client, clock=self.place.clock.now, **tools)
 
     def redrive(self, **options: Any) -> Job:

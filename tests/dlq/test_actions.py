@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from dlq.dead_letters import message
-from dlq.test_peek import DLQ, bury
+from dlq.test_access import DLQ, bury
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
-from semel.dlq.access.peek import PeekRisk, ReceivingPeeker, peeked
-from semel.dlq.access.sqs import SqsClaims
+from semel.dlq.access import PeekRisk
+from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.audit import Audit, AuditError
 from semel.dlq.delete import Deleter
 from semel.dlq.edit import document, read_document
 from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job, State
-from semel.dlq.messages import ShownMessages
+from semel.dlq.messages import DeadLetterMessage, ShownMessages
 from semel.dlq.queues import NotDeadLetterQueue, address
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.restore import Restorer
@@ -55,8 +55,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     kind: str = request.param
     if kind == "sqs":
         monkeypatch.setattr(Admin, "of", lambda _client: None)
-        for way in (SqsClaims, ReceivingPeeker):
-            monkeypatch.setitem(way.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+        monkeypatch.setitem(SqsAccess.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
     return kind
 
 
@@ -76,7 +75,7 @@ def ids(place: Place, queue: str = DLQ) -> set[str]:
 
 def shown(place: Place, queue: str = DLQ) -> list[tuple[Any, ...]]:
     """What matters of each letter, whatever its id."""
-    found = [peeked(message, queue) for message in place.broker.peek(queue, limit=5_000)]
+    found = [DeadLetterMessage.peeked(message, queue) for message in place.broker.peek(queue, limit=5_000)]
     return sorted(
         (one.key, one.body, one.reason, one.error, one.attempts, one.source, one.original_id, str(one.attributes))
         for one in found
@@ -317,7 +316,7 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
     bury(place, 1, "late-dlq")
     (id,) = ids(place, "late-dlq")
     monkeypatch.setattr(Admin, "of", lambda _client: None)
-    monkeypatch.setitem(SqsClaims.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    monkeypatch.setitem(SqsAccess.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
     careful = DeadLetterService(place.client, state=tmp_path, clock=place.clock.now)
     for act in (
         lambda: careful.delete("late-dlq", all=True),

@@ -12,7 +12,7 @@ from dlq.redrives import BROKER, MODES, SQS, Site, at, site
 from semel import App, Context, Reject, SqliteLedger
 from semel.dlq.jobs import Job, State
 from semel.dlq.messages import DeadLetterMessage
-from semel.dlq.redrive.canary import choose, patience
+from semel.dlq.redrive.canary import choose, default_wait
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
@@ -44,7 +44,7 @@ class Worker:
         self.driver = place.place.worker(app)
         self.waits = 0
 
-    def sleep(self, _job: Job, seconds: float) -> None:
+    def rest(self, _job: Job, seconds: float) -> None:
         self.waits += 1
         self.site.place.clock.advance(seconds)
         self.driver.drain()
@@ -54,9 +54,7 @@ def test_when_those_that_went_first_were_worked_off_the_rest_follows(either: Sit
     either.bury("a1", "b1", "c1", "d1", "e1")
     worker = Worker(either)
     seen: list[int] = []
-    job = either.redrive(
-        canary=2, sleep=worker.sleep, crash=at("canary_sent", lambda: seen.append(len(either.names())))
-    )
+    job = either.redrive(canary=2, rest=worker.rest, crash=at("canary_sent", lambda: seen.append(len(either.names()))))
     assert (job.state, job.reason) == (State.DONE, "")
     assert seen == [2], "two, and no more, were sent before their fate was known"
     assert worker.waits == 1
@@ -71,7 +69,7 @@ def test_when_one_of_them_fails_again_the_rest_stays(either: Site, by_sqs: bool)
     names = ("a1", "b1", "c1", "d1")
     either.moved(*names) if by_sqs else either.bury(*names)
     worker = Worker(either, "b1")
-    job = either.redrive(canary=2, sleep=worker.sleep)
+    job = either.redrive(canary=2, rest=worker.rest)
     assert job.state is State.STOPPED
     assert "1 of the 2 that went first failed again, so the rest was not sent" in job.reason
     assert "no such country" in job.reason
@@ -83,12 +81,12 @@ def test_when_one_of_them_fails_again_the_rest_stays(either: Site, by_sqs: bool)
 def test_a_message_that_sqs_itself_moves_back_is_a_failure_too(either: Site) -> None:
     either.moved("a1", "b1")
 
-    def sleep(_job: Job, _seconds: float) -> None:
+    def rest(_job: Job, _seconds: float) -> None:
         queue = either.place.client.queue(either.queue)
         queue.receive(wait=0, visibility=1)
         either.place.clock.advance(1)
 
-    job = either.redrive(canary=1, sleep=sleep)
+    job = either.redrive(canary=1, rest=rest)
     assert job.state is State.STOPPED
     assert "moved by SQS: received too often" in job.reason
     assert sorted(either.dead_names("visible")) == ["a1", "b1"]
@@ -96,7 +94,7 @@ def test_a_message_that_sqs_itself_moves_back_is_a_failure_too(either: Site) -> 
 
 def test_without_a_worker_nothing_follows(either: Site) -> None:
     either.bury("a1", "b1", "c1")
-    job = either.redrive(canary=1, canary_wait=30, sleep=lambda _job, seconds: either.place.clock.advance(seconds))
+    job = either.redrive(canary=1, canary_wait=30, rest=lambda _job, seconds: either.place.clock.advance(seconds))
     assert job.state is State.STOPPED
     assert "is not known after 30 s" in job.reason
     assert "Is a worker running" in job.reason
@@ -117,10 +115,10 @@ def test_a_failure_that_only_the_ledger_knows_of_is_one(either: Site) -> None:
 
     driver = either.place.worker(app)
 
-    def sleep(_job: Job, seconds: float) -> None:
+    def rest(_job: Job, seconds: float) -> None:
         driver.drain()
 
-    job = either.redrive(canary=1, ledger=either.place.ledger, sleep=sleep)
+    job = either.redrive(canary=1, ledger=either.place.ledger, rest=rest)
     assert job.state is State.STOPPED
     assert "rejected, as the ledger says" in job.reason
 
@@ -130,7 +128,7 @@ def test_while_the_ledger_does_not_answer_nobody_knows_that_a_canary_succeeded(e
     ledger = SqliteLedger(str(tmp_path / "ledger.db"))
     worker = Worker(either)
     gone = at("canary_sent", ledger.close)
-    job = either.redrive(canary=1, canary_wait=30, ledger=ledger, sleep=worker.sleep, crash=gone)
+    job = either.redrive(canary=1, canary_wait=30, ledger=ledger, rest=worker.rest, crash=gone)
     assert (job.state, job.counts.sent) == (State.STOPPED, 1)
     assert "is not known after 30 s" in job.reason
 
@@ -151,7 +149,7 @@ def test_a_second_run_is_not_fooled_by_the_copy_of_a_first_one_that_died() -> No
         worker = Worker(fifo, "a1", "b1")
         worker.driver.drain()
         fifo.place.clock.advance(130)
-        job = fifo.redrive(canary=1, sleep=worker.sleep)
+        job = fifo.redrive(canary=1, rest=worker.rest)
         assert job.state is State.STOPPED, job.reason
         assert "failed again" in job.reason
 
@@ -170,7 +168,7 @@ def test_what_comes_back_later_ends_the_redrive(either: Site) -> None:
         if point == "after_delete":
             worker.driver.drain()
 
-    job = either.redrive(canary=1, rate=2, stop_after_failures=4, sleep=worker.sleep, monotonic=monotonic, crash=crash)
+    job = either.redrive(canary=1, rate=2, stop_after_failures=4, rest=worker.rest, monotonic=monotonic, crash=crash)
     assert job.state is State.STOPPED
     assert "4 letters are back already" in job.reason
     assert job.counts.sent == 5
@@ -184,7 +182,7 @@ def test_a_canary_is_spread_over_what_the_letters_died_of_and_takes_the_heads_of
         fifo.bury("c1", error="no such country")
         seen: list[str] = []
         worker = Worker(fifo)
-        fifo.redrive(canary=3, sleep=worker.sleep, crash=at("canary_sent", lambda: seen.extend(fifo.names())))
+        fifo.redrive(canary=3, rest=worker.rest, crash=at("canary_sent", lambda: seen.extend(fifo.names())))
         assert sorted(seen) == ["a1", "b1", "c1"]
 
 
@@ -204,10 +202,10 @@ def test_each_kind_of_error_has_its_turn() -> None:
 def test_it_is_waited_as_long_as_a_message_is_tried_twice_over() -> None:
     with site() as standard:
         make: Callable[..., Any] = standard.place.queue
-        assert patience([make("quick", VisibilityTimeout=1, dlq="d1", receives=2)]) == 60
-        assert patience([make("usual", VisibilityTimeout=30, dlq="d1", receives=5)]) == 300
-        assert patience([make("slow", VisibilityTimeout=3600, dlq="d1", receives=5)]) == 900
-        assert patience([make("none")]) == 60
+        assert default_wait([make("quick", VisibilityTimeout=1, dlq="d1", receives=2)]) == 60
+        assert default_wait([make("usual", VisibilityTimeout=30, dlq="d1", receives=5)]) == 300
+        assert default_wait([make("slow", VisibilityTimeout=3600, dlq="d1", receives=5)]) == 900
+        assert default_wait([make("none")]) == 60
 
 
 # Where only SQS's calls are.
@@ -217,13 +215,13 @@ def test_with_a_ledger_the_fate_is_known_there_too() -> None:
     with site(SQS) as standard:
         standard.bury("a1", "b1", "c1")
         worker = Worker(standard)
-        job = standard.redrive(canary=2, ledger=standard.place.ledger, sleep=worker.sleep)
+        job = standard.redrive(canary=2, ledger=standard.place.ledger, rest=worker.rest)
         assert (job.state, job.counts.sent) == (State.DONE, 3)
         worker.driver.drain()
         worker = Worker(standard, "a1", "b1", "c1")
         standard.place.ledger.forget([standard.place.ledger_key(name) for name in ("a1", "b1", "c1")])
         standard.bury("a1", "b1", "c1")
-        job = standard.redrive(canary=2, ledger=standard.place.ledger, sleep=worker.sleep)
+        job = standard.redrive(canary=2, ledger=standard.place.ledger, rest=worker.rest)
         assert job.state is State.STOPPED
         assert "rejected, as the ledger says" in job.reason
         standard.place.clock.advance(2_000)
@@ -235,7 +233,7 @@ def test_a_ledger_that_knows_nothing_of_them_is_a_reason_to_stop() -> None:
         standard.bury("a1", "b1")
         advance = standard.place.clock.advance
         job = standard.redrive(
-            canary=1, canary_wait=10, ledger=standard.place.ledger, sleep=lambda _job, seconds: advance(seconds)
+            canary=1, canary_wait=10, ledger=standard.place.ledger, rest=lambda _job, seconds: advance(seconds)
         )
         assert job.state is State.STOPPED
         assert "is not known after 10 s" in job.reason
@@ -246,7 +244,7 @@ def test_without_one_it_is_watched_whether_the_queue_grows(bad: bool) -> None:
     with site(SQS) as standard:
         standard.bury("a1", "b1", "c1")
         worker = Worker(standard, *(("a1", "b1", "c1") if bad else ()))
-        job = standard.redrive(canary=1, canary_wait=20, sleep=worker.sleep)
+        job = standard.redrive(canary=1, canary_wait=20, rest=worker.rest)
         if bad:
             assert job.state is State.STOPPED
             assert "dead has grown by 1 since" in job.reason
@@ -266,7 +264,7 @@ def test_a_key_that_belongs_to_something_else_is_a_failure() -> None:
             standard.place.send({"name": "a1", "total": 7})
             worker.driver.drain()
             assert standard.dead_names() == ["a1"]
-            job = standard.redrive(canary=1, ledger=standard.place.ledger, sleep=worker.sleep)
+            job = standard.redrive(canary=1, ledger=standard.place.ledger, rest=worker.rest)
             assert job.state is State.STOPPED
             assert ("conflict" if mode == BROKER else "rejected, as the ledger says") in job.reason
 
@@ -283,6 +281,6 @@ def test_what_was_done_before_it_died_is_no_failure() -> None:
             )
             worker.driver.drain()
             assert worker.done == ["a1"]
-            job = standard.redrive(canary=1, ledger=standard.place.ledger, sleep=worker.sleep)
+            job = standard.redrive(canary=1, ledger=standard.place.ledger, rest=worker.rest)
             assert (job.state, job.counts.sent) == (State.DONE, 2)
             assert worker.done == ["a1"]

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.dlq.access.lazy_message import LazyMessage
-from semel.dlq.access.peek import peeked
+from semel.dlq.access.broker import LazyMessage
 from semel.dlq.filter.parser import parse
 from semel.dlq.messages import DeadLetterMessage
 from semel.messages import dead_letter_attributes as own_attributes
@@ -40,7 +39,7 @@ def message(attributes: dict[str, Attribute]) -> dict[str, Any]:
 @given(st.one_of(odd, whole), st.permutations(FIELDS))
 def test_whatever_is_asked_for_first(attributes: dict[str, Attribute], order: list[str]) -> None:
     seen = message(attributes)
-    glance, dead_letter = LazyMessage(seen, "dead"), peeked(seen, "dead")
+    glance, dead_letter = LazyMessage(seen, "dead"), DeadLetterMessage.peeked(seen, "dead")
     assert [(name, getattr(glance, name)) for name in order] == [(name, getattr(dead_letter, name)) for name in order]
 
 

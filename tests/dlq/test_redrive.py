@@ -11,7 +11,7 @@ import pytest
 
 from dlq.redrives import BROKER, MODES, SQS, Site, at, site
 from semel import App, Message
-from semel.dlq.access import sqs as taking
+from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import PlanError, RedrivePlan
@@ -597,11 +597,11 @@ def test_a_rate_is_kept(standard: Site) -> None:
     standard.bury(*[f"{n}" for n in range(9)])
     now, slept = [100.0], []
 
-    def sleep(_job: Job, seconds: float) -> None:
+    def rest(_job: Job, seconds: float) -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    good(standard.redrive(rate=2, monotonic=lambda: now[0], sleep=sleep))
+    good(standard.redrive(rate=2, monotonic=lambda: now[0], rest=rest))
     assert now[0] - 100.0 == pytest.approx(4.5)
     assert slept == pytest.approx([1.0, 1.0, 1.0, 1.0, 0.5])
 
@@ -612,7 +612,7 @@ def test_an_error_gives_back_what_was_in_hand(standard: Site) -> None:
     def fail() -> None:
         raise RuntimeError("unexpected")
 
-    job = standard.redrive(crash=at("after_take", fail))
+    job = standard.redrive(crash=at("after_claim", fail))
     assert (job.state, job.reason) == (State.FAILED, "RuntimeError: unexpected")
     assert standard.dead_names("visible") == ["a1", "b1"]
 
@@ -625,12 +625,13 @@ def test_letters_that_do_not_match_are_held_until_the_end_and_no_more_than_sqs_h
         standard.bury(*[f"{n:02}" for n in range(30)])
         job = Job("redrive", standard.dead)
         standard.place.clock.advance(1)
-        choice = taking.Choice(parse("$.name = 29"), frozenset(), standard.place.clock.now())
-        with taking.SqsClaims(standard.client.queue(standard.dead), choice, job, wait=0, max_held=20) as hand:
-            assert hand.take(10) == []
+        queue, now = standard.client.queue(standard.dead), standard.place.clock.now
+        access = SqsAccess(queue, clock=now, wait=0, max_held=20)
+        with access.claims(job, parse("$.name = 29")) as claims:
+            assert claims.claim(10) == []
             assert len(standard.dead_names("in_flight")) == 20
         assert len(standard.dead_names("visible")) == 30
-        assert any("SQS hides no more" in line.text for line in job.messages)
+        assert any("SQS allows no more" in line.text for line in job.messages)
 
 
 def test_what_sqs_does_not_show_behind_a_letter_that_stays_is_told() -> None:
@@ -667,13 +668,12 @@ def test_what_is_held_is_kept_hidden() -> None:
         standard.bury("a1", "b1")
         clock = standard.place.clock
         clock.advance(1)
-        choice = taking.Choice(parse("$.name = a1"), frozenset(), clock.now())
-        source = standard.client.queue(standard.dead)
-        with taking.SqsClaims(source, choice, Job("redrive", "dead"), clock.now, wait=0) as hand:
-            assert len(hand.take(10)) == 1
+        access = SqsAccess(standard.client.queue(standard.dead), clock=clock.now, monotonic=clock.now, wait=0)
+        with access.claims(Job("redrive", "dead"), parse("$.name = a1")) as claims:
+            assert len(claims.claim(10)) == 1
             for _ in range(5):
                 clock.advance(70)
-                hand.hand.beat()
+                claims.leases.extend()
                 assert len(standard.dead_names("in_flight")) == 2
         assert standard.dead_names("visible") == ["a1", "b1"]
 

@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from semel.broker import EmbeddedBroker
-from semel.dlq.access.peek import peeked
 from semel.dlq.filter.parser import parse
+from semel.dlq.messages import DeadLetterMessage
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Attribute, Client, Entry
 from semel.sqs.client.admin import Admin
@@ -51,8 +51,8 @@ def test_the_same_letters_match(admin: Admin, text: str, bodies: bool) -> None:
     helped = admin.peek("dead", word=where.word, bodies=bodies)
     whole = admin.peek("dead", bodies=bodies)
     assert helped.looked_at == len(whole.messages) == len(ERRORS) + 1
-    assert [m["MessageId"] for m in helped.messages if where.matches(peeked(m, "dead"), 0)] == [
-        m["MessageId"] for m in whole.messages if where.matches(peeked(m, "dead"), 0)
+    assert [m["MessageId"] for m in helped.messages if where.matches(DeadLetterMessage.peeked(m, "dead"), 0)] == [
+        m["MessageId"] for m in whole.messages if where.matches(DeadLetterMessage.peeked(m, "dead"), 0)
     ]
     assert len(helped.messages) <= len(whole.messages)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from semel.dlq.access.sqs import SqsClaims
+from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.jobs import Job
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -42,17 +42,18 @@ def client_for(url: str, *, admitted: bool) -> Client:
 def redriver(
     client: Client, plan: dict[str, Any], *, admitted: bool, ahead: float, crash: Callable[[str], None]
 ) -> Redriver:
-    def sleep(job: Job, seconds: float) -> None:
+    def rest(job: Job, seconds: float) -> None:
         crash("waiting")
-        job.sleep(min(seconds, 0.02))
+        job.rest(min(seconds, 0.02))
+
+    def clock() -> float:
+        return time.time() + ahead
 
     seconds = itertools.count()  # time flies, so that no rate has to be waited for
     options: dict[str, Any] = {"monotonic": lambda: float(next(seconds))}
     if not admitted:
-        options["taking"] = lambda _client, *given: SqsClaims(*given, wait=0)
-    return Redriver(
-        RedrivePlan.from_json(plan), client, clock=lambda: time.time() + ahead, sleep=sleep, crash=crash, **options
-    )
+        options["access"] = SqsAccess(client.queue(plan["queue"]), clock=clock, wait=0)
+    return Redriver(RedrivePlan.from_json(plan), client, clock=clock, rest=rest, crash=crash, **options)
 
 
 def main(url: str, plan: str, admitted: bool, ahead: float, point: str, nth: int) -> None:

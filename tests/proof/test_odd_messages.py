@@ -23,7 +23,7 @@ import suite
 from driven import Place, new_place
 from semel import App, Batch, Message
 from semel.broker.engine.validation import checked_attributes
-from semel.dlq.access.lazy_message import LazyMessage
+from semel.dlq.access.broker import LazyMessage
 from semel.dlq.messages import DeadLetterMessage
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages import dead_letter_attributes as own_attributes

@@ -26,14 +26,14 @@ PATIENCE = 30.0
 
 # Where it dies, how often that place is passed before, and with which plan.
 DEATHS: list[tuple[str, int, dict[str, Any]]] = [
-    ("after_take", 1, {}),
-    ("after_take", 2, {"rate": 7}),
+    ("after_claim", 1, {}),
+    ("after_claim", 2, {"rate": 7}),
     ("before_send", 2, {}),
     ("after_send", 1, {}),
     ("after_send", 3, {"rate": 9}),
     ("after_delete", 1, {}),
     ("between_rounds", 2, {"rate": 8}),
-    ("before_give_back", 1, {}),
+    ("before_release", 1, {}),
     ("after_send", 1, {"canary": 3}),
     ("canary_sent", 1, {"canary": 3}),
     ("waiting", 1, {"canary": 3}),

@@ -422,7 +422,7 @@ def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
 
 def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]]:
     """What arrived since the poll before, each time; by place, so that nothing is received."""
-    from semel.dlq.access.peek import peeked
+    from semel.dlq.messages import DeadLetterMessage
 
     place = admin.peek(queue.name, limit=1, bodies=False).end
     yield []
@@ -431,7 +431,7 @@ def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]
         arrived: list[DeadLetterMessage] = []
         while after is not None:
             page = admin.peek(queue.name, after=after)
-            arrived += [peeked(message, queue.name) for message in page.messages]
+            arrived += [DeadLetterMessage.peeked(message, queue.name) for message in page.messages]
             after, place = page.next, page.end if page.next is None else page.next
         yield arrived
 

@@ -35,7 +35,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def open_service(given: argparse.Namespace) -> Iterator[Service]:
-    from semel.dlq.access.peek import PeekRisk
+    from semel.dlq.access import PeekRisk
 
     try:
         with _opened(given) as service:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.dashboard.views.errors import DashboardError
-from semel.dlq.access.peek import RECEIVE_TOO, NoSuchQueue, PeekRisk
+from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.job_control import JobNotRunning
 from semel.dlq.jobs import NoSuchJob
-from semel.dlq.queues import NotDeadLetterQueue
+from semel.dlq.queues import NoSuchQueue, NotDeadLetterQueue
 from semel.dlq.selection import SelectionError
 from semel.dlq.service import NoSuchMessage
 from semel.errors import SemelError

@@ -1,7 +1,7 @@
-"""Letters that are given up: none is deleted that is not in a snapshot on disk.
+"""Deleting dead-letter messages: none is deleted that is not in a snapshot on disk.
 
-Round by round: take, write down, make sure that it is on disk, delete. A crash between the last two leaves letters that
-are in both places; restoring the snapshot to Semel's broker leaves those out that are still there.
+In rounds: claim, write down, sync to disk, delete. A crash between the last two leaves messages that are in both
+places; a restore of the snapshot to Semel's broker leaves those out that are still there.
 """
 
 from __future__ import annotations
@@ -12,24 +12,21 @@ from pathlib import Path
 from typing import Final
 
 from semel.dlq import snapshots
-from semel.dlq.access.sqs import Choice, MessageClaims, taker
+from semel.dlq.access import MessageAccess, MessageClaims
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import ShownMessages
 from semel.errors import SemelError
-from semel.sqs.client import Client
-from semel.sqs.client.admin import Admin
 
 ROUND: Final = 500
 
 
 class Deleter:
-    """What matches now and was there when it began; with `shown`, only that. `run` is a job's work."""
+    """Deletes what matches and was in the queue when it began; with `shown`, only that. `run` is a job's work."""
 
     def __init__(
         self,
-        client: Client,
-        queue: str,
+        access: MessageAccess,
         where: Filter,
         snapshot: Path,
         *,
@@ -38,56 +35,54 @@ class Deleter:
         clock: Callable[[], float] = time.time,
         crash: Callable[[str], None] = lambda _point: None,
     ) -> None:
+        queue = access.queue.name
         if shown is not None:
             if shown.count < 1 or shown.ids == ():
-                raise SemelError(f"queue {queue}: there is nothing to drop: no message was shown")
+                raise SemelError(f"queue {queue}: there is nothing to delete: no message was shown")
             if shown.ids is None and None in (shown.place, shown.at):
-                raise SemelError(f"queue {queue}: nothing says which messages were shown; look again, and drop those")
-        self._client = client
-        self._queue = client.queue(queue)
-        self._where, self._ids = where, frozenset(ids)
-        self._path = snapshot
-        self._shown = shown
+                raise SemelError(f"queue {queue}: it is not known which messages were shown; list them again")
+            if shown.ids is None and access.receives:
+                raise SemelError(f"queue {queue}: SQS has no places in a queue; name the messages by their ids")
+        self._access = access
+        self._where, self._ids = where, ids
+        self._path, self._shown = snapshot, shown
         self._expected = None if shown is None else shown.count
         self._clock, self._crash = clock, crash
 
     def run(self, job: Job) -> None:
         job.total = self._expected
-        choice = self._choice()
+        claims = self._claims(job)
         writer = snapshots.Writer(self._path)
         job.result["snapshot"] = str(self._path)
         try:
-            with taker(self._client, self._queue, choice, job) as hand:
-                self._drop(job, hand, writer)
+            with claims:
+                self._delete(job, claims, writer)
         finally:
             writer.close()
             if not writer.count:
                 self._path.unlink(missing_ok=True)
                 job.result.pop("snapshot", None)
-        self._tell(job)
+        self._report(job)
 
-    def _choice(self) -> Choice:
-        now, shown = self._clock(), self._shown
+    def _claims(self, job: Job) -> MessageClaims:
+        shown = self._shown
         if shown is None:
-            return Choice(self._where, self._ids, now)
+            return self._access.claims(job, self._where, ids=self._ids)
         if shown.ids is not None:
-            return Choice(EVERYTHING, frozenset(shown.ids), now)
-        if Admin.of(self._client) is None:
-            raise SemelError(f"queue {self._queue.name}: SQS has no places in a queue; name the messages by their ids")
-        return Choice(self._where, self._ids, now if shown.at is None else shown.at, shown.place)
+            return self._access.claims(job, EVERYTHING, ids=shown.ids)
+        return self._access.claims(job, self._where, ids=self._ids, until=shown.place, at=shown.at)
 
-    def _drop(self, job: Job, hand: MessageClaims, writer: snapshots.Writer) -> None:
-        while (left := self._left(job)) and (messages := hand.take(min(ROUND, left))):
-            try:
-                job.checkpoint()
-                writer.write(messages, at=self._clock())
-                writer.sync()
-            except SemelError:
-                hand.refuse(messages)
-                raise
+    def _delete(self, job: Job, claims: MessageClaims, writer: snapshots.Writer) -> None:
+        while left := self._left(job):
+            claims.checkpoint()  # before anything of this round is claimed
+            messages = claims.claim(min(ROUND, left))
+            if not messages:
+                return
+            writer.write(messages, at=self._clock())
+            writer.sync()
             self._crash("after_snapshot")
-            kept = hand.delete(messages)
-            self._crash("after_drop")
+            kept = claims.delete(messages)
+            self._crash("after_delete")
             job.add(deleted=len(messages) - len(kept), failed=len(kept))
             for message in kept:
                 job.say(f"message {message.id} is in the snapshot, but could not be deleted: it is still in the queue")
@@ -96,13 +91,13 @@ class Deleter:
         done = job.counts.deleted + job.counts.failed
         return ROUND if self._expected is None else self._expected - done
 
-    def _tell(self, job: Job) -> None:
+    def _report(self, job: Job) -> None:
         counts = job.counts
         if not counts.deleted and not counts.failed:
-            job.say("nothing matched; nothing was dropped")
+            job.say("no message matched; nothing was deleted")
             return
-        job.say(f"{counts.deleted:,} letters were dropped; bring them back with: semel dlq restore {self._path}")
+        job.say(f"{counts.deleted:,} messages were deleted; restore them with: semel dlq restore {self._path}")
         if self._expected is not None and counts.deleted + counts.failed < self._expected:
             job.say(f"{self._expected:,} were shown: the others are gone, or in flight")
         if counts.failed:
-            raise SemelError(f"{counts.failed} letters could not be deleted; run it again for those")
+            raise SemelError(f"{counts.failed} messages could not be deleted; run it again for those")

@@ -1,6 +1,6 @@
-"""One letter, changed and sent back to work: a copy that keeps the letter's key, or has a new one if somebody says so.
+"""Edit and resend one message: a changed copy that keeps the message's key, or gets a new one if that is asked for.
 
-The rule: the copy is sent before the letter is deleted, and under the kept key the ledger still knows what was done.
+The rule: the copy is sent before the message is deleted, and under the kept key the ledger knows what was done.
 """
 
 from __future__ import annotations
@@ -8,47 +8,45 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-import time
 import uuid
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from base64 import b64decode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from semel.dlq.access.sqs import Choice, taker
+from semel.dlq.access import MessageAccess
 from semel.dlq.filter import parser as filters
 from semel.dlq.filter.lexer import quoted
 from semel.dlq.jobs import Job
-from semel.dlq.messages import DeadLetterMessage, Resent
+from semel.dlq.messages import DeadLetterMessage, Resent, attributes_as_json
 from semel.dlq.redrive.sender import Targets
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger, LedgerError, LedgerUnavailable, Status
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.messages.keys import key_rule, scoped
-from semel.sqs.client import Client, Queue
-from semel.sqs.client.admin import Admin
+from semel.sqs.client import Queue
 from semel.sqs.client.messages import Attribute, Entry, Received, as_attribute
 from semel.sqs.errors import QueueNotFound
 
 
 class NoSuchMessage(SemelError):
-    """There is no letter with this id in the queue."""
+    """No message with this id is available in the queue."""
 
 
 class EditError(SemelError):
-    """A changed copy that cannot be sent; nothing was."""
+    """A changed copy that cannot be sent; nothing was sent."""
 
 
 class Key(enum.Enum):
-    """What becomes of a letter's key when a changed copy is sent."""
+    """The key of a changed copy."""
 
-    KEEP = "keep"  # the ledger still knows what was done under it
-    NEW = "new"  # a new one is made up: the copy runs whatever the ledger knows
+    KEEP = "keep"  # the ledger knows what was done under it
+    NEW = "new"  # a random one: the copy is processed whatever the ledger knows
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be different; None leaves it as it is. Attributes are all of the message's own, or none changes."""
+    """What to change; None leaves it as it is. `attributes` replaces all of the message's own."""
 
     body: str | None = None
     attributes: Mapping[str, Any] | None = None
@@ -63,50 +61,36 @@ class Wanted:
 
 def no_such_message(queue: str, id: str) -> NoSuchMessage:
     return NoSuchMessage(
-        f"there is no message {id} in {queue} that can be had now: it was redriven, dropped or has expired, or is in "
-        f"another's hands; `semel dlq list {queue}` shows those that there are"
+        f"message {id} is not available in {queue}: it was redriven, deleted or has expired, or it is in flight; "
+        f"`semel dlq list {queue}` lists the messages"
     )
 
 
-def resend(
-    client: Client,
-    ledger: Ledger | None,
-    queue: str,
-    id: str,
-    wanted: Wanted,
-    *,
-    clock: Callable[[], float] = time.time,
-) -> Resent:
-    """Takes the letter, sends the copy, deletes the letter. If it raises, nothing was sent, or SQS did not say."""
-    source = client.queue(queue)
+def resend(access: MessageAccess, ledger: Ledger | None, id: str, wanted: Wanted) -> Resent:
+    """Claims the message, sends the copy, deletes the message. If it raises, nothing was sent or SQS did not answer."""
+    source = access.queue
+    # On the broker a message is claimed at once by its own id; an id of the source queue is searched for.
+    own = not access.receives and access.get(id).message
+    ids, where = ((own.id,), filters.EVERYTHING) if own else ((), filters.parse(f"id = {quoted(id)}"))
     try:
-        choice = _choice(client, source, id, clock() + 1)  # also one that came this very second
-        with taker(client, source, choice, Job("resend", queue)) as hand:
-            taken = hand.take(1)
-            if not taken:
+        with access.claims(Job("resend", source.name), where, ids=ids, include_new=True) as claims:
+            messages = claims.claim(1)
+            if not messages:
                 raise no_such_message(source.name, id)
-            message = taken[0]
-            target = Targets(client, source, wanted.to).of(message)
+            message = messages[0]
+            target = Targets(source.client, source, wanted.to).of(message)
             key, entry = copy_of(message, target, wanted)
             notes = _checked(ledger, message, target, wanted, entry)
             sent = target.send(
                 entry.body, attributes=entry.attributes, group=entry.group, dedup=entry.dedup, trace=entry.trace
             )
-            hand.sent(taken)
-            left = hand.delete(taken)
+            claims.mark_sent(messages, [sent.message_id])
+            left = claims.delete(messages)
     except QueueNotFound as error:
-        raise EditError(f"message {id} of {queue}: {error}") from None
+        raise EditError(f"message {id} of {source.name}: {error}") from None
     if left:
-        notes = (*notes, "the copy was sent, but the letter could not be deleted: it is still there; drop it")
+        notes = (*notes, "the copy was sent, but the original could not be deleted and is still there: delete it")
     return Resent(sent.message_id, target.name, key, not left, notes)
-
-
-def _choice(client: Client, source: Queue, id: str, now: float) -> Choice:
-    """By its id here, or else by the one that it had before; the first is found at once where it can be asked for."""
-    admin = Admin.of(client)
-    if admin is not None and admin.peek(source.name, ids=[id], bodies=False).messages:
-        return Choice(filters.EVERYTHING, frozenset({id}), now)
-    return Choice(filters.parse(f"id = {quoted(id)}"), frozenset(), now)
 
 
 def copy_of(message: DeadLetterMessage, target: Queue, wanted: Wanted) -> tuple[str, Entry]:
@@ -136,18 +120,23 @@ def copy_of(message: DeadLetterMessage, target: Queue, wanted: Wanted) -> tuple[
         raise EditError(
             f"queue {target.name} is FIFO, and message {message.id} has no group: name one with --group GROUP"
         )
-    dedup = f"edit-{message.id}-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     entry = Entry(
         body,
         attributes=attributes,
         group=group or None,
-        dedup=dedup if target.fifo else None,
+        dedup=_dedup(message, body, attributes, group) if target.fifo else None,
         trace=message.trace or None,
     )
     problem = entry.unsendable()
     if problem is not None:
         raise EditError(f"message {message.id} cannot be sent: {problem.message}")
     return key, entry
+
+
+def _dedup(message: DeadLetterMessage, body: str, attributes: Mapping[str, Attribute], group: str) -> str:
+    """The same for the same edit within five minutes, and another for any other edit of the message."""
+    content = repr((body, sorted(attributes.items()), group))  # the key is among the attributes
+    return f"edit-{message.id}-{hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
@@ -161,7 +150,7 @@ def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
                     str(value.get("type") or ("Binary" if isinstance(text, bytes) else "String")), text
                 )
                 if not isinstance(text, str | bytes):
-                    raise ValueError(f"its value is no text but {text!r}")
+                    raise ValueError(f"its value is not a string but {text!r}")
             else:
                 found[name] = as_attribute(value)
         except (KeyError, ValueError, SemelError) as error:
@@ -176,10 +165,12 @@ def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
 def _checked(
     ledger: Ledger | None, message: DeadLetterMessage, target: Queue, wanted: Wanted, copy: Entry
 ) -> tuple[str, ...]:
-    """What the ledger will make of the copy, as far as that can be told before. Raises if it cannot be asked."""
+    """Notes on what the ledger means for the copy. Raises if it cannot be asked, or if the copy would not run."""
     if wanted.key is not Key.KEEP:
         return ()
-    unsure = () if message.key else ("the letter carries no key: its handler makes one of the copy, as of any message",)
+    unsure = (
+        () if message.key else ("the message carries no key: its handler makes one from the copy, as from any message",)
+    )
     if ledger is None:
         return unsure
     keys = _keys(message, copy)
@@ -199,27 +190,27 @@ def _checked(
     if done is not None and changed:
         raise EditError(
             f"message {message.id}: the ledger has {done} as done, so a changed copy under it would not run. "
-            "Give it a new key (--new-key auto, or --new-key KEY) if it is to run, or drop the letter"
+            "Give it a new key (--new-key auto, or --new-key KEY) if it is to run, or delete the message"
         )
     if done is not None:
-        return (f"the ledger has {done} as done: the copy will be recognised, and not run again",)
+        return (f"the ledger has {done} as done: the copy will be deleted as a duplicate and not run",)
     for key, entry in known.items():
         if changed and entry.payload and entry.status in (Status.FREE, Status.CLAIMED):
             return (
-                f"the ledger knows {key} with the payload that it had: if its handler has a payload= and the "
-                "change is part of that, the copy will be rejected as a conflict, and then needs a new key",
+                f"the ledger knows {key} with the payload that it had: if its handler has a payload= that the change "
+                "is part of, the copy will be rejected as a conflict and needs a new key",
             )
     return unsure
 
 
 def _keys(message: DeadLetterMessage, copy: Entry) -> list[str]:
     """The keys that a handler may find in the copy without its body: the carried one; else the producer's, or the
-    MessageId that it had."""
+    first MessageId."""
     received = Received(message.original_id, "", copy.body, None, copy.attributes)
     return list(dict.fromkeys(key_rule(rule).resolve(received, None).text for rule in (None, "message-id")))
 
 
-# A letter as a document for an editor.
+# A message as a document for an editor.
 
 _HELP: Final = (
     "Change body, attributes, group or to; save and close to send. An unchanged file, or an empty one, sends nothing. "
@@ -236,34 +227,29 @@ def document(message: DeadLetterMessage, to: str = "") -> str:
     }
     if message.group:
         content["group"] = message.group
-    content["attributes"] = {
-        name: {"type": one.type, "base64": b64encode(one.value).decode()}
-        if isinstance(one.value, bytes)
-        else {"type": one.type, "value": one.value}
-        for name, one in message.attributes.items()
-    }
+    content["attributes"] = attributes_as_json(message.attributes)
     content["body"] = json.loads(message.body) if _unfolds(message.body) else message.body
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_document(text: str, message: DeadLetterMessage, key: str | Key = Key.KEEP, to: str = "") -> Wanted | None:
-    """What was changed in a document; None if nothing was. Raises EditError for what is none any more."""
+    """The changes in a document; None if there are none. Raises EditError."""
     if not text.strip():
         return None
     before: dict[str, Any] = json.loads(document(message, to))
     try:
         after = json.loads(text)
     except ValueError as error:
-        raise EditError(f"what was saved is no JSON: {error}") from None
+        raise EditError(f"the saved document is not JSON: {error}") from None
     if not isinstance(after, dict) or "body" not in after:
-        raise EditError('what was saved has no "body" any more')
+        raise EditError('the saved document has no "body"')
     unknown = after.keys() - before.keys() - {"group"}
     if unknown:
-        raise EditError(f"{min(unknown)!r} cannot be changed; what can is body, attributes, group and to")
+        raise EditError(f"{min(unknown)!r} cannot be changed; body, attributes, group and to can")
     if after.get("key", message.key) != message.key:
-        raise EditError("the key is not changed by accident: leave it as it is, and use --new-key KEY for a new one")
+        raise EditError("the key cannot be changed here: leave it as it is, and use --new-key KEY for a new one")
     if not isinstance(after.get("attributes", {}), dict) or not isinstance(after.get("group", ""), str):
-        raise EditError("attributes is an object, and group a text")
+        raise EditError("attributes must be an object, and group a string")
     same = json.dumps(after, sort_keys=True) == json.dumps(before, sort_keys=True)
     if same and key is Key.KEEP:
         return None

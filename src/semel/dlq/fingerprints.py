@@ -10,7 +10,7 @@ from semel.messages.fingerprint import FINGERPRINT_FROM
 from semel.messages.fingerprint import shape as shape
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import LazyMessage
+    from semel.dlq.access.broker import LazyMessage
     from semel.dlq.messages import DeadLetterMessage
 
 LENGTH: Final = 10  # hexadecimal digits
@@ -18,17 +18,17 @@ LENGTH: Final = 10  # hexadecimal digits
 
 def fingerprint(error: str) -> str:
     """Ten hexadecimal digits; the same for all errors of one shape."""
-    return _printed(error[:FINGERPRINT_FROM])
+    return _fingerprint(error[:FINGERPRINT_FROM])
 
 
 @lru_cache(maxsize=4_096)
-def _printed(error: str) -> str:
+def _fingerprint(error: str) -> str:
     return sha256(shape(error).encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH]
 
 
 def error_of(message: DeadLetterMessage | LazyMessage) -> str:
-    """What the attempt log says of its end, in one line: so that its fingerprint is also the doctor's."""
-    # An error without a kind of its own is written as both.
+    """As the attempt log has it, in one line: so that its fingerprint is also the doctor's."""
+    # An error without a reason of its own is written as both.
     return message.error if message.error and message.reason == message.error else message.why
 
 

@@ -1,4 +1,4 @@
-"""What the dead-letter tools speak of: a message in a dead-letter queue, the queue, an error group, and what the
+"""The values of the dead-letter tools: a message in a dead-letter queue, the queue, an error group, and what the
 service answers. Times are seconds since 1970, durations are seconds. `dataclasses.asdict` turns all of them into JSON,
 messages apart (`as_json`).
 """
@@ -6,30 +6,36 @@ messages apart (`as_json`).
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from semel.dlq import fingerprints
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client.messages import Attribute, Received
+
+PREVIEW: Final = 200  # characters of a body
+MAX_GROUPS: Final = 1_000
+_MAX_SOURCES: Final = 20
+_SAMPLE: Final = 500  # characters of an error
 
 
 @dataclass(frozen=True)
 class DeadLetterMessage:
     """One message in a dead-letter queue, and what it says about why it is there.
 
-    `key`, `reason`, `error`, `attempts` and `message_id` before it became a letter are known only if Semel buried it;
-    a message that SQS itself moved has a `source` and nothing else. `receipt` is "" where it was only looked at.
+    `key`, `reason`, `error`, `attempts` and `original_id` are known only if Semel dead-lettered it; a message that SQS
+    itself moved has a `source` and nothing else. `receipt` is "" for a message that was peeked at.
     """
 
     id: str
-    queue: str  # the dead-letter queue that it is in
+    queue: str  # the queue that it is in
     body: str
     sent: float
-    receives: int
+    receives: int  # over its whole life
     attributes: Mapping[str, Attribute] = field(default_factory=dict)  # its own, without Semel's
+    carried: Mapping[str, Attribute] = field(default_factory=dict)  # Semel's, as they travel with it
     system: Mapping[str, str] = field(default_factory=dict)  # as SQS gives them
     first_received: float | None = None
     source: str = ""  # the queue that it came from, by name: as SQS says, or else as the message says
@@ -48,12 +54,13 @@ class DeadLetterMessage:
     state: str = ""  # visible, in_flight or delayed, where that is known
     expires: float | None = None
     visible_at: float | None = None
-    redrives: int = 0  # how often it was sent back before
-    by_semel: bool = False  # whether Semel buried it
+    redrives: int = 0  # how often it was redriven before
+    by_semel: bool = False  # whether Semel dead-lettered it
+    place: int | None = None  # in the queue, on Semel's broker
+    receives_here: int | None = None  # since it is in this queue, on Semel's broker
 
     @classmethod
     def of(cls, received: Received, queue: str, **known: Any) -> DeadLetterMessage:
-        """From a message as it was received or peeked at."""
         found = received.attributes
         message, own = own_attributes.read(found)
         source = (received.source_queue or "").rpartition(":")[2]
@@ -64,6 +71,7 @@ class DeadLetterMessage:
             sent=received.sent_at or 0.0,
             receives=received.receive_count,
             attributes=own,
+            carried={name: value for name, value in found.items() if name.startswith("semel-")},
             system=received.system,
             first_received=received.first_received_at,
             # A message may say what it likes; what SQS says of it comes first.
@@ -84,6 +92,31 @@ class DeadLetterMessage:
             **{"body_bytes": len(received.body.encode("utf-8", "surrogatepass")), **known},
         )
 
+    @classmethod
+    def peeked(cls, shown: Mapping[str, Any], queue: str) -> DeadLetterMessage:
+        """From what the admin interface of Semel's broker shows of a message."""
+        known: dict[str, Any] = {
+            "state": shown.get("State", ""),
+            "expires": shown.get("ExpiresAt"),
+            "visible_at": shown.get("VisibleAt"),
+            "place": shown.get("Place"),
+            "receives_here": shown.get("ReceivesInThisQueue"),
+        }
+        if "BodyBytes" in shown:
+            known["body_bytes"] = shown["BodyBytes"]
+            known["cut"] = shown["BodyBytes"] > len(shown["Body"].encode("utf-8", "surrogatepass"))
+        return cls.of(Received.from_wire({**shown, "ReceiptHandle": ""}), queue, **known)
+
+    @property
+    def preview(self) -> str:
+        return self.body[:PREVIEW]
+
+    def shortened(self) -> DeadLetterMessage:
+        """With no more of its body than the preview."""
+        if self.cut or len(self.body) <= PREVIEW:
+            return self
+        return replace(self, body=self.preview, cut=True)
+
     @property
     def moved_from(self) -> str:
         """The ARN of the queue that SQS itself moved it from; "" if it was sent here."""
@@ -91,7 +124,7 @@ class DeadLetterMessage:
 
     @cached_property
     def why(self) -> str:
-        """Reason and error in one line; what SQS moved itself says only that."""
+        """Reason and error in one line."""
         return in_one_line(self.reason, self.error)
 
 
@@ -103,7 +136,9 @@ def in_one_line(reason: str, error: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """A dead-letter queue. `first_expires`: when the first of its messages will be lost to its retention."""
+    """A dead-letter queue. `first_expires`: when the retention of its first message ends.
+
+    `error`: why its attributes could not be read; then nothing but its name and URL is known."""
 
     name: str
     url: str
@@ -118,6 +153,7 @@ class DeadLetterQueue:
     first_expires: float | None = None
     estimated: bool = False  # whether the ages are an estimate from some of its messages
     max_receives: int | None = None  # of its own RedrivePolicy, if it has one
+    error: str = ""
 
     @property
     def depth(self) -> int:
@@ -126,11 +162,11 @@ class DeadLetterQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveCost:
-    """What looking cost: nothing where the broker lets us peek, else receives, which count against every message."""
+    """What a scan cost: nothing on Semel's broker; on SQS receives, which count against every message."""
 
     receives: int = 0  # calls of ReceiveMessage
     messages: int = 0  # whose receive count went up by one
-    kept_back: int = 0  # that could not be given back at once, and come back by themselves
+    kept_back: int = 0  # that could not be released, and become visible by themselves
 
     def __str__(self) -> str:
         if not self.receives:
@@ -140,21 +176,25 @@ class ReceiveCost:
         return text + late if self.kept_back else text
 
 
+FREE: Final = ReceiveCost()
+
+
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Letters that match. `next`: what to pass as `after` for more; None where there are none, or nobody can say."""
+    """Messages that match. `next`: what to pass as `after` for more; None if there are none, and always on SQS."""
 
     messages: tuple[DeadLetterMessage, ...]
     next: str | None = None
     looked_at: int = 0
-    complete: bool = True  # whether all of the queue was looked at
-    cost: ReceiveCost = ReceiveCost()
+    complete: bool = True  # whether all of the queue was scanned
+    cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """Letters with the same error but for numbers, ids and quoted text. `where` is the filter that selects them."""
+    """Messages with the same error but for numbers, ids and quoted text. `where` is the filter that selects exactly
+    these; None for the last group of very many, which counts all the others."""
 
     fingerprint: str
     shape: str
@@ -163,8 +203,75 @@ class ErrorGroup:
     count: int
     first: float
     last: float
-    where: str
+    where: str | None
     sources: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Count:
+    shape: str
+    sample: str
+    sample_id: str
+    first: float
+    last: float
+    count: int = 0
+    sources: set[str] = field(default_factory=set)
+
+
+class Grouping:
+    """Counts messages by their error in one pass: `add` them as they come, read `groups` at any time.
+
+    Memory is bounded: errors beyond the first thousand kinds are counted together, in a group that comes last."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, _Count] = {}
+        self.matched = 0
+        self.oldest: float | None = None
+        self.newest: float | None = None
+
+    def add(self, messages: Iterable[DeadLetterMessage]) -> None:
+        for message in messages:
+            self._add(message)
+
+    def _add(self, message: DeadLetterMessage) -> None:
+        self.matched += 1
+        sent = message.sent
+        self.oldest = sent if self.oldest is None else min(self.oldest, sent)
+        self.newest = sent if self.newest is None else max(self.newest, sent)
+        error = fingerprints.error_of(message)
+        fingerprint = fingerprints.fingerprint(error)
+        if fingerprint not in self._counts and len(self._counts) >= MAX_GROUPS:
+            fingerprint = ""
+        count = self._counts.get(fingerprint)
+        if count is None:
+            shape = fingerprints.shape(error) if fingerprint else "other errors"
+            count = self._counts[fingerprint] = _Count(shape, error[:_SAMPLE], message.id, sent, sent)
+        count.count += 1
+        count.first = min(count.first, sent)
+        if sent > count.last:
+            count.last, count.sample, count.sample_id = sent, error[:_SAMPLE], message.id
+        if message.source and len(count.sources) < _MAX_SOURCES:
+            count.sources.add(message.source)
+
+    @property
+    def groups(self) -> tuple[ErrorGroup, ...]:
+        """The largest first."""
+        return tuple(
+            ErrorGroup(
+                fingerprint=fingerprint,
+                shape=count.shape,
+                sample=count.sample,
+                sample_id=count.sample_id,
+                count=count.count,
+                first=count.first,
+                last=count.last,
+                where=f"fingerprint = {fingerprint}" if fingerprint else None,
+                sources=tuple(sorted(count.sources)),
+            )
+            for fingerprint, count in sorted(
+                self._counts.items(), key=lambda item: (not item[0], -item[1].count, item[0])
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +280,16 @@ class ErrorGroups:
     matched: int
     looked_at: int
     complete: bool = True
-    cost: ReceiveCost = ReceiveCost()
+    cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ShownMessages:
-    """Exactly what was shown to somebody who is asked: an action on it touches none but these, and no more than these.
+    """What a person was shown before they confirmed: the action that follows touches these messages only.
 
-    By their `ids`. Where there are none, because they are too many, by `place` and `at`: up to this place in the queue,
-    and those that matched at that time."""
+    By their `ids`; or, if they are too many, by `place` and `at`: up to this place in the queue, and only those that
+    matched at that time."""
 
     count: int
     ids: tuple[str, ...] | None = None
@@ -192,9 +299,9 @@ class ShownMessages:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What a drop or a redrive of these would touch. Not `complete`: there are more that nobody has looked at.
+    """What a delete or a redrive would touch. Not `complete`: there are more messages, which were not scanned.
 
-    `shown` is for the drop that follows, if somebody says yes to this."""
+    `shown` is for the delete that follows, if it is confirmed."""
 
     count: int
     looked_at: int
@@ -202,7 +309,7 @@ class Impact:
     oldest: float | None = None  # when it was sent
     newest: float | None = None
     groups: tuple[ErrorGroup, ...] = ()
-    cost: ReceiveCost = ReceiveCost()
+    cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
     shown: ShownMessages = ShownMessages(0, ())
 
@@ -213,13 +320,13 @@ class Exported:
     looked_at: int
     path: str = ""
     complete: bool = True
-    cost: ReceiveCost = ReceiveCost()
+    cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """A copy that was sent. Not `deleted`: the original could not be removed; its key keeps it from running twice."""
+    """A copy that was sent. Not `deleted`: the original is still in the queue; its key keeps it from running twice."""
 
     message_id: str
     queue: str
@@ -228,38 +335,32 @@ class Resent:
     notes: tuple[str, ...] = ()
 
 
+_JSON: Final = (
+    *("id", "queue", "body", "body_bytes", "cut", "sent", "receives", "first_received", "expires", "visible_at"),
+    *("source", "key", "reason", "error", "why", "attempts", "redrives", "original_id", "group", "dedup"),
+    *("sequence", "trace", "state", "by_semel", "place", "receives_here"),
+)
+
+
 def as_json(message: DeadLetterMessage, *, now: float | None = None) -> dict[str, Any]:
-    """A letter as JSON knows it: for `--json` and the API. Binary attributes are base64."""
-    found: dict[str, Any] = {
-        name: getattr(message, name)
-        for name in (
-            *(
-                "id",
-                "queue",
-                "body",
-                "body_bytes",
-                "cut",
-                "sent",
-                "receives",
-                "first_received",
-                "expires",
-                "visible_at",
-            ),
-            *("source", "key", "reason", "error", "why", "attempts", "redrives", "original_id", "group", "dedup"),
-            *("sequence", "trace", "state", "by_semel"),
-        )
-    }
-    found["fingerprint"] = fingerprints.of(message)
-    found["attributes"] = {
-        name: {"type": one.type, "base64": b64encode(one.value).decode()}
-        if isinstance(one.value, bytes)
-        else {"type": one.type, "value": one.value}
-        for name, one in message.attributes.items()
-    }
-    found["system"] = dict(message.system)
+    """A message for `--json` and the API. Binary attributes are base64."""
+    content: dict[str, Any] = {name: getattr(message, name) for name in _JSON}
+    content["fingerprint"] = fingerprints.of(message)
+    content["attributes"] = attributes_as_json(message.attributes)
+    content["carried"] = attributes_as_json(message.carried)
+    content["system"] = dict(message.system)
     if now is not None and message.sent:
-        found["age"] = max(0.0, now - message.sent)
-    return found
+        content["age"] = max(0.0, now - message.sent)
+    return content
+
+
+def attributes_as_json(attributes: Mapping[str, Attribute]) -> dict[str, dict[str, str]]:
+    return {
+        name: {"type": attribute.type, "base64": b64encode(attribute.value).decode()}
+        if isinstance(attribute.value, bytes)
+        else {"type": attribute.type, "value": attribute.value}
+        for name, attribute in attributes.items()
+    }
 
 
 def _many(count: int, what: str) -> str:

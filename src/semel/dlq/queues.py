@@ -1,7 +1,7 @@
-"""The dead-letter queues that there are: those that a queue names as its own, and those that are called so.
+"""Dead-letter queues: those that the RedrivePolicy of a queue names, and those that are called so.
 
-The broker shows ages and the first expiry. SQS does not: its metrics have an age, its API has none. So they are
-not known until somebody looks at the messages, and then an estimate from those that were seen.
+The broker shows ages and the first expiry. SQS does not: its metrics have an age, its API has none. There they are
+unknown until messages are received, and then an estimate from those.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from semel.dlq.access.peek import no_such_queue, peeked
 from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue
 from semel.errors import SemelError
 from semel.sqs.client import Client, Queue
@@ -22,59 +22,24 @@ from semel.sqs.errors import QueueNotFound, SqsError
 
 _NAMED: Final = ("-dlq", "_dlq", "-dead-letter", "-dead-letters", "-deadletter", "_dead_letter", "-dead", "-failed")
 _RETENTION: Final = 345_600.0
+_THREADS: Final = 16
+_COUNTS: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
 
 
-def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time) -> list[DeadLetterQueue]:
-    """All of them, by name."""
-    admin = Admin.of(client)
-    if admin is not None:
-        return _of_broker(client, admin, clock())
-    all_ = {queue.name: (queue, _attributes(queue)) for queue in client.queues()}
-    sources = _sources({name: attributes for name, (_, attributes) in all_.items()})
-    return [
-        _info(queue.name, queue.url, attributes, sources.get(name, ()))
-        for name, (queue, attributes) in sorted(all_.items())
-        if attributes and (name in sources or is_called_so(name))
-    ]
-
-
-def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] = time.time) -> DeadLetterQueue:
-    """This one, by name, URL or ARN, whether or not any queue names it as its own."""
-    queue = client.queue(name)
-    admin = Admin.of(client)
-    if admin is not None:
-        found = _of_broker(client, admin, clock(), only=queue.name)
-        if not found:
-            raise no_such_queue(queue)
-        return found[0]
-    try:
-        attributes = queue.attributes()
-        sources = _listed_sources(queue)
-    except QueueNotFound:
-        raise no_such_queue(queue) from None
-    return _info(queue.name, queue.url, attributes, sources)
+class NoSuchQueue(SemelError):
+    """There is no such queue."""
 
 
 class NotDeadLetterQueue(SemelError):
     """No queue has this one as its dead-letter queue, and nobody said that it is meant all the same."""
 
 
-def check_dead_letter_queue(client: Client, name: str) -> None:
-    """Raises NotDeadLetterQueue: what is in it may be waiting for its workers."""
-    queue = client.queue(name)
-    admin = Admin.of(client)
-    if admin is not None:
-        rows = {row["name"]: row["attributes"] for row in admin.queues()}
-        if queue.name not in rows:
-            raise no_such_queue(queue)
-        sources = _sources(rows).get(queue.name, ())
-    else:
-        try:
-            sources = _listed_sources(queue)
-        except QueueNotFound:
-            raise no_such_queue(queue) from None
-    if not sources:
-        raise not_dead_letter_queue(queue.name)
+def no_such_queue(queue: Queue) -> NoSuchQueue:
+    return NoSuchQueue(f"there is no queue {queue.name} at {queue.client.endpoint}; `semel dlq queues` lists them")
 
 
 def not_dead_letter_queue(name: str) -> NotDeadLetterQueue:
@@ -82,6 +47,135 @@ def not_dead_letter_queue(name: str) -> NotDeadLetterQueue:
         f"{name} is not the dead-letter queue of any queue (as far as can be seen here): its messages may be waiting "
         "for workers"
     )
+
+
+# RedrivePolicy, and who has whom as dead-letter queue.
+
+
+def redrive_policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A queue's RedrivePolicy; empty if it has none that can be read."""
+    text = attributes.get("RedrivePolicy") or "{}"
+    try:
+        policy = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return {}
+    return policy if isinstance(policy, dict) else {}
+
+
+def max_receives(attributes: Mapping[str, Any]) -> int | None:
+    """After how many receives a queue's messages are moved to its dead-letter queue; None if they are not."""
+    count = str(redrive_policy(attributes).get("maxReceiveCount", ""))
+    return int(count) if count.isdecimal() else None
+
+
+def dead_letter_queue_name(attributes: Mapping[str, Any]) -> str:
+    """The name of a queue's dead-letter queue; "" if it has none."""
+    return str(redrive_policy(attributes).get("deadLetterTargetArn", "")).rpartition(":")[2]
+
+
+def sources_by_queue(queues: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """For each dead-letter queue the names of the queues that have it; from the attributes of all queues by name."""
+    sources: dict[str, list[str]] = {}
+    for name, attributes in sorted(queues.items()):
+        if target := dead_letter_queue_name(attributes):
+            sources.setdefault(target, []).append(name)
+    return {name: tuple(names) for name, names in sources.items()}
+
+
+def source_urls(queue: Queue) -> dict[str, str]:
+    """The queues that have this one as their dead-letter queue: their URLs, by name. Raises SqsError."""
+    urls: list[str] = []
+    params: dict[str, Any] = {"MaxResults": 1_000}
+    while True:
+        page = queue.call("ListDeadLetterSourceQueues", params)
+        urls += page.get("queueUrls") or ()
+        if not page.get("NextToken"):
+            return {queue.client.queue(url).name: url for url in sorted(urls)}
+        params["NextToken"] = page["NextToken"]
+
+
+def depth(queue: Queue) -> int:
+    """All messages, in whatever state; on SQS roughly."""
+    return sum(int(value) for value in queue.attributes(*_COUNTS).values())
+
+
+def is_called_so(name: str) -> bool:
+    return name.removesuffix(".fifo").lower().endswith(_NAMED)
+
+
+# The dead-letter queues there are.
+
+
+def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time) -> list[DeadLetterQueue]:
+    """All of them, by name. Queues whose attributes may not be read are among them, with an `error`."""
+    admin = Admin.of(client)
+    if admin is not None:
+        return _on_broker(client, admin, clock())
+    queues = {queue.name: queue for queue in client.queues()}
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-queues") as pool:
+        read = dict(zip(queues, pool.map(_attributes, queues.values()), strict=True))
+    sources = sources_by_queue({name: known for name, known in read.items() if isinstance(known, dict)})
+    found = []
+    for name, known in sorted(read.items()):
+        if isinstance(known, SqsError):
+            found.append(replace(_info(name, queues[name].url, {}, sources.get(name, ())), error=str(known)))
+        elif known is not None and (name in sources or is_called_so(name)):
+            found.append(_info(name, queues[name].url, known, sources.get(name, ())))
+    return found
+
+
+def _attributes(queue: Queue) -> dict[str, str] | SqsError | None:
+    """None if the queue was deleted meanwhile."""
+    try:
+        return queue.attributes()
+    except QueueNotFound:
+        return None
+    except SqsError as error:
+        return error
+
+
+def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] = time.time) -> DeadLetterQueue:
+    """This one, by name, URL or ARN, whether or not any queue has it as its dead-letter queue. Raises NoSuchQueue."""
+    queue = client.queue(name)
+    admin = Admin.of(client)
+    if admin is not None:
+        found = _on_broker(client, admin, clock(), only=queue.name)
+        if not found:
+            raise no_such_queue(queue)
+        return found[0]
+    try:
+        attributes = queue.attributes()
+        return _info(queue.name, queue.url, attributes, _source_names(queue))
+    except QueueNotFound:
+        raise no_such_queue(queue) from None
+
+
+def check_dead_letter_queue(client: Client, name: str) -> None:
+    """Raises NotDeadLetterQueue: the messages of any other queue may be waiting for its workers."""
+    queue = client.queue(name)
+    admin = Admin.of(client)
+    try:
+        if admin is None:
+            sources = _source_names(queue)
+        else:
+            rows = {row["name"]: row["attributes"] for row in admin.queues()}
+            if queue.name not in rows:
+                raise no_such_queue(queue)
+            sources = sources_by_queue(rows).get(queue.name, ())
+    except QueueNotFound:
+        raise no_such_queue(queue) from None
+    if not sources:
+        raise not_dead_letter_queue(queue.name)
+
+
+def _source_names(queue: Queue) -> tuple[str, ...]:
+    """Empty if they may not be listed."""
+    try:
+        return tuple(sorted(source_urls(queue)))
+    except QueueNotFound:
+        raise
+    except SqsError:
+        return ()
 
 
 def address(url: str, region: str, endpoint: str = "") -> str:
@@ -94,13 +188,9 @@ def address(url: str, region: str, endpoint: str = "") -> str:
     return f"{f'AWS {region}' if on_aws else endpoint or f'{parts.scheme}://{parts.netloc}'}{account}"
 
 
-def is_called_so(name: str) -> bool:
-    return name.removesuffix(".fifo").lower().endswith(_NAMED)
-
-
-def estimated(info: DeadLetterQueue, seen: Iterable[DeadLetterMessage], now: float) -> DeadLetterQueue:
-    """With the ages that some of its letters show."""
-    times = [message.sent for message in seen if message.sent]
+def estimated(info: DeadLetterQueue, messages: Iterable[DeadLetterMessage], now: float) -> DeadLetterQueue:
+    """With the ages of some of its messages."""
+    times = [message.sent for message in messages if message.sent]
     if not times:
         return info
     oldest = min(times)
@@ -112,84 +202,31 @@ def estimated(info: DeadLetterQueue, seen: Iterable[DeadLetterMessage], now: flo
     )
 
 
-# Semel's broker.
-
-
-def _of_broker(client: Client, admin: Admin, now: float, only: str | None = None) -> list[DeadLetterQueue]:
+def _on_broker(client: Client, admin: Admin, now: float, only: str | None = None) -> list[DeadLetterQueue]:
     rows = {row["name"]: row for row in admin.queues()}
-    sources = _sources({name: row["attributes"] for name, row in rows.items()})
+    sources = sources_by_queue({name: row["attributes"] for name, row in rows.items()})
     found = []
     for name, row in sorted(rows.items()):
         if name == only or (only is None and (name in sources or is_called_so(name))):
-            counts = {
-                "ApproximateNumberOfMessages": row["visible"],
-                "ApproximateNumberOfMessagesNotVisible": row["in_flight"],
-                "ApproximateNumberOfMessagesDelayed": row["delayed"],
-                "QueueArn": row["arn"],
-            }
+            counts = dict(zip(_COUNTS, (row["visible"], row["in_flight"], row["delayed"]), strict=True))
             url = f"{client.endpoint}/{row['arn'].split(':')[4]}/{name}"
-            info = _info(name, url, row["attributes"] | counts, sources.get(name, ()))
+            info = _info(name, url, row["attributes"] | counts | {"QueueArn": row["arn"]}, sources.get(name, ()))
             found.append(_dated(admin, info, now) if info.depth else info)
     return found
 
 
 def _dated(admin: Admin, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
-    """The ages, from the first thousand: what SQS moved keeps the time it was sent at, so the first may be younger."""
+    """With the ages of its first thousand: what SQS moved keeps its sent time, so the first may be younger."""
     page = admin.peek(info.name, limit=MOST, bodies=False)
-    messages = [peeked(message, info.name) for message in page.messages]
+    messages = [DeadLetterMessage.peeked(shown, info.name) for shown in page.messages]
     if not messages:
         return info
     return replace(
         info,
-        oldest_age=max(0.0, now - min(dead_letter.sent for dead_letter in messages)),
-        first_expires=min((dead_letter.expires for dead_letter in messages if dead_letter.expires), default=None),
+        oldest_age=max(0.0, now - min(message.sent for message in messages)),
+        first_expires=min((message.expires for message in messages if message.expires), default=None),
         estimated=page.next is not None,
     )
-
-
-# Attributes.
-
-
-def _attributes(queue: Queue) -> dict[str, str]:
-    try:
-        return queue.attributes()
-    except SqsError:  # gone since, or not ours to look at
-        return {}
-
-
-def policy_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A queue's RedrivePolicy; empty if it has none that can be read."""
-    given = attributes.get("RedrivePolicy") or "{}"
-    try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _sources(queues: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for name, attributes in sorted(queues.items()):
-        target = str(policy_of(attributes).get("deadLetterTargetArn", "")).rpartition(":")[2]
-        if target:
-            found.setdefault(target, []).append(name)
-    return {name: tuple(sources) for name, sources in found.items()}
-
-
-def _listed_sources(queue: Queue) -> tuple[str, ...]:
-    found: list[str] = []
-    params: dict[str, Any] = {"MaxResults": 1_000}
-    try:
-        while True:
-            page = queue.call("ListDeadLetterSourceQueues", params)
-            found += [url.rpartition("/")[2] for url in page.get("queueUrls") or ()]
-            if not page.get("NextToken"):
-                return tuple(sorted(found))
-            params["NextToken"] = page["NextToken"]
-    except QueueNotFound:
-        raise
-    except SqsError:
-        return tuple(sorted(found))
 
 
 def _info(name: str, url: str, attributes: Mapping[str, Any], sources: Iterable[str]) -> DeadLetterQueue:
@@ -199,16 +236,16 @@ def _info(name: str, url: str, attributes: Mapping[str, Any], sources: Iterable[
         except (KeyError, TypeError, ValueError):
             return otherwise
 
-    receives = str(policy_of(attributes).get("maxReceiveCount", ""))
+    visible, in_flight, delayed = (int(number(name, 0)) for name in _COUNTS)
     return DeadLetterQueue(
         name=name,
         url=url,
         arn=str(attributes.get("QueueArn", "")),
         fifo=name.endswith(".fifo"),
-        visible=int(number("ApproximateNumberOfMessages", 0)),
-        in_flight=int(number("ApproximateNumberOfMessagesNotVisible", 0)),
-        delayed=int(number("ApproximateNumberOfMessagesDelayed", 0)),
+        visible=visible,
+        in_flight=in_flight,
+        delayed=delayed,
         retention=number("MessageRetentionPeriod", _RETENTION),
         sources=tuple(sources),
-        max_receives=int(receives) if receives.isdigit() else None,
+        max_receives=max_receives(attributes),
     )

@@ -24,7 +24,7 @@ import msgspec
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
-from semel.dlq.access.peek import RECEIVE_TOO, PeekRisk
+from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.audit import AuditEntry
 from semel.dlq.edit import Key, NoSuchMessage
 from semel.dlq.job_control import JobNotRunning

@@ -17,25 +17,26 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
-from semel.dlq.access.peek import LOOKED_AT, Peeker, no_such_queue, peeker, refuse_risk
+from semel.dlq.access import MAX_RECEIVE, MessageAccess, ScanPage, open_access, refuse_risk
 from semel.dlq.audit import Audit, AuditEntry, somebody
 from semel.dlq.delete import Deleter
 from semel.dlq.edit import EditError as EditError
 from semel.dlq.edit import Key as Key
 from semel.dlq.edit import NoSuchMessage as NoSuchMessage
 from semel.dlq.filter import parser as filters
-from semel.dlq.grouping import Grouping
 from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.messages import (
     DeadLetterMessage,
     DeadLetterQueue,
     ErrorGroups,
     Exported,
+    Grouping,
     Impact,
     MessagePage,
     Resent,
     ShownMessages,
 )
+from semel.dlq.queues import no_such_queue
 from semel.dlq.redrive.canary import CanaryFailed
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -75,7 +76,7 @@ class DeadLetterService:
         state: Path | None = None,
         jobs: Jobs | None = None,
         accept_risk: bool = False,
-        most: int = LOOKED_AT,
+        most: int = MAX_RECEIVE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
@@ -120,45 +121,44 @@ class DeadLetterService:
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
     ) -> MessagePage:
         """Letters that match, the oldest first where the endpoint tells; without `bodies`, only their beginnings."""
-        look = self._peeker()
-        with closing(_pages(look, queue, where, limit=limit, after=after, bodies=bodies)) as pages:
-            found = tuple(message for page in pages for message in page)
-        return MessagePage(found, look.next, look.looked_at, look.complete, look.cost, tuple(look.notes))
+        found: list[DeadLetterMessage] = []
+        wanted, place = filters.parse(where), _place(after)
+        page = ScanPage([])
+        for page in self._access(queue).scan(wanted, limit=limit, after=place, bodies=bodies):
+            found += page.messages
+        next = None if page.next is None else str(page.next)
+        return MessagePage(tuple(found), next, page.scanned, page.complete, page.cost, page.notes)
 
     def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
         """What they died of, over all letters that match; at most `most` are looked at."""
-        look, grouping = self._peeker(), Grouping()
-        with closing(_pages(look, queue, where, bodies=False, most=most)) as pages:
-            for page in pages:
-                grouping.add(page)
-        return ErrorGroups(
-            grouping.groups, grouping.matched, look.looked_at, look.complete, look.cost, tuple(look.notes)
-        )
+        grouping, page = Grouping(), ScanPage([])
+        for page in self._access(queue).scan(filters.parse(where), bodies=False, max_scanned=most):
+            grouping.add(page.messages)
+        return ErrorGroups(grouping.groups, grouping.matched, page.scanned, page.complete, page.cost, page.notes)
 
     def impact(
         self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
     ) -> Impact:
         """What an action on these letters would touch: those that match, those with these ids, or all."""
         chosen = Selection.of(where, ids, all)
-        look, grouping = self._peeker(), Grouping()
+        grouping, page = Grouping(), ScanPage([])
         ids_shown: list[str] | None = []
-        with closing(_pages(look, queue, chosen.where, bodies=False, ids=chosen.ids)) as pages:
-            for page in pages:
-                grouping.add(page)
-                if ids_shown is not None:
-                    ids_shown += [message.id for message in page]
-                    if look.end is not None and len(ids_shown) > SHOWN_IDS:
-                        ids_shown = None  # too many to name; the place says which
+        for page in self._access(queue).scan(filters.parse(chosen.where), bodies=False, ids=chosen.ids):
+            grouping.add(page.messages)
+            if ids_shown is not None:
+                ids_shown += [message.id for message in page.messages]
+                if page.end is not None and len(ids_shown) > SHOWN_IDS:
+                    ids_shown = None  # too many to name; the place says which
         return Impact(
             grouping.matched,
-            look.looked_at,
-            look.complete,
+            page.scanned,
+            page.complete,
             grouping.oldest,
             grouping.newest,
             grouping.groups,
-            look.cost,
-            tuple(look.notes),
-            ShownMessages(grouping.matched, None, look.end, look.at)
+            page.cost,
+            page.notes,
+            ShownMessages(grouping.matched, None, page.end, page.at)
             if ids_shown is None
             else ShownMessages(len(ids_shown), tuple(ids_shown)),
         )
@@ -169,11 +169,10 @@ class DeadLetterService:
 
     def find(self, queue: str, id: str) -> MessagePage:
         """The same, with what it cost."""
-        look = self._peeker()
-        found = look.one(queue, id)
-        if found is None:
+        found = self._access(queue).get(id)
+        if found.message is None:
             raise editing.no_such_message(queue, id)
-        return MessagePage((found,), None, look.looked_at, look.complete, look.cost, tuple(look.notes))
+        return MessagePage((found.message,), None, found.scanned, False, found.cost, found.notes)
 
     def export(
         self,
@@ -187,13 +186,21 @@ class DeadLetterService:
     ) -> Exported:
         """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
         chosen = self._chosen(queue, where, ids, all, any_queue)
-        look = self._peeker()
         self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
-        with closing(_pages(look, queue, chosen.where, ids=chosen.ids)) as pages:
-            count, path = snapshots.export((message for page in pages for message in page), to, at=self._clock())
+        page = ScanPage([])
+
+        def messages() -> Generator[DeadLetterMessage, None, None]:
+            nonlocal page
+            with closing(self._access(queue).scan(filters.parse(chosen.where), ids=chosen.ids)) as pages:
+                for page in pages:
+                    yield from page.messages
+
+        with closing(messages()) as found:
+            count, path = snapshots.export(found, to, at=self._clock())
         known: dict[str, Any] = {"queue": queue, "where": chosen.where, "details": {"file": path}}
-        look.notes += filter(None, [self.audit.add(self.who, "export", count=count, outcome="done", **known)])
-        return Exported(count, look.looked_at, path, look.complete, look.cost, tuple(look.notes))
+        problem = self.audit.add(self.who, "export", count=count, outcome="done", **known)
+        notes = (*page.notes, problem) if problem else page.notes
+        return Exported(count, page.scanned, path, page.complete, page.cost, notes)
 
     def lines(
         self,
@@ -208,10 +215,10 @@ class DeadLetterService:
         chosen = self._chosen(queue, where, ids, all, any_queue)
         count = 0
         self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
-        with closing(_pages(self._peeker(), queue, chosen.where, ids=chosen.ids)) as pages:
+        with closing(self._access(queue).scan(filters.parse(chosen.where), ids=chosen.ids)) as pages:
             for page in pages:
-                count += len(page)
-                yield from (snapshots.line(message, at=self._clock()) for message in page)
+                count += len(page.messages)
+                yield from (snapshots.line(message, at=self._clock()) for message in page.messages)
         self.audit.add(self.who, "export", queue=queue, where=chosen.where, count=count, outcome="done")
 
     # Acting.
@@ -243,7 +250,7 @@ class DeadLetterService:
         self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
         try:
             ledger = self.ledger if key is Key.KEEP else None
-            resent = editing.resend(self.client, ledger, queue, id, wanted, clock=self._clock)
+            resent = editing.resend(self._access(queue), ledger, id, wanted)
         except SemelError as error:
             self.audit.write(
                 self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}
@@ -282,7 +289,7 @@ class DeadLetterService:
         chosen = self._chosen(queue, where, ids, all, any_queue)
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
         matches = filters.parse(chosen.where)
-        dropper = Deleter(self.client, queue, matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
+        dropper = Deleter(self._access(queue), matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
         plan: dict[str, Any] = {"where": chosen.where, "ids": list(chosen.ids), "snapshot": str(path)}
         plan["expected"] = None if shown is None else shown.count
         return self._start("drop", queue, chosen.where, dropper.run, plan, {"snapshot": str(path)})
@@ -352,8 +359,8 @@ class DeadLetterService:
             except QueueNotFound:
                 raise no_such_queue(self.client.queue(queue)) from None
 
-    def _peeker(self) -> Peeker:
-        return peeker(self.client, clock=self._clock, most=self._most, accept_risk=self._accept_risk)
+    def _access(self, queue: str) -> MessageAccess:
+        return open_access(self.client, queue, clock=self._clock, max_receive=self._most, accept_risk=self._accept_risk)
 
     def _start(
         self,
@@ -393,6 +400,8 @@ class DeadLetterService:
         return self._jobs.start(action.partition(" ")[0], queue, audited, plan, who=self.who)
 
 
-def _pages(look: Peeker, queue: str, where: str, **wanted: Any) -> Generator[list[DeadLetterMessage], None, None]:
-    """A generator of our own, so that it can be closed wherever the look is left."""
-    yield from look.pages(queue, where=filters.parse(where), **wanted)
+def _place(after: str | None) -> int | None:
+    try:
+        return int(after) if after else None
+    except ValueError:
+        raise SemelError(f"after={after!r} is not a place in a queue: pass the `next` of an earlier answer") from None

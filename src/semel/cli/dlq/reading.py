@@ -62,7 +62,7 @@ def _queues(given: argparse.Namespace) -> int:
 
 def sampled(service: Service, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
     """With ages from up to ten messages, where they are not known yet. They are received for that."""
-    from semel.dlq.access.peek import PeekRisk
+    from semel.dlq.access import PeekRisk
     from semel.dlq.queues import estimated
 
     if not info.depth or info.oldest_age is not None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from semel.dashboard.services import Services
 from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.model import Viewer
-from semel.dlq.access.peek import refuse_risk
+from semel.dlq.access import refuse_risk
 from semel.dlq.jobs import Job
 
 

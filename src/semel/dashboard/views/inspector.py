@@ -44,7 +44,7 @@ from semel.dashboard.views.model import (
 )
 from semel.dashboard.views.search import Page, Searches
 from semel.dashboard.views.workers import WorkerDirectory
-from semel.dlq.access.peek import peeker
+from semel.dlq.access import open_access
 from semel.dlq.audit import Audit
 from semel.dlq.filter.parser import Filter
 from semel.dlq.messages import DeadLetterMessage, DeadLetterQueue
@@ -415,11 +415,10 @@ class QueueInspector:
             )
 
         def receive() -> tuple[DeadLetterMessage, str]:
-            looker = peeker(self.client, most=looking.BY_RECEIVING, accept_risk=True)
-            message = looker.one(queue, id)
-            if message is None:
+            found = open_access(self.client, queue, max_receive=looking.BY_RECEIVING, accept_risk=True).get(id)
+            if found.message is None:
                 raise looking.gone(queue, id)
-            return message, str(looker.cost)
+            return found.message, str(found.cost)
 
         return self._single_looks.get((queue, id), receive)
 

@@ -11,7 +11,7 @@ from semel.dashboard.views.errors import DashboardError, NotThere
 from semel.dashboard.views.messages import row_of
 from semel.dashboard.views.model import DeadLetterPage, DeadLetterQueueRow, MessageRow, MessagesPage
 from semel.dashboard.views.search import Found, Page
-from semel.dlq.access.peek import peeked, peeker
+from semel.dlq.access import open_access
 from semel.dlq.filter import parser as filters
 from semel.dlq.filter.parser import Filter, FilterError
 from semel.dlq.messages import DeadLetterMessage
@@ -46,7 +46,7 @@ def broker_messages(source: BrokerSource, queue: str, where: str, *, limit: int,
         page = source.admin.peek(queue, after=place, limit=size, bodies=wanted.needs_body)
         place = page.next
         for number, message in enumerate(page.messages, 1):
-            dead_letter = peeked(message, queue)
+            dead_letter = DeadLetterMessage.peeked(message, queue)
             looked_at += 1
             if wanted.matches(dead_letter, now):
                 found.append(row_of(dead_letter, message.get("Place")))
@@ -60,10 +60,13 @@ def received_messages(client: Client, queue: str, where: str, *, limit: int, acc
     wanted, error = read_filter(where)
     if error is not None:
         return MessagesPage(queue, (), where, error=error)
-    look = peeker(client, most=BY_RECEIVING, accept_risk=accept_risk)
-    rows = [row_of(message, None) for page in look.pages(queue, where=wanted, limit=limit) for message in page]
+    pages = list(
+        open_access(client, queue, max_receive=BY_RECEIVING, accept_risk=accept_risk).scan(wanted, limit=limit)
+    )
+    rows = [row_of(message, None) for page in pages for message in page.messages]
+    last = pages[-1]
     return MessagesPage(
-        queue, tuple(rows), where, look.looked_at, cost="; ".join(filter(None, [str(look.cost), *look.notes]))
+        queue, tuple(rows), where, last.scanned, cost="; ".join(filter(None, [str(last.cost), *last.notes]))
     )
 
 
@@ -74,7 +77,7 @@ def broker_message(admin: Admin, queue: str, id: str, place: int | None) -> tupl
         while after is not None:
             page = admin.peek(queue, ids=[id], after=after)
             for message in page.messages:
-                return peeked(message, queue), message
+                return DeadLetterMessage.peeked(message, queue), message
             after = page.next
     raise gone(queue, id)
 
@@ -96,16 +99,17 @@ def messages(admin: Admin, queue: str, where: Filter, after: int) -> Iterator[Pa
     place: int | None = after
     while place is not None:
         page = admin.peek(queue, after=place, limit=MOST, bodies=where.needs_body)
-        yield Page([(message.get("Place"), peeked(message, queue)) for message in page.messages])
+        yield Page([(message.get("Place"), DeadLetterMessage.peeked(message, queue)) for message in page.messages])
         place = page.next
 
 
 def dead_letters_by_receiving(client: Client, queue: str) -> Iterator[Page]:
     """The same where each one must be received to be seen: a thousand at most, and all are given back."""
-    look = peeker(client, accept_risk=True)
-    for page in look.pages(queue):
-        yield Page([(None, message) for message in page])
-    yield Page([], "; ".join(filter(None, [str(look.cost), *look.notes])))
+    for page in open_access(client, queue, accept_risk=True).scan():
+        if page.messages:
+            yield Page([(None, message) for message in page.messages])
+        else:
+            yield Page([], "; ".join(filter(None, [str(page.cost), *page.notes])))
 
 
 def dead_letter_page(

@@ -1,1 +1,220 @@
-"""Reading and claiming messages of a queue: on Semel's broker by place and id, on SQS by receiving."""
+"""Reading and claiming the messages of a queue: on Semel's broker by place and id, on SQS by receiving.
+
+`open_access` picks the back end. The rules of both: a scan changes nothing beyond the cost that it reports; a claim
+never takes a message that arrived after it began; in a FIFO group nothing is claimed past a matching message that could
+not be claimed; whatever is claimed and not deleted is released, also after an error.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from semel.dlq.access.leases import Leases
+from semel.dlq.filter.parser import EVERYTHING, Filter
+from semel.dlq.jobs import Job
+from semel.dlq.messages import FREE, DeadLetterMessage, ReceiveCost
+from semel.dlq.queues import max_receives
+from semel.errors import SemelError
+from semel.sqs.client import Client, Queue
+from semel.sqs.client.admin import Admin
+from semel.sqs.errors import SqsError
+
+MAX_RECEIVE: Final = 1_000  # messages that one scan receives
+CLAIM_VISIBILITY: Final = 120  # seconds; extended while the claim lasts
+RECEIVE_TOO: Final = "repeat the request with receive=1 to receive them all the same"  # the JSON API's way out
+
+Choose = Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
+
+
+class PeekRisk(SemelError):
+    """Reading messages means receiving them, and this queue moves messages on that were received too often."""
+
+
+def refuse_risk(queue: Queue) -> None:
+    """Raises PeekRisk."""
+    limit = max_receives(queue.attributes("RedrivePolicy"))
+    if limit is not None:
+        raise PeekRisk(
+            f"queue {queue.name} moves messages to its own dead-letter queue after {limit} receives, and on SQS "
+            "reading a message is a receive: it may move messages that are close to that limit"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage:
+    """Messages that match, and totals since the scan began. The last page of a scan has no messages."""
+
+    messages: list[DeadLetterMessage]
+    scanned: int = 0
+    next: int | None = None  # what to pass as `after` to go on; None at the end, and on SQS
+    end: int | None = None  # the place up to which was scanned, on Semel's broker
+    complete: bool = False  # whether all of the queue was scanned
+    cost: ReceiveCost = FREE
+    notes: tuple[str, ...] = ()
+    at: float = 0.0  # the time that the filter went by
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One message, if it is there, and what it cost to look for it."""
+
+    message: DeadLetterMessage | None
+    scanned: int = 0
+    cost: ReceiveCost = FREE
+    notes: tuple[str, ...] = ()
+
+
+class MessageClaims(ABC):
+    """Messages are claimed in the order of the queue, each once, and leave by `delete`, `reject` or `release`; at the
+    end of the context the rest is released."""
+
+    batch: int  # messages that are claimed at a time, as they are hidden from everybody else meanwhile
+
+    def __init__(self, queue: Queue, job: Job, monotonic: Callable[[], float]) -> None:
+        self.queue, self.job = queue, job
+        self.leases = Leases(queue, CLAIM_VISIBILITY, monotonic)
+        self.blocked: set[str] = set()  # FIFO groups of which a message had to stay
+        self._sent: set[str] = set()  # a delete may be lost, and the message be received again
+        self._copies: set[str] = set()
+
+    @abstractmethod
+    def claim(self, max: int) -> list[DeadLetterMessage]:
+        """Claims up to so many. None at all: there are no more."""
+
+    @abstractmethod
+    def sample(self, count: int, choose: Choose) -> list[DeadLetterMessage]:
+        """Claims what `choose` picks from a good number of messages; of a FIFO group only the first is offered."""
+
+    @abstractmethod
+    def preview(self, limit: int | None) -> Iterator[DeadLetterMessage]:
+        """Those that would be claimed."""
+
+    @abstractmethod
+    def reject(self, messages: Sequence[DeadLetterMessage]) -> None:
+        """They cannot be processed: they stay in the queue and are not claimed again."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Makes everything that is claimed visible again, as the job pauses; it may be claimed anew."""
+
+    def mark_sent(self, messages: Iterable[DeadLetterMessage], copies: Iterable[str] = ()) -> None:
+        """A copy of each was sent, under these MessageIds: neither they nor their copies are claimed from now on."""
+        self._sent.update(message.id for message in messages)
+        self._copies.update(copies)
+
+    def delete(self, messages: Sequence[DeadLetterMessage]) -> list[DeadLetterMessage]:
+        """Deletes them from the queue; returns those that could not be deleted."""
+        left = self._delete(messages)
+        if left:
+            self._renew(left)
+            left = self._delete(left)
+        self.leases.remove(messages)
+        return left
+
+    def _delete(self, messages: Sequence[DeadLetterMessage]) -> list[DeadLetterMessage]:
+        if not messages:
+            return []
+        try:
+            outcomes = self.queue.delete([self.leases.receipt_of(message) for message in messages])
+        except SqsError:
+            return list(messages)
+        return [message for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None]
+
+    @abstractmethod
+    def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
+        """Gets newer receipts, where that is possible."""
+
+    def checkpoint(self) -> None:
+        """The job's checkpoint; while the job is paused, nothing is claimed."""
+        self.job.checkpoint(self.release)
+
+    def __enter__(self) -> Self:
+        self.leases.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leases.__exit__()
+        if self.leases.released:
+            self.job.add(given_back=self.leases.released)
+
+    def _heads(self, messages: Iterable[DeadLetterMessage]) -> list[DeadLetterMessage]:
+        """Those before which none of the same FIFO group stands."""
+        if not self.queue.fifo:
+            return list(messages)
+        groups = set(self.blocked)
+        heads = []
+        for message in messages:
+            if message.group not in groups:
+                groups.add(message.group)
+                heads.append(message)
+        return heads
+
+
+class MessageAccess(ABC):
+    """The messages of one queue."""
+
+    receives: bool  # whether reading a message means receiving it
+
+    def __init__(self, queue: Queue, *, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self.queue = queue
+        self._clock, self._monotonic = clock, monotonic
+
+    @abstractmethod
+    def now(self) -> float:
+        """The time by the clock that stamps the messages."""
+
+    @abstractmethod
+    def scan(
+        self,
+        where: Filter = EVERYTHING,
+        *,
+        after: int | None = None,
+        limit: int | None = None,
+        max_scanned: int | None = None,
+        bodies: bool = True,
+        ids: Collection[str] = (),
+    ) -> Generator[ScanPage, None, None]:
+        """Messages that match, at most `limit`, of at most `max_scanned`. Without `bodies` only their beginnings; with
+        `ids` only these. Close it when it is left early: that releases what it received."""
+
+    @abstractmethod
+    def get(self, id: str, place: int | None = None) -> Lookup:
+        """A message by its MessageId here or in the source queue. `place`, if it is known, makes it quicker."""
+
+    @abstractmethod
+    def claims(
+        self,
+        job: Job,
+        where: Filter = EVERYTHING,
+        *,
+        ids: Collection[str] = (),
+        until: int | None = None,
+        at: float | None = None,
+        include_new: bool = False,
+    ) -> MessageClaims:
+        """Messages that match, or those with these ids, as they are in the queue now; with `until` none past that
+        place. The filter goes by the time `at`. `include_new`: on SQS, also those that arrive from now on."""
+
+
+def open_access(
+    client: Client,
+    queue: str | Queue,
+    *,
+    clock: Callable[[], float] = time.time,
+    max_receive: int = MAX_RECEIVE,
+    accept_risk: bool = False,
+) -> MessageAccess:
+    """The back end that the client's endpoint allows. On SQS `max_receive` bounds what one scan receives, and without
+    `accept_risk` a queue with a RedrivePolicy of its own is not read (PeekRisk)."""
+    from semel.dlq.access.broker import BrokerAccess
+    from semel.dlq.access.sqs import SqsAccess
+
+    source = client.queue(queue)
+    admin = Admin.of(client)
+    if admin is not None:
+        return BrokerAccess(source, admin, clock=clock)
+    return SqsAccess(source, clock=clock, max_receive=max_receive, accept_risk=accept_risk)

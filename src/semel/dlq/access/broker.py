@@ -1,212 +1,390 @@
-"""Taking from Semel's broker: what lies in the queue is looked at, and what matches received by its id.
+"""Messages on Semel's broker: it shows what is in a queue without receiving, and messages are claimed by their ids.
 
-The looking goes on ahead on a thread of its own. What came after the start has a later place and is not met.
+A claim scans ahead on a thread of its own. What arrives after its start has a later place and is never reached.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue as queues
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, cast
 
-from semel.dlq.access.base import VISIBILITY, Choice, MessageClaims
-from semel.dlq.access.lazy_message import LazyMessage
-from semel.dlq.access.leases import depth
+from semel.dlq.access import CLAIM_VISIBILITY, Choose, Lookup, MessageAccess, MessageClaims, ScanPage
+from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
-from semel.dlq.messages import DeadLetterMessage
-from semel.sqs.client import Queue, Received
-from semel.sqs.client.admin import MOST, Admin
+from semel.dlq.messages import DeadLetterMessage, in_one_line
+from semel.dlq.queues import depth, no_such_queue
+from semel.messages import dead_letter_attributes as own_attributes
+from semel.sqs.client import Queue
+from semel.sqs.client.admin import MOST, Admin, AdminError, Page
 from semel.sqs.errors import SqsError
 
 _PAGES_AHEAD: Final = 10
-_CANARY_LOOK: Final = 10_000  # letters among which those that go first are chosen
+_SAMPLED: Final = 10_000  # messages among which a sample is chosen
+_NOTHING: Final[dict[str, str]] = {}
+_PACKED: Final = frozenset({own_attributes.PACKED, own_attributes.OWN})
 
 
-class _Ref(NamedTuple):
-    """A letter that matches, as it was seen in the queue."""
+class LazyMessage:
+    """A peeked message of which only what a filter asks for is worked out: most of a hundred thousand are compared
+    once and not wanted. Whatever is asked of it, the answer is that of the whole DeadLetterMessage."""
+
+    __slots__ = ("_queue", "_whole", "body", "error", "id", "reason", "shown")
+
+    def __init__(self, shown: dict[str, Any], queue: str) -> None:
+        self.shown, self._queue = shown, queue
+        self._whole: DeadLetterMessage | None = None
+        self.id: str = shown["MessageId"]
+        self.body: str = shown["Body"]
+        attributes = shown.get("MessageAttributes")
+        if not attributes or not (own_attributes.REASON in attributes or own_attributes.PACKED in attributes):
+            self.reason = self.error = ""
+            return
+        reason = attributes.get(own_attributes.REASON, _NOTHING).get("StringValue")
+        attempts = attributes.get(own_attributes.ATTEMPTS, _NOTHING)
+        error = attributes.get(own_attributes.ERROR, _NOTHING)
+        # Only if nothing is packed and nothing odd are the attributes the message's fields.
+        if (
+            reason is None
+            or "BinaryValue" in error
+            or not own_attributes.is_count(attempts.get("StringValue", ""))
+            or attributes.keys() & _PACKED
+        ):
+            self.reason, self.error = self.whole.reason, self.whole.error
+        else:
+            self.reason, self.error = reason, error.get("StringValue", "")
+
+    @property
+    def why(self) -> str:
+        return in_one_line(self.reason, self.error)
+
+    @property
+    def whole(self) -> DeadLetterMessage:
+        if self._whole is None:
+            self._whole = DeadLetterMessage.peeked(self.shown, self._queue)
+        return self._whole
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+
+class BrokerAccess(MessageAccess):
+    """Pages of a thousand, in the order of the queue."""
+
+    receives = False
+
+    def __init__(
+        self,
+        queue: Queue,
+        admin: Admin,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(queue, clock=clock, monotonic=monotonic)
+        self._admin = admin
+
+    def now(self) -> float:
+        return float(self._admin.health()["now"])
+
+    def scan(
+        self,
+        where: Filter = EVERYTHING,
+        *,
+        after: int | None = None,
+        limit: int | None = None,
+        max_scanned: int | None = None,
+        bodies: bool = True,
+        ids: Collection[str] = (),
+    ) -> Generator[ScanPage, None, None]:
+        at = self.now()
+        scan = self._scan_ids(where, ids, limit, bodies, at) if ids else None
+        yield from scan or self._scan(where, after or 0, limit, max_scanned, bodies, at)
+
+    def _scan(
+        self, where: Filter, after: int, limit: int | None, max_scanned: int | None, bodies: bool, at: float
+    ) -> Iterator[ScanPage]:
+        place: int | None = after
+        end: int | None = None
+        scanned, left = 0, limit
+        whole = bodies or where.needs_body
+        while place is not None and left != 0 and (max_scanned is None or scanned < max_scanned):
+            size = MOST if max_scanned is None else min(MOST, max_scanned - scanned)
+            if where.everything and left is not None:
+                size = min(size, left)
+            page = self._peek(after=place, limit=size, bodies=whole)
+            messages: list[DeadLetterMessage] = []
+            place = page.next
+            for number, shown in enumerate(page.messages, 1):
+                message = LazyMessage(shown, self.queue.name)
+                scanned += 1
+                if not where.matches(cast(DeadLetterMessage, message), at):
+                    continue
+                messages.append(message.whole if bodies else message.whole.shortened())
+                if left is not None:
+                    left -= 1
+                    if left == 0 and number < len(page.messages):
+                        place = int(shown["Place"])
+                        break
+            end = page.end if place is None else place
+            if messages:
+                yield ScanPage(messages, scanned, place, end, at=at)
+        yield ScanPage([], scanned, place, end, complete=place is None, at=at)
+
+    def _scan_ids(
+        self, where: Filter, ids: Collection[str], limit: int | None, bodies: bool, at: float
+    ) -> Iterator[ScanPage]:
+        scanned, left = 0, limit
+        for shown in self._by_ids(ids, bodies=bodies or where.needs_body):
+            if left == 0:
+                break
+            messages = [message for one in shown if where.matches(message := self._message(one), at)][:left]
+            scanned += len(shown)
+            left = None if left is None else left - len(messages)
+            if messages:
+                yield ScanPage(messages if bodies else [one.shortened() for one in messages], scanned, at=at)
+        yield ScanPage([], scanned, complete=left != 0, at=at)
+
+    def get(self, id: str, place: int | None = None) -> Lookup:
+        if place is not None:
+            for shown in self._peek(after=max(0, place - 1), limit=1, ids=[id]).messages:
+                return Lookup(self._message(shown))
+        for page in self._by_ids([id]):
+            for shown in page:
+                return Lookup(self._message(shown))
+        scanned = 0
+        for found in self.scan(bodies=False):
+            scanned = found.scanned
+            for message in found.messages:
+                if message.original_id == id:
+                    return Lookup(self.get(message.id, message.place).message, scanned)
+        return Lookup(None, scanned)
+
+    def claims(
+        self,
+        job: Job,
+        where: Filter = EVERYTHING,
+        *,
+        ids: Collection[str] = (),
+        until: int | None = None,
+        at: float | None = None,
+        include_new: bool = False,  # noqa: ARG002 - whatever is there when it is called is not new
+    ) -> BrokerClaims:
+        return BrokerClaims(self, job, where, frozenset(ids), until, self.now() if at is None else at, self._monotonic)
+
+    # Asking the broker.
+
+    def _message(self, shown: dict[str, Any]) -> DeadLetterMessage:
+        return DeadLetterMessage.peeked(shown, self.queue.name)
+
+    def _by_ids(self, ids: Iterable[str], *, bodies: bool = True) -> Iterator[list[dict[str, Any]]]:
+        wanted = list(ids)
+        for begin in range(0, len(wanted), MOST):
+            place: int | None = 0
+            while place is not None:
+                page = self._peek(after=place, ids=wanted[begin : begin + MOST], bodies=bodies)
+                if page.messages:
+                    yield page.messages
+                place = page.next
+
+    def _peek(self, **wanted: Any) -> Page:
+        try:
+            return self._admin.peek(self.queue.name, **wanted)
+        except AdminError as error:
+            if error.status == 404:
+                raise no_such_queue(self.queue) from None
+            raise
+
+    # For claims.
+
+    def end(self) -> int:
+        """The place of the newest message."""
+        return self._peek(limit=1, bodies=False).end
+
+    def candidates(self, where: Filter, ids: Collection[str], end: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """What can match, up to the place `end`, in the order of the queue; and how many were scanned for it."""
+        bodies = where.needs_body
+        if ids:
+            shown = [one for page in self._by_ids(sorted(ids), bodies=bodies) for one in page]
+            yield len(shown), sorted(shown, key=lambda one: int(one["Place"]))
+            return
+        place: int | None = 0
+        while place is not None and place < end:
+            page = self._peek(after=place, bodies=bodies, word=where.word)
+            yield page.looked_at, [one for one in page.messages if one["Place"] <= end]
+            place = page.next
+
+    def receive(self, ids: Sequence[str], places: Sequence[int] | None = None) -> list[DeadLetterMessage]:
+        received = self._admin.receive_ids(self.queue.name, ids, places=places, visibility=CLAIM_VISIBILITY)
+        return [DeadLetterMessage.of(one, self.queue.name) for one in received]
+
+
+class _Match(NamedTuple):
+    """A message that matches, as it was when it was scanned."""
 
     id: str
     place: int
     group: str
     visible: bool
 
+    @classmethod
+    def of(cls, shown: dict[str, Any]) -> _Match:
+        group = shown["Attributes"].get("MessageGroupId", "")
+        return cls(shown["MessageId"], shown["Place"], group, shown["State"] == "visible")
+
 
 class BrokerClaims(MessageClaims):
-    """From Semel's broker."""
+    batch = 1_000
 
     def __init__(
-        self, admin: Admin, source: Queue, choice: Choice, job: Job, monotonic: Callable[[], float] = time.monotonic
+        self,
+        access: BrokerAccess,
+        job: Job,
+        where: Filter,
+        ids: frozenset[str],
+        until: int | None,
+        at: float,
+        monotonic: Callable[[], float],
     ) -> None:
-        super().__init__(source, choice, job, monotonic)
-        self._admin = admin
-        # What came later has a later place: nothing that fails again is met a second time.
-        end = admin.peek(source.name, limit=1, bodies=False).end
-        self._end = end if choice.until is None else min(end, choice.until)
-        self._ahead: queues.Queue[list[_Ref] | BaseException | None] = queues.Queue(_PAGES_AHEAD)
-        self._refs: deque[_Ref] = deque()
+        super().__init__(access.queue, job, monotonic)
+        self._access, self._where, self._ids, self._at = access, where, ids, at
+        end = access.end()
+        self._end = end if until is None else min(end, until)
+        self._ahead: queues.Queue[list[_Match] | BaseException | None] = queues.Queue(_PAGES_AHEAD)
+        self._matches: deque[_Match] = deque()
         self._scanner: threading.Thread | None = None
         self._stop = threading.Event()
         self._finished = False
-        self._elsewhere = 0  # letters in somebody else's hand
-        if choice.where.everything and not choice.ids and job.total is None:
-            job.total = depth(source)
+        self._in_flight = 0
+        if where.everything and not ids and job.total is None:
+            job.total = depth(access.queue)
 
-    # Looking.
-
-    def _messages(self, *, bodies: bool) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """What lay in the queue at the start and can match, page by page, in the order of the queue; and how many
-        were passed for it."""
-        if self.choice.ids:
-            wanted = sorted(self.choice.ids)
-            found: list[dict[str, Any]] = []
-            for begin in range(0, len(wanted), MOST):
-                found += self._admin.messages(self.source.name, ids=wanted[begin : begin + MOST], bodies=bodies)
-            yield len(found), sorted(found, key=lambda message: int(message["Place"]))
-            return
-        place: int | None = 0
-        while place is not None and place < self._end:
-            page = self._admin.peek(self.source.name, after=place, bodies=bodies, word=self.choice.where.word)
-            met = [message for message in page.messages if message["Place"] <= self._end]
-            yield page.looked_at, met
-            place = page.next
+    # Scanning ahead.
 
     def _matching(self) -> Iterator[tuple[int, list[LazyMessage]]]:
-        """How many were looked at, and those that match."""
-        where, matches = self.choice.where, self.choice.matches
-        for count, page in self._messages(bodies=where.needs_body):
-            seen = [LazyMessage(message, self.source.name) for message in page]
-            yield count, seen if where.everything else [one for one in seen if matches(one)]
+        """How many were scanned, and those that match."""
+        for count, page in self._access.candidates(self._where, self._ids, self._end):
+            messages = [LazyMessage(shown, self.queue.name) for shown in page]
+            if not self._where.everything:
+                messages = [one for one in messages if self._where.matches(cast(DeadLetterMessage, one), self._at)]
+            yield count, messages
 
     def _scan(self) -> None:
         try:
-            for seen, page in self._matching():
-                self.job.add(looked_at=seen)
+            for scanned, page in self._matching():
+                self.job.add(looked_at=scanned)
                 if page:
-                    self._put([_ref(one.message) for one in page])
+                    self._put([_Match.of(message.shown) for message in page])
                 if self._stop.is_set():
                     return
             self._put(None)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the letters are taken
+        except BaseException as error:  # noqa: BLE001 - it is raised where the messages are claimed
             self._put(error)
 
-    def _put(self, found: list[_Ref] | BaseException | None) -> None:
+    def _put(self, item: list[_Match] | BaseException | None) -> None:
         while not self._stop.is_set():
             try:
-                self._ahead.put(found, timeout=0.2)
+                self._ahead.put(item, timeout=0.2)
             except queues.Full:
                 continue
             return
 
-    def look(self, limit: int | None) -> Iterator[DeadLetterMessage]:
-        met = 0
+    def preview(self, limit: int | None) -> Iterator[DeadLetterMessage]:
+        count = 0
         for _, page in self._matching():
-            for one in page:
-                if met == limit:
+            for message in page:
+                if count == limit:
                     return
-                met += 1
-                yield one.whole
+                count += 1
+                yield message.whole
 
-    # Taking.
+    # Claiming.
 
-    def _next(self, most: int) -> list[_Ref]:
-        while len(self._refs) < most and not self._finished:
+    def _next(self, max: int) -> list[_Match]:
+        while len(self._matches) < max and not self._finished:
             if self._scanner is None:
-                self._scanner = threading.Thread(target=self._scan, name="semel-redrive-scan", daemon=True)
+                self._scanner = threading.Thread(target=self._scan, name="semel-scan", daemon=True)
                 self._scanner.start()
-            if self._refs and self._ahead.empty():
-                break  # rather send what there is than wait for more
-            found = self._ahead.get()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
+            if self._matches and self._ahead.empty():
+                break  # rather process what there is than wait for more
+            item = self._ahead.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
                 self._finished = True
                 self.job.total = self.job.counts.matched
             else:
-                self.job.add(matched=sum(ref.id not in self._gone for ref in found))
-                self._refs.extend(found)
-        return [self._refs.popleft() for _ in range(min(most, len(self._refs)))]
+                self.job.add(matched=sum(match.id not in self._sent for match in item))
+                self._matches.extend(item)
+        return [self._matches.popleft() for _ in range(min(max, len(self._matches)))]
 
-    def take(self, most: int) -> list[DeadLetterMessage]:
-        while refs := self._next(min(most, MOST)):
-            if messages := self._receive(refs):
+    def claim(self, max: int) -> list[DeadLetterMessage]:
+        while matches := self._next(min(max, MOST)):
+            if messages := self._receive(matches):
                 return messages
         return []
 
-    def first(
-        self, count: int, choose: Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
-    ) -> list[DeadLetterMessage]:
-        seen = list(self.look(_CANARY_LOOK))
-        chosen = choose([dead_letter for dead_letter in self._heads(seen) if dead_letter.state == "visible"], count)
-        wanted = [dead_letter.id for dead_letter in chosen]
-        if not wanted:
-            return []
-        refs = [_ref(message) for message in self._admin.messages(self.source.name, ids=wanted, bodies=False)]
-        self.job.add(matched=len(wanted))
-        return self._receive(refs)
+    def sample(self, count: int, choose: Choose) -> list[DeadLetterMessage]:
+        heads = self._heads(self.preview(_SAMPLED))
+        chosen = choose([message for message in heads if message.state == "visible"], count)
+        self.job.add(matched=len(chosen))
+        return self._receive([_Match(one.id, one.place or 0, one.group, True) for one in chosen])
 
-    def _receive(self, refs: Sequence[_Ref]) -> list[DeadLetterMessage]:
+    def _receive(self, matches: Sequence[_Match]) -> list[DeadLetterMessage]:
         wanted, skipped = [], 0
-        for ref in refs:
-            if ref.id in self._gone:
+        for match in matches:
+            if match.id in self._sent:
                 continue
-            if not ref.visible or ref.group in self.blocked:
-                self._block(ref.group)
-                self._elsewhere += not ref.visible
+            if not match.visible or match.group in self.blocked:
+                self._block(match.group)
+                self._in_flight += not match.visible
                 skipped += 1
             else:
-                wanted.append(ref)
-        got: dict[str, Received] = {}
+                wanted.append(match)
+        received: dict[str, DeadLetterMessage] = {}
         if wanted:
-            ids, places = [ref.id for ref in wanted], [ref.place for ref in wanted]
-            received = self._admin.receive_ids(self.source.name, ids, places=places, visibility=VISIBILITY)
-            got = {one.message_id: one for one in received}
-        taken: list[DeadLetterMessage] = []
-        back: list[DeadLetterMessage] = []
-        for ref in wanted:
-            if ref.id not in got:  # somebody else was faster
-                self._block(ref.group)
-                self._elsewhere += 1
+            messages = self._access.receive([match.id for match in wanted], [match.place for match in wanted])
+            received = {message.id: message for message in messages}
+        claimed: list[DeadLetterMessage] = []
+        behind: list[DeadLetterMessage] = []
+        for match in wanted:
+            if match.id not in received:  # somebody else was faster
+                self._block(match.group)
+                self._in_flight += 1
                 skipped += 1
-                continue
-            message = DeadLetterMessage.of(got[ref.id], self.source.name)
-            (back if ref.group in self.blocked else taken).append(message)
-        self.hand.add(taken)
-        self.hand.add(back)
-        self.hand.give_back(back)
-        if skipped or back:
-            self.job.add(skipped=skipped + len(back))
-        return taken
+            else:
+                (behind if match.group in self.blocked else claimed).append(received[match.id])
+        self.leases.add(claimed + behind)
+        self.leases.release(behind)
+        if skipped or behind:
+            self.job.add(skipped=skipped + len(behind))
+        return claimed
 
     def _block(self, group: str) -> None:
-        if self.source.fifo:
+        if self.queue.fifo:
             self.blocked.add(group)
 
-    def refuse(self, messages: Sequence[DeadLetterMessage]) -> None:
+    def reject(self, messages: Sequence[DeadLetterMessage]) -> None:
         for message in messages:
             self._block(message.group)
-        self.hand.give_back(messages)
+        self.leases.release(messages)
 
-    def _again(self, messages: Sequence[DeadLetterMessage]) -> Sequence[DeadLetterMessage]:
-        """A receipt that has expired: the letter is received anew, if nobody else has it, only to be deleted."""
-        try:
-            received = self._admin.receive_ids(self.source.name, [message.id for message in messages])
-        except SqsError:
-            return messages
-        self.hand.add(DeadLetterMessage.of(one, self.source.name) for one in received)
-        return messages
+    def release(self) -> None:
+        self.leases.release()  # what matches beyond is not claimed yet
+
+    def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
+        """A receipt that has expired: the message is received anew, if nobody else has it, only to be deleted."""
+        with contextlib.suppress(SqsError):
+            self.leases.add(self._access.receive([message.id for message in messages]))
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         if self._scanner is not None:
             self._scanner.join()
         super().__exit__(*exception)
-        if self._elsewhere:
-            self.job.say(f"{self._elsewhere} letters were in somebody else's hand, and were left there")
-
-
-def _ref(message: dict[str, Any]) -> _Ref:
-    group = message["Attributes"].get("MessageGroupId", "")
-    return _Ref(message["MessageId"], message["Place"], group, message["State"] == "visible")
+        if self._in_flight:
+            self.job.say(f"{self._in_flight} messages were in flight (claimed by somebody else) and were left there")

@@ -1,150 +1,142 @@
-"""What is in hand of a queue: hidden from others for as long as it is here, and in the end deleted or given back.
+"""Received messages that are kept hidden from others until they are deleted or released.
 
-The rule: whatever becomes of this process, every message is either in its queue or deleted on purpose; one that is in
-hand when the process dies is seen again when its visibility timeout ends.
+The rule: whatever becomes of this process, every message is either in its queue or was deleted on purpose; those that
+are held when the process dies become visible when their visibility timeout ends, within two minutes. Messages of a FIFO
+queue are released last one first, so that no group can be received from before its first message is there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol, Self
 
 from semel.dlq.messages import DeadLetterMessage
+from semel.errors import SemelError
 from semel.sqs.client import Failure, Queue
-from semel.sqs.errors import SqsError
 
-_BEATS: Final = 6  # times within a visibility timeout that it is looked whether something must be extended
-RESTING: Final = 1_800  # seconds: what is only kept out of the way is extended seldom, as there may be very many
-
-
-_COUNTS: Final = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "ApproximateNumberOfMessagesDelayed",
-)
+_BEATS: Final = 6  # heartbeats within a visibility timeout
+_PART: Final = 500  # messages that one thread extends
+_THREADS: Final = 16
 
 
-def depth(queue: Queue) -> int:
-    """All that is in it, whatever its state; roughly, on SQS."""
-    return sum(int(value) for value in queue.attributes(*_COUNTS).values())
+class Receipted(Protocol):
+    """A message with a receipt."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def receipt(self) -> str: ...
 
 
-def redrive_policy(queue: Queue) -> dict[str, Any]:
-    try:
-        found = json.loads(queue.attributes("RedrivePolicy").get("RedrivePolicy") or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-class _Held:
-    __slots__ = ("receipt", "resting", "until")
+class _Lease:
+    __slots__ = ("receipt", "until")
 
     def __init__(self, receipt: str, until: float) -> None:
-        self.receipt, self.until, self.resting = receipt, until, False
+        self.receipt, self.until = receipt, until
 
 
 class Leases:
-    """Messages of one queue. Thread-safe; while it is open as a context, they are kept hidden, and then given back."""
+    """Messages of one queue. Thread-safe. While it is open as a context they are kept hidden, then released."""
 
     def __init__(self, queue: Queue, visibility: int, monotonic: Callable[[], float]) -> None:
         self.queue, self.visibility = queue, visibility
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}  # in the order in which they came
-        self._over = threading.Event()
+        self._leases: dict[str, _Lease] = {}  # in the order in which they were received
+        self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self.given_back = 0
+        self.released = 0
+        self.kept_back = 0  # could not be released, and become visible by themselves
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._leases)
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._held
-
-    def add(self, messages: Iterable[DeadLetterMessage]) -> None:
-        """They were just received. One that is here already came again: its newer receipt counts."""
+    def add(self, messages: Iterable[Receipted]) -> None:
+        """They were just received; of a message that is held already the newer receipt counts."""
         until = self._monotonic() + self.visibility
         with self._lock:
             for message in messages:
-                known = self._held.get(message.id)
-                if known is None:
-                    self._held[message.id] = _Held(message.receipt, until)
+                lease = self._leases.get(message.id)
+                if lease is None:
+                    self._leases[message.id] = _Lease(message.receipt, until)
                 else:
-                    known.receipt, known.until = message.receipt, until
+                    lease.receipt, lease.until = message.receipt, until
 
     def receipt_of(self, message: DeadLetterMessage) -> str:
-        """The newest: a letter whose visibility ended may have been received again meanwhile."""
-        held = self._held.get(message.id)
-        return message.receipt if held is None else held.receipt
+        """The newest: a message whose visibility timeout ended may have been received again."""
+        lease = self._leases.get(message.id)
+        return message.receipt if lease is None else lease.receipt
 
-    def rest(self, messages: Iterable[DeadLetterMessage]) -> None:
-        """They are not wanted, and are only kept from coming again."""
-        with self._lock:
-            for message in messages:
-                if message.id in self._held:
-                    self._held[message.id].resting = True
-
-    def drop(self, messages: Iterable[DeadLetterMessage]) -> None:
+    def remove(self, messages: Iterable[DeadLetterMessage]) -> None:
         """They are deleted."""
         with self._lock:
             for message in messages:
-                self._held.pop(message.id, None)
+                self._leases.pop(message.id, None)
 
-    # Keeping.
+    # Extending.
 
-    def beat(self) -> None:
-        """Extends what would be seen again soon."""
+    def extend(self) -> None:
+        """Extends what would be visible soon."""
         now = self._monotonic()
         with self._lock:
-            due = [(id, held) for id, held in self._held.items() if held.until - now < self.visibility / 2]
-            pairs = [(held.receipt, RESTING if held.resting else self.visibility) for _, held in due]
-        if not pairs:
-            return
+            due = [(id, lease.receipt) for id, lease in self._leases.items() if lease.until - now < self.visibility / 2]
+        parts = [due[begin : begin + _PART] for begin in range(0, len(due), _PART)]
+        if len(parts) > 1:  # one after the other, very many would become visible before their turn
+            with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="semel-extend") as pool:
+                list(pool.map(lambda part: self._extend(part, now), parts))
+        elif parts:
+            self._extend(parts[0], now)
+
+    def _extend(self, due: Sequence[tuple[str, str]], now: float) -> None:
         try:
-            outcomes: Sequence[Failure | None] = self.queue.change_visibility(pairs)
-        except SqsError:
-            return  # the next beat tries again; what is lost comes back to the queue by itself
+            outcomes: Sequence[Failure | None] = self.queue.change_visibility(
+                [(receipt, self.visibility) for _, receipt in due]
+            )
+        except SemelError:
+            return  # the next heartbeat tries again; a message that is lost becomes visible by itself
         with self._lock:
-            for (id, held), (receipt, seconds), outcome in zip(due, pairs, outcomes, strict=True):
+            for (id, receipt), outcome in zip(due, outcomes, strict=True):
+                lease = self._leases.get(id)
+                if lease is None or lease.receipt != receipt:
+                    continue
                 if outcome is None:
-                    held.until = now + seconds
-                elif outcome.sender_fault and self._held.get(id) is held and held.receipt == receipt:
-                    del self._held[id]  # no longer ours, or hidden for the twelve hours that are the most
+                    lease.until = now + self.visibility
+                elif outcome.sender_fault:
+                    del self._leases[id]  # not ours any more, or hidden for twelve hours, which is the limit
 
-    def _keep(self) -> None:
-        while not self._over.wait(self.visibility / _BEATS):
-            self.beat()
+    def _beat(self) -> None:
+        while not self._closed.wait(self.visibility / _BEATS):
+            self.extend()
 
-    def __enter__(self) -> Leases:
-        self._thread = threading.Thread(target=self._keep, name="semel-redrive-beat", daemon=True)
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._beat, name="semel-leases", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._closed.set()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
-            ids = list(self._held)
-        self._give_back(ids)
+        self.release()
 
-    # Giving back.
+    # Releasing.
 
-    def give_back(self, messages: Iterable[DeadLetterMessage]) -> None:
-        """They are seen again at once, in the order in which they came."""
-        wanted = {message.id for message in messages}
+    def release(self, messages: Iterable[DeadLetterMessage] | None = None) -> None:
+        """Makes these visible again at once, or all."""
+        wanted = None if messages is None else {message.id for message in messages}
         with self._lock:
-            ids = [id for id in self._held if id in wanted]
-        self._give_back(ids)
-
-    def _give_back(self, ids: Sequence[str]) -> None:
-        with self._lock:
-            receipts = [held.receipt for id in ids if (held := self._held.pop(id, None)) is not None]
-        if receipts:
-            with contextlib.suppress(SqsError):  # they come back by themselves
-                self.queue.change_visibility([(receipt, 0) for receipt in receipts])
-            self.given_back += len(receipts)
+            ids = [id for id in self._leases if wanted is None or id in wanted]
+            receipts = [self._leases.pop(id).receipt for id in ids]
+        if not receipts:
+            return
+        if self.queue.fifo:
+            receipts.reverse()
+        self.released += len(receipts)
+        try:
+            outcomes = self.queue.change_visibility([(receipt, 0) for receipt in receipts])
+        except SemelError:
+            self.kept_back += len(receipts)
+        else:
+            self.kept_back += sum(outcome is not None and not outcome.gone for outcome in outcomes)

@@ -1,8 +1,8 @@
-"""Taking letters into hand: those that match, each once, in the order of the queue, and none that came after the start.
+"""Messages on SQS: it shows a message only to whoever receives it.
 
-Two ways. Semel's broker shows what lies in the queue, and the letters that match are received by their ids: the others
-are not touched. SQS gives only whatever is next: what does not match is kept hidden until the end and then given back.
-In a FIFO group nothing is taken past a matching letter that could not be taken: order is worth more than speed.
+So a scan receives, keeps hidden what it received so that nothing comes twice, and releases all of it at its end. A
+claim does the same with what does not match. SQS stamps messages by its own clock, so the start of a claim is told by
+that clock too.
 """
 
 from __future__ import annotations
@@ -10,162 +10,322 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, Self
 
-from semel.dlq.access.base import VISIBILITY
-from semel.dlq.access.base import Choice as Choice
-from semel.dlq.access.base import Matcher as Matcher
-from semel.dlq.access.base import MessageClaims as MessageClaims
-from semel.dlq.access.broker import BrokerClaims
-from semel.dlq.access.leases import redrive_policy
+from semel.dlq.access import (
+    CLAIM_VISIBILITY,
+    MAX_RECEIVE,
+    Choose,
+    Lookup,
+    MessageAccess,
+    MessageClaims,
+    ScanPage,
+    refuse_risk,
+)
+from semel.dlq.access.leases import Leases
+from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
-from semel.dlq.messages import DeadLetterMessage
-from semel.sqs.client import Client, Queue
-from semel.sqs.client.admin import Admin
-from semel.sqs.errors import OverLimit, SqsError
+from semel.dlq.messages import DeadLetterMessage, ReceiveCost
+from semel.dlq.queues import max_receives, no_such_queue
+from semel.errors import SemelError
+from semel.sqs.client import Queue
+from semel.sqs.client.failures import server_time
+from semel.sqs.errors import OverLimit, QueueNotFound, SqsError
 
-_CANARY_TAKE: Final = 100  # letters among which those that go first are chosen
+SCAN_VISIBILITY: Final = 30  # seconds
+_WAIT: Final = 1  # seconds of a long poll: a short one asks only some of SQS's servers
 _EMPTY: Final = 2  # empty receives in a row that are the end of a queue
-_STALE: Final = 100  # receives in a row that bring only what was here before
-_WAIT: Final = 1  # seconds: a receive that waits asks all of SQS's servers
-# SQS hides no more than 120,000 messages of a queue; a few are left for others.
-MAX_HELD: Final = 110_000
+_STALE: Final = 100  # receives in a row that bring only what is held already
+_SAMPLED: Final = 100  # messages among which a sample is chosen
+_SKEW: Final = 2.0  # seconds; a Date header has whole seconds, so less cannot be told
+MAX_HELD: Final = 110_000  # SQS hides no more than 120,000 messages of a queue; a few are left for others
 
 
-class SqsClaims(MessageClaims):
-    """From SQS itself, or from anything that speaks like it."""
+class SqsAccess(MessageAccess):
+    """SQS itself, or anything that speaks like it."""
+
+    receives = True
 
     def __init__(
         self,
-        source: Queue,
-        choice: Choice,
-        job: Job,
-        monotonic: Callable[[], float] = time.monotonic,
+        queue: Queue,
         *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        max_receive: int = MAX_RECEIVE,
+        accept_risk: bool = False,
         wait: int = _WAIT,
         max_held: int = MAX_HELD,
     ) -> None:
-        super().__init__(source, choice, job, monotonic)
-        self._wait, self._max_held = wait, max_held
-        self._ready: deque[DeadLetterMessage] = deque()  # in hand, and not yet taken
+        super().__init__(queue, clock=clock, monotonic=monotonic)
+        self._max_receive, self._accept_risk = max_receive, accept_risk
+        self.wait, self.max_held = wait, max_held
+        self._ahead: float | None = None  # seconds that SQS's clock is ahead of ours
+
+    def now(self) -> float:
+        if self._ahead is None:
+            self._ahead = 0.0
+            with contextlib.suppress(SemelError):
+                there = server_time(self.queue.client.exchange("GET", "/", signed=False).head)
+                ahead = 0.0 if there is None else there - time.time()
+                self._ahead = ahead if abs(ahead) > _SKEW else 0.0
+        return self._clock() + self._ahead
+
+    def scan(
+        self,
+        where: Filter = EVERYTHING,
+        *,
+        after: int | None = None,
+        limit: int | None = None,
+        max_scanned: int | None = None,
+        bodies: bool = True,
+        ids: Collection[str] = (),
+    ) -> Generator[ScanPage, None, None]:
+        queue, wanted = self.queue, frozenset(ids)
+        if after:
+            raise SemelError(f"queue {queue.name}: SQS has no places in a queue to continue from; raise the limit")
+        try:
+            if not self._accept_risk:
+                refuse_risk(queue)
+        except QueueNotFound:
+            raise no_such_queue(queue) from None
+        if wanted:
+            limit = len(wanted) if limit is None else min(limit, len(wanted))
+        most = self._max_receive if max_scanned is None else max_scanned
+        at, left = self.now(), limit
+        begin = totals = ScanPage([], at=at)
+        leases = Leases(queue, SCAN_VISIBILITY, self._monotonic)
+        with leases:
+            for totals, received in self._received(leases, most, begin):
+                messages = [
+                    message if bodies else message.shortened()
+                    for message in received
+                    if (not wanted or message.id in wanted) and where.matches(message, at)
+                ][:left]
+                left = None if left is None else left - len(messages)
+                if messages:
+                    yield replace(totals, messages=messages)
+                if left == 0:
+                    break
+            else:
+                totals = self._at_end(totals, most)
+        yield replace(totals, cost=replace(totals.cost, kept_back=leases.kept_back))
+
+    def _received(
+        self, leases: Leases, most: int, totals: ScanPage
+    ) -> Iterator[tuple[ScanPage, list[DeadLetterMessage]]]:
+        """What comes for the first time, and the totals; the last one brings nothing."""
+        held: set[str] = set()
+        empty = 0
+        while empty < _EMPTY and totals.scanned < most:
+            leases.extend()
+            try:
+                received = self.queue.receive(min(10, most - totals.scanned), self.wait, visibility=SCAN_VISIBILITY)
+            except OverLimit:
+                note = "SQS hides no more messages at once than these; those beyond were not scanned"
+                yield replace(totals, notes=(*totals.notes, note)), []
+                return
+            messages = [DeadLetterMessage.of(one, self.queue.name) for one in received]
+            leases.add(messages)
+            new = [message for message in messages if message.id not in held]
+            held.update(message.id for message in new)
+            empty = 0 if messages else empty + 1
+            cost = ReceiveCost(totals.cost.receives + 1, totals.cost.messages + len(messages))
+            totals = replace(totals, scanned=totals.scanned + len(new), cost=cost)
+            yield totals, new
+
+    def _at_end(self, totals: ScanPage, most: int) -> ScanPage:
+        """With what is known of messages that did not come."""
+        if totals.notes:
+            return totals
+        if totals.scanned >= most:
+            return replace(totals, notes=(f"only {most:,} messages were scanned",))
+        name = "ApproximateNumberOfMessages"
+        waiting = int(self.queue.attributes(name).get(name, "0"))
+        if waiting and self.queue.fifo:
+            note = (
+                f"about {waiting:,} more are behind these in their groups: SQS shows the next message of a FIFO group "
+                "only when those before it are deleted"
+            )
+        else:
+            note = f"about {waiting:,} more are in the queue, which SQS did not return" if waiting else ""
+        return replace(totals, notes=(note,) if note else (), complete=not waiting)
+
+    def get(self, id: str, place: int | None = None) -> Lookup:  # noqa: ARG002 - SQS has no places
+        message: DeadLetterMessage | None = None
+        page = ScanPage([])
+        for page in self._until(id):
+            message = next((one for one in page.messages if id in (one.id, one.original_id)), message)
+        return Lookup(message, page.scanned, page.cost, page.notes)
+
+    def _until(self, id: str) -> Iterator[ScanPage]:
+        """A scan that ends with the message."""
+        pages = self.scan()
+        with contextlib.closing(pages):
+            for page in pages:
+                yield page
+                if any(id in (message.id, message.original_id) for message in page.messages):
+                    return
+
+    def claims(
+        self,
+        job: Job,
+        where: Filter = EVERYTHING,
+        *,
+        ids: Collection[str] = (),
+        until: int | None = None,
+        at: float | None = None,
+        include_new: bool = False,
+    ) -> SqsClaims:
+        if until is not None:
+            raise SemelError(f"queue {self.queue.name}: SQS has no places in a queue; name the messages by their ids")
+        started = self.now()
+        arrived_before = None if include_new or ids else started
+        return SqsClaims(
+            self, job, where, frozenset(ids), started if at is None else at, arrived_before, self._monotonic
+        )
+
+
+class SqsClaims(MessageClaims):
+    """What does not match is kept hidden until the end, so that it does not come again and again."""
+
+    batch = 100
+
+    def __init__(
+        self,
+        access: SqsAccess,
+        job: Job,
+        where: Filter,
+        ids: frozenset[str],
+        at: float,
+        arrived_before: float | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        super().__init__(access.queue, job, monotonic)
+        self._where, self._ids, self._at, self._arrived_before = where, ids, at, arrived_before
+        self._wait, self._max_held = access.wait, access.max_held
+        self._ready: deque[DeadLetterMessage] = deque()  # claimed, and not yet handed out
         self._empty = self._stale = 0
-        self._seen: set[str] = set()
-        self._late = 0
-        self.copies: Collection[str] = frozenset()  # MessageIds of what was sent: back here, they are not ours to take
+        self._held: set[str] = set()  # received since the start, or since the last pause
+        self._counted: set[str] = set()
+        self._rejected: set[str] = set()
+        self._late: set[str] = set()
 
     def __enter__(self) -> Self:
-        if limit := redrive_policy(self.source).get("maxReceiveCount"):
+        if limit := max_receives(self.queue.attributes("RedrivePolicy")):
             self.job.say(
-                f"{self.source.name} moves messages on when they were received {limit} times, and each look at one is "
-                "a receive here"
+                f"{self.queue.name} moves messages to its own dead-letter queue after {limit} receives, and every "
+                "message is received here"
             )
         return super().__enter__()
 
-    def take(self, most: int) -> list[DeadLetterMessage]:
+    def claim(self, max: int) -> list[DeadLetterMessage]:
         while True:
-            self._gather(most)
-            taken = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
-            stay = [message for message in taken if message.group in self.blocked]
-            if stay:
-                self.job.add(skipped=len(stay))
-                self.hand.rest(stay)
-            if len(stay) < len(taken) or not taken:
-                return [message for message in taken if message.group not in self.blocked]
+            self._gather(max)
+            messages = [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+            claimed = [message for message in messages if message.group not in self.blocked]
+            if len(claimed) < len(messages):
+                self.job.add(skipped=len(messages) - len(claimed))
+            if claimed or not messages:
+                return claimed
 
-    def _gather(self, most: int) -> None:
-        """Receives until so many are ready. Rather fewer than to wait: in a FIFO queue the next come when these go."""
-        while len(self._ready) < most and self._more() and not (self._empty and self._ready):
+    def _gather(self, count: int) -> None:
+        """Receives until so many are ready; rather fewer than to wait, as in a FIFO queue the next come when these
+        are deleted."""
+        while len(self._ready) < count and self._receive() and not (self._empty and self._ready):
             pass
         if self._ready:
             self._empty = 0
 
-    def _more(self) -> bool:
-        """Receives once. False: there is nothing more to be had."""
-        if self._empty >= _EMPTY or (self.choice.ids and self.choice.ids <= self._seen):
+    def _receive(self) -> bool:
+        """Receives once. False: no more will come."""
+        if self._empty >= _EMPTY or (self._ids and self._ids <= self._held):
             return False
         try:
-            if len(self.hand) >= self._max_held:
+            if len(self.leases) >= self._max_held:
                 raise OverLimit("")
-            received = self.source.receive(wait=self._wait, visibility=VISIBILITY)
+            received = self.queue.receive(wait=self._wait, visibility=CLAIM_VISIBILITY)
         except OverLimit:
             self.job.say(
-                f"{len(self.hand)} letters of {self.source.name} are hidden at once, and SQS hides no more: "
-                "those beyond were not looked at. Narrow the filter, or send back or drop some of the others first."
+                f"{len(self.leases)} messages of {self.queue.name} are in flight, and SQS allows no more: those beyond "
+                "were not scanned. Narrow the filter, or redrive or delete some of the others first."
             )
             self._empty = _EMPTY
             return False
         self._empty = 0 if received else self._empty + 1
-        self._stale = 0 if any(one.message_id not in self._seen for one in received) else self._stale + 1
-        self._sort([DeadLetterMessage.of(one, self.source.name) for one in received])
+        self._stale = 0 if any(one.message_id not in self._held for one in received) else self._stale + 1
+        self._sort([DeadLetterMessage.of(one, self.queue.name) for one in received])
         return self._stale < _STALE
 
     def _sort(self, messages: Sequence[DeadLetterMessage]) -> None:
-        old = [message for message in messages if message.id in self._gone]
-        if old:  # its delete was lost: what is sent already is not sent again
-            self._delete(old)
-        new = [message for message in messages if message.id not in self._seen]
-        self.hand.add(message for message in messages if message.id not in self._gone)
-        self._seen.update(message.id for message in messages)
-        unwanted = []
-        for message in new:
-            if self._came_later(message):
-                self._late += 1
-                unwanted.append(message)
-            elif self.choice.matches(message):
-                self._ready.append(message)
-            else:
-                unwanted.append(message)
-        self.hand.rest(unwanted)
-        self.job.add(looked_at=len(new), matched=len(new) - len(unwanted))
+        sent = [message for message in messages if message.id in self._sent]
+        if sent:  # their delete was lost: what is sent is not sent again
+            self._delete(sent)
+        new = [message for message in messages if message.id not in self._held]
+        self.leases.add(message for message in messages if message.id not in self._sent)
+        self._held.update(message.id for message in messages)
+        ready = [message for message in new if self._wanted(message)]
+        self._ready.extend(ready)
+        self.job.add(
+            looked_at=sum(message.id not in self._counted for message in new),
+            matched=sum(message.id not in self._counted for message in ready),
+        )
+        self._counted.update(message.id for message in new)
 
-    def _came_later(self, message: DeadLetterMessage) -> bool:
-        return message.sent >= self.choice.started or message.id in self.copies or message.original_id in self.copies
+    def _wanted(self, message: DeadLetterMessage) -> bool:
+        if message.id in self._sent or message.id in self._rejected:
+            return False
+        if (
+            (self._arrived_before is not None and message.sent >= self._arrived_before)
+            or message.id in self._copies
+            or message.original_id in self._copies
+        ):
+            self._late.add(message.id)
+            return False
+        return (not self._ids or message.id in self._ids) and self._where.matches(message, self._at)
 
-    def first(
-        self, count: int, choose: Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
-    ) -> list[DeadLetterMessage]:
-        self._gather(_CANARY_TAKE)
+    def sample(self, count: int, choose: Choose) -> list[DeadLetterMessage]:
+        self._gather(_SAMPLED)
         chosen = choose(self._heads(self._ready), count)
-        wanted = {message.id for message in chosen}
-        self._ready = deque(message for message in self._ready if message.id not in wanted)
+        ids = {message.id for message in chosen}
+        self._ready = deque(message for message in self._ready if message.id not in ids)
         return chosen
 
-    def look(self, limit: int | None) -> Iterator[DeadLetterMessage]:
-        met = 0
-        while met != limit and (messages := self.take(10 if limit is None else min(10, limit - met))):
-            met += len(messages)
-            self.hand.rest(messages)
+    def preview(self, limit: int | None) -> Iterator[DeadLetterMessage]:
+        count = 0
+        while count != limit and (messages := self.claim(10 if limit is None else min(10, limit - count))):
+            count += len(messages)
             yield from messages
 
-    def refuse(self, messages: Sequence[DeadLetterMessage]) -> None:
-        if self.source.fifo:
+    def reject(self, messages: Sequence[DeadLetterMessage]) -> None:
+        if self.queue.fifo:
             self.blocked.update(message.group for message in messages)
-        self.hand.rest(messages)
+        self._rejected.update(message.id for message in messages)
+
+    def release(self) -> None:
+        self._ready.clear()
+        self._held.clear()
+        self._empty = self._stale = 0
+        self.leases.release()
+
+    def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
+        """SQS gives no new receipt before the message is received again; then `_sort` deletes it."""
 
     def __exit__(self, *exception: object) -> None:
-        if self.source.fifo and self._empty >= _EMPTY and len(self.hand):
-            self._tell_of_those_behind()
+        if self.queue.fifo and self._empty >= _EMPTY and len(self.leases):
+            self._note_those_behind()
         super().__exit__(*exception)
         if self._late:
-            self.job.say(f"{self._late} letters came after the start and were not touched")
+            self.job.say(f"{len(self._late)} messages arrived after the start and were not touched")
 
-    def _tell_of_those_behind(self) -> None:
+    def _note_those_behind(self) -> None:
         with contextlib.suppress(SqsError):
             name = "ApproximateNumberOfMessages"
-            waiting = int(self.source.attributes(name).get(name, 0))
+            waiting = int(self.queue.attributes(name).get(name, 0))
             if waiting:
                 self.job.say(
-                    f"about {waiting} letters were not looked at: SQS shows the next of a FIFO group only when those "
-                    "before it are gone, and letters that stay stand before them"
+                    f"about {waiting} messages were not scanned: SQS shows the next message of a FIFO group only when "
+                    "those before it are deleted, and messages that stay stand before them"
                 )
-
-
-def taker(
-    client: Client, source: Queue, choice: Choice, job: Job, monotonic: Callable[[], float] = time.monotonic
-) -> MessageClaims:
-    """The way that the endpoint allows."""
-    admin = Admin.of(client)
-    if admin is not None:
-        return BrokerClaims(admin, source, choice, job, monotonic)
-    return SqsClaims(source, choice, job, monotonic)

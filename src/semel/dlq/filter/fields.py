@@ -24,7 +24,7 @@ from semel.errors import SemelError
 from semel.messages.json_path import MISSING, JsonPath
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import LazyMessage
+    from semel.dlq.access.broker import LazyMessage
 
 MAX_PATTERN_LENGTH: Final = 200  # characters
 MAX_PATTERN_SIZE: Final = 2_000  # instructions of RE2: the time for a text is at most proportional to their number

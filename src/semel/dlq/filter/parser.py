@@ -22,7 +22,7 @@ from semel.dlq.messages import DeadLetterMessage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.dlq.access.lazy_message import LazyMessage
+    from semel.dlq.access.broker import LazyMessage
 
 MAX_LENGTH: Final = 8_000  # characters
 MAX_DEPTH: Final = 50  # of ( ) and not

@@ -1,1 +1,1 @@
-"""Sending dead-letter messages back to work, each once."""
+"""Redrive: dead-letter messages go back to their source queue, each once."""

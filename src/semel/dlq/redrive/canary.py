@@ -1,4 +1,4 @@
-"""A few go first. Only when all of them were worked off well do the others follow; else those stay where they are."""
+"""A few messages are sent first. Only when all of them succeeded do the others follow; else those stay."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from semel.dlq import fingerprints
-from semel.dlq.access.leases import redrive_policy
 from semel.dlq.jobs import Job, JobStopped
 from semel.dlq.messages import DeadLetterMessage
+from semel.dlq.queues import max_receives
 from semel.dlq.redrive.outcomes import Outcome, Outcomes, SentBack
 from semel.sqs.client import Queue
 
 SHORTEST_WAIT: Final = 60.0
 LONGEST_WAIT: Final = 900.0
-_LOOK_EVERY: Final = 1.0  # seconds; where nothing but a look at a broker or a ledger is to be had
-_LOOK_SELDOM: Final = 5.0
-_SHOWN: Final = 3  # failures that are quoted
+_CHECK_EVERY: Final = 1.0  # seconds, where asking costs nothing
+_CHECK_SELDOM: Final = 5.0
+_QUOTED: Final = 3  # failures
 
 
 class CanaryFailed(JobStopped):
-    """Those that went first were not worked off; nothing else was sent."""
+    """The canary messages did not succeed; nothing else was sent."""
 
 
 def choose(messages: Sequence[DeadLetterMessage], count: int) -> list[DeadLetterMessage]:
-    """So many, spread over what they died of, the oldest of each first; in the order in which they were given."""
+    """So many, spread over the errors, the oldest of each first; in the order in which they were given."""
     groups: dict[str, list[int]] = {}
     for place, message in enumerate(messages):
         groups.setdefault(fingerprints.of(message), []).append(place)
@@ -36,50 +36,52 @@ def choose(messages: Sequence[DeadLetterMessage], count: int) -> list[DeadLetter
     return [messages[place] for place in sorted(chosen)]
 
 
-def patience(targets: Sequence[Queue]) -> float:
-    """Seconds within which a message has been tried as often as it is at all, twice over; from 1 to 15 minutes."""
+def default_wait(targets: Sequence[Queue]) -> float:
+    """Twice the seconds in which a message is received as often as it can be; from 1 to 15 minutes."""
     longest = 0.0
     for target in targets:
-        visibility = float(target.attributes("VisibilityTimeout").get("VisibilityTimeout", 30))
-        longest = max(longest, 2 * visibility * int(redrive_policy(target).get("maxReceiveCount", 1)))
+        attributes = target.attributes("VisibilityTimeout", "RedrivePolicy")
+        visibility = float(attributes.get("VisibilityTimeout", 30))
+        longest = max(longest, 2 * visibility * (max_receives(attributes) or 1))
     return min(LONGEST_WAIT, max(SHORTEST_WAIT, longest))
 
 
 def watch(
     job: Job,
-    fates: Outcomes,
+    outcomes: Outcomes,
     copies: Sequence[SentBack],
     wait: float,
     clock: Callable[[], float],
-    sleep: Callable[[Job, float], None],
+    sleep: Callable[[float], None],
 ) -> None:
     """Returns when all of them succeeded; raises CanaryFailed when one did not, or nothing is known after `wait`."""
     until = clock() + wait
+    job.say(f"sent {len(copies)} canary messages; waiting up to {wait:g} s for their outcome")
     while True:
-        verdicts = fates.of(copies)
+        verdicts = outcomes.of(copies)
         failed = [
-            (copy, verdict) for copy, verdict in zip(copies, verdicts, strict=True) if verdict.fate is Outcome.FAILED
+            (copy, verdict) for copy, verdict in zip(copies, verdicts, strict=True) if verdict.outcome is Outcome.FAILED
         ]
         if failed:
             job.add(returned=len(failed))
-            shown = "; ".join(f"{copy.message.id}: {verdict.why}" for copy, verdict in failed[:_SHOWN])
+            quoted = "; ".join(f"{copy.message.id}: {verdict.why}" for copy, verdict in failed[:_QUOTED])
             raise CanaryFailed(
-                f"{len(failed)} of the {len(copies)} that went first failed again, so the rest was not sent: {shown}"
+                f"{len(failed)} of the {len(copies)} canary messages failed again, so the rest was not sent: {quoted}"
             )
-        pending = sum(verdict.fate is Outcome.PENDING for verdict in verdicts)
+        pending = sum(verdict.outcome is Outcome.PENDING for verdict in verdicts)
         if not pending:
-            job.say(f"all {len(copies)} that went first were worked off")
+            job.say(f"all {len(copies)} canary messages succeeded")
             return
         if clock() >= until:
             break
-        sleep(job, min(_LOOK_EVERY if fates.sure else _LOOK_SELDOM, max(0.05, until - clock())))
-    if fates.presumed(copies):
+        sleep(min(_CHECK_EVERY if outcomes.certain else _CHECK_SELDOM, max(0.05, until - clock())))
+    if outcomes.only_absence(copies):
         job.say(
-            f"none of the {len(copies)} that went first came back within {wait:g} s. That is all that can be seen "
-            "here; with a ledger, or on Semel's broker, it is known"
+            f"none of the {len(copies)} canary messages came back within {wait:g} s. No more can be told here; with a "
+            "ledger, or on Semel's broker, their outcome is known"
         )
         return
     raise CanaryFailed(
-        f"the fate of {pending} of the {len(copies)} that went first is not known after {wait:g} s, so the rest was "
+        f"the outcome of {pending} of the {len(copies)} canary messages is not known after {wait:g} s, so the rest was "
         "not sent. Is a worker running on their queue? A longer canary_wait gives it more time."
     )

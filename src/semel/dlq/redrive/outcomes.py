@@ -1,20 +1,19 @@
-"""What became of letters that were sent back: done, given up on again, or still under way.
+"""The outcome of messages that were sent back: succeeded, failed again, or still pending.
 
-Three witnesses, by what they are worth. The broker's queues: a copy that is neither in its queue nor back among the
-dead letters was worked off. The ledger: what it has recorded since. And where there is neither, only whether the
-dead-letter queue has grown, which is less: other messages come there too, and SQS counts roughly.
+Three sources, the best first. The broker's queues: a copy that is neither in its queue nor in a dead-letter queue was
+processed. The ledger: what it has recorded since. Without either, only whether the dead-letter queue has grown, which
+says less: other messages come there too, and SQS counts roughly.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.dlq.access.leases import depth, redrive_policy
-from semel.dlq.access.peek import peeked
 from semel.dlq.messages import DeadLetterMessage
+from semel.dlq.queues import dead_letter_queue_name, depth
 from semel.ledger.contract import Entry, Ledger, LedgerError, LedgerUnavailable, Status
 from semel.messages.keys import scoped
 from semel.sqs.client import Client, Queue
@@ -30,13 +29,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    fate: Outcome
+    outcome: Outcome
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """A letter, and the copy of it that is under way."""
+    """A message, and the copy of it that was sent."""
 
     message: DeadLetterMessage
     queue: str  # the name of the queue that the copy is in
@@ -44,49 +43,52 @@ class SentBack:
 
 
 class Returns:
-    """Which copies are back among the dead letters. On Semel's broker only: nothing is received for it."""
+    """Which copies are back in a dead-letter queue. On Semel's broker only, where nothing is received for it."""
 
     def __init__(self, admin: Admin, client: Client, queue: str) -> None:
         self._admin, self._client = admin, client
         self._after = {queue: admin.peek(queue, limit=1, bodies=False).end}
         self._targets: set[str] = set()
-        self.copies: set[str] = set()
-        self.found: dict[str, str] = {}  # copy's MessageId: why it came back
+        self._copies: set[str] = set()
+        self._why: dict[str, str] = {}  # why a copy came back, by its MessageId
 
-    def expect(self, target: Queue) -> None:
+    def watch_target(self, target: Queue) -> None:
         """Copies are about to be sent there: its own dead-letter queue is watched too."""
         if target.name in self._targets:
             return
         self._targets.add(target.name)
-        with contextlib.suppress(SqsError):  # there is no such queue: whoever sends to it will see
-            name = dead_letter_queue(target)
+        with contextlib.suppress(SqsError):  # there is no such queue: the send will fail
+            name = dead_letter_queue_name(target.attributes("RedrivePolicy"))
             if name and name not in self._after:
                 self._after[name] = self._admin.peek(name, limit=1, bodies=False).end
 
+    def watch_copies(self, ids: Iterable[str]) -> None:
+        self._copies.update(ids)
+
     def rewind(self) -> None:
-        """The next look is at all that there is."""
+        """The next check goes through all of the queues."""
         self._after = dict.fromkeys(self._after, 0)
 
-    def look(self) -> Mapping[str, str]:
-        """Those that have come back since it was last looked, and before."""
+    def check(self) -> Mapping[str, str]:
+        """Why copies came back, by their MessageIds, the last one last."""
         for queue, after in self._after.items():
             place: int | None = after
             while place is not None:
                 page = self._admin.peek(queue, after=place, bodies=False)
                 for message in page.messages:
-                    self._note(peeked(message, queue))
+                    self._note(DeadLetterMessage.peeked(message, queue))
                 place = page.next
                 self._after[queue] = page.end if place is None else place
-        return self.found
+        return self._why
 
     def _note(self, message: DeadLetterMessage) -> None:
         for id in (message.id, message.original_id):
-            if id in self.copies:
-                self.found[id] = message.why
+            if id in self._copies:
+                self._why[id] = message.why
 
 
 class Outcomes:
-    """The fates of a few copies, asked for again and again until all are known."""
+    """The outcomes of a few copies, asked for again and again until all are known."""
 
     def __init__(self, client: Client, queue: Queue, ledger: Ledger | None, returns: Returns | None) -> None:
         self._client, self._queue, self._ledger, self._returns = client, queue, ledger, returns
@@ -96,22 +98,22 @@ class Outcomes:
         self._grown = 0
 
     @property
-    def sure(self) -> bool:
-        """Whether a fate that is not known after a while is a reason to stop."""
+    def certain(self) -> bool:
+        """Whether a success can be told from silence."""
         return self._admin is not None or self._ledger is not None
 
-    def presumed(self, copies: Sequence[SentBack]) -> bool:
-        """Whether no news must do: nobody could know more of these than that they did not come back."""
+    def only_absence(self, copies: Sequence[SentBack]) -> bool:
+        """Whether nothing more can be known of these than that they did not come back."""
         if self._admin is not None:
             return False
         return self._ledger is None or all(not copy.message.key or self._was_done(copy) for copy in copies)
 
     def before(self, messages: Sequence[tuple[DeadLetterMessage, str]]) -> None:
-        """What the ledger knew before they were sent: (letter, target) each. Raises LedgerUnavailable: without that,
-        what was done long ago would count as done now."""
+        """Reads what the ledger knows before they are sent: (message, target) each. Raises LedgerUnavailable: without
+        it, what was done long ago would count as done now."""
         keys = [self._ledger_key(SentBack(message, target, "")) for message, target in messages]
         try:
-            self._before = dict(zip(keys, self._look(keys), strict=True))
+            self._before = dict(zip(keys, self._read(keys), strict=True))
         except LedgerError as error:
             raise LedgerUnavailable(
                 f"nothing was sent, as the ledger cannot say what was done before: {error}; try again when it answers"
@@ -122,7 +124,7 @@ class Outcomes:
         if self._admin is None:
             self._depth = depth(self._queue)
         elif self._queue.fifo:
-            # A second run within five minutes is told the id of the first run's copy, which may be back for long.
+            # A second run within five minutes gets the id of the first run's copy, which may have come back long ago.
             assert self._returns is not None
             self._returns.rewind()
 
@@ -134,44 +136,44 @@ class Outcomes:
     def _by_queues(self, copies: Sequence[SentBack], admin: Admin) -> list[Verdict]:
         assert self._returns is not None
         waiting: set[str] = set()
-        # First where they are, then what came back: whatever moves in between is found in one of the two.
+        # First where they are, then what came back: what moves in between is in one of the two.
         for queue in {copy.queue for copy in copies}:
             ids = [copy.message_id for copy in copies if copy.queue == queue][:MOST]
             waiting |= {message["MessageId"] for message in admin.messages(queue, ids=ids, bodies=False)}
-        returned = self._returns.look()
+        returned = self._returns.check()
         entries = self._entries(copies)
-        found = []
+        verdicts = []
         for copy in copies:
             if copy.message_id in returned:
-                found.append(Verdict(Outcome.FAILED, returned[copy.message_id]))
+                verdicts.append(Verdict(Outcome.FAILED, returned[copy.message_id]))
             elif copy.message_id in waiting:
-                found.append(Verdict(Outcome.PENDING))
+                verdicts.append(Verdict(Outcome.PENDING))
             elif entries is None:
-                found.append(Verdict(Outcome.PENDING))  # it may be rejected, and in another dead-letter queue
+                verdicts.append(Verdict(Outcome.PENDING))  # it may be rejected, and in another dead-letter queue
             elif self._rejected(copy, entries):
-                found.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
+                verdicts.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
             else:
-                found.append(Verdict(Outcome.SUCCEEDED))
-        return found
+                verdicts.append(Verdict(Outcome.SUCCEEDED))
+        return verdicts
 
     def _by_ledger(self, copies: Sequence[SentBack]) -> list[Verdict]:
         entries = self._entries(copies) or {}
         grown = self._has_grown()
-        found = []
+        verdicts = []
         for copy in copies:
             entry = entries.get(self._ledger_key(copy))
             if self._rejected(copy, entries):
-                found.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
+                verdicts.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
             elif entry is not None and entry.status is Status.DONE and not self._was_done(copy):
-                found.append(Verdict(Outcome.SUCCEEDED))
+                verdicts.append(Verdict(Outcome.SUCCEEDED))
             elif grown:
-                found.append(Verdict(Outcome.FAILED, f"{self._queue.name} has grown by {grown} since"))
+                verdicts.append(Verdict(Outcome.FAILED, f"{self._queue.name} has grown by {grown} since"))
             else:
-                found.append(Verdict(Outcome.PENDING))
-        return found
+                verdicts.append(Verdict(Outcome.PENDING))
+        return verdicts
 
     def _was_done(self, copy: SentBack) -> bool:
-        """Before it was sent: then a worker only deletes it, of which the ledger is told nothing."""
+        """Before it was sent: then a worker only deletes it, which the ledger does not record."""
         before = self._before.get(self._ledger_key(copy))
         return before is not None and before.status is Status.DONE
 
@@ -186,7 +188,7 @@ class Outcomes:
         """None if the ledger does not answer; it may the next time."""
         keys = [key for copy in copies for key in (self._ledger_key(copy), self._conflict_key(copy))]
         try:
-            return dict(zip(keys, self._look(keys), strict=True))
+            return dict(zip(keys, self._read(keys), strict=True))
         except LedgerError:
             return None
 
@@ -198,24 +200,19 @@ class Outcomes:
         return scoped(self._scope(copy.queue), f"conflict/{copy.message_id}")
 
     def _scope(self, queue: str) -> str:
-        """Asked for only where there is a ledger. Of a queue that cannot be asked nothing is found there."""
+        """Asked for only with a ledger; of a queue that cannot be asked there is nothing in it."""
         try:
             return queue if self._ledger is None else self._client.queue(queue).scope
         except SqsError:
             return queue
 
-    def _look(self, keys: Sequence[str]) -> Sequence[Entry | None]:
+    def _read(self, keys: Sequence[str]) -> Sequence[Entry | None]:
         return self._ledger.get(keys) if self._ledger is not None and keys else [None] * len(keys)
 
     def _has_grown(self) -> int:
-        """By how many, if two looks in a row say so: the numbers are approximate."""
+        """By how many, if two checks in a row say so: the numbers are approximate."""
         if self._depth is None:
             return 0
         more = max(0, depth(self._queue) - self._depth)
-        seen_before, self._grown = self._grown, more
-        return min(more, seen_before)
-
-
-def dead_letter_queue(queue: Queue) -> str:
-    """The name of a queue's dead-letter queue, if it has one."""
-    return str(redrive_policy(queue).get("deadLetterTargetArn", "")).rpartition(":")[2]
+        before, self._grown = self._grown, more
+        return min(more, before)

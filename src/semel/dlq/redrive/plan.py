@@ -1,11 +1,16 @@
-"""What a redrive is to do, as one value: which letters, where to, how fast, and how carefully."""
+"""What a redrive is to do, as one value: which messages, where to, how fast, and how carefully. The defaults of all
+entrances are here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, Final, Self
+from functools import cache
+from typing import Annotated, Any, Final, Self, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 from semel.dlq.selection import Selection
 from semel.errors import InvalidRequest
@@ -21,69 +26,55 @@ class PlanError(InvalidRequest):
 
 
 class Engine(StrEnum):
-    STREAM = "stream"  # received, sent, deleted: one by one, by us
-    SQS_MOVE = "sqs-move"  # StartMessageMoveTask: only if somebody asks for it
+    STREAM = "stream"  # Semel receives, sends and deletes
+    SQS_MOVE = "sqs-move"  # StartMessageMoveTask: only if it is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """Letters of `queue`: those that match the filter `where`, those with these `ids` (MessageIds there), or `all`.
+    """Messages of `queue`: those that match the filter `where`, those with these `ids` (MessageIds there), or `all`.
     Exactly one of the three is given. `any_queue`: also if `queue` is not the dead-letter queue of any queue.
 
-    - `to`: the queue they go to; each goes to the one that it came from if this is empty.
-    - `limit`: at most so many. `rate`: at most so many a second.
-    - `canary`: so many go first, and the rest only once those were worked off well, which may take `canary_wait`
-      seconds; 0: no canary. `stop_after_failures`: ends when so many have come back, 0 never; None is 10 or 5 % of
+    - `to`: the queue that they go to; without it each goes back to its source queue.
+    - `limit`: maximum number of messages. `rate`: maximum number of messages a second.
+    - `canary`: so many are sent first, and the rest only once those succeeded, for which the job waits up to
+      `canary_wait` seconds; 0: none. `stop_after_failures`: stop when so many came back, 0 never; None is 10 or 5 % of
       what was sent, whichever is more.
-    - `dry_run`: counts what matches, and touches nothing.
+    - `dry_run`: counts what matches and touches nothing.
     """
 
-    queue: str
+    queue: Annotated[str, Meta(min_length=1)]
     where: str = ""
-    ids: tuple[str, ...] = ()
+    ids: Annotated[tuple[str, ...], Meta(max_length=MOST_IDS)] = ()
     all: bool = False
     any_queue: bool = False
-    limit: int | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
     to: str = ""
-    rate: float | None = None
+    rate: Annotated[float, Meta(ge=0.001)] | None = None
     dry_run: bool = False
-    canary: int = 0
-    canary_wait: float | None = None
-    stop_after_failures: int | None = None
+    canary: Annotated[int, Meta(ge=0, le=CANARY_MOST)] = CANARY_DEFAULT
+    canary_wait: Annotated[float, Meta(ge=1, le=12 * 3_600)] | None = None
+    stop_after_failures: Annotated[int, Meta(ge=0)] | None = None
     engine: Engine = Engine.STREAM
-    threads: int = 16
+    threads: Annotated[int, Meta(ge=1, le=32)] = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", tuple(self.ids))
-        try:
-            object.__setattr__(self, "engine", Engine(self.engine))
-        except ValueError:
-            raise PlanError(f"engine {self.engine!r}: choose stream or sqs-move") from None
-        if not self.queue:
-            raise PlanError("a redrive needs the name of a dead-letter queue")
-        Selection.of(self.where or None, self.ids or None, self.all)
-        if len(self.ids) > MOST_IDS:
-            raise PlanError(f"ids: {len(self.ids)} are too many, {MOST_IDS} is the most; use a filter instead")
-        for name, low, high in (
-            ("limit", 1, None),
-            ("rate", 0.001, None),
-            ("canary", 0, CANARY_MOST),
-            ("canary_wait", 1, 12 * 3_600),
-            ("stop_after_failures", 0, None),
-            ("threads", 1, 32),
-        ):
+        for name, kind in _kinds().items():
             value = getattr(self, name)
-            if value is not None and not (low <= value and (high is None or value <= high)):
-                most = "" if high is None else f" to {high}"
-                raise PlanError(f"{name} {value}: give a number from {low}{most}")
+            try:
+                object.__setattr__(self, name, msgspec.convert(value, kind))
+            except msgspec.ValidationError as error:
+                choices = f"; choose {' or '.join(Engine)}" if name == "engine" else ""
+                raise PlanError(f"{name}{_short(value)}: {_plain(str(error))}{choices}") from None
+        Selection.of(self.where or None, self.ids or None, self.all)
         if self.engine is Engine.SQS_MOVE and (unfit := self._not_for_a_move()):
             raise PlanError(
-                f"engine sqs-move: SQS's own task cannot have {', '.join(unfit)}: it moves all of a queue, at 1 to "
-                f"{MAX_MOVE_RATE} messages a second, and does not notice what comes back; leave the engine out"
+                f"engine sqs-move: SQS's move task cannot have {', '.join(unfit)}: it moves all of a queue, at 1 to "
+                f"{MAX_MOVE_RATE} messages a second, and does not notice what comes back. Leave those options out "
+                "(the canary is turned off with 0), or the engine"
             )
 
     def _not_for_a_move(self) -> list[str]:
-        """What is asked for that SQS's move task cannot do."""
         asked = {
             "a filter": self.where,
             "ids": self.ids,
@@ -96,41 +87,33 @@ class RedrivePlan:
         }
         return [name for name, unfit in asked.items() if unfit]
 
+    @property
+    def canary_size(self) -> int:
+        """How many are sent first; none if no others can follow."""
+        most = min([self.limit or MOST_IDS, len(self.ids) or MOST_IDS])
+        return self.canary if most > self.canary else 0
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"ids": list(self.ids), "engine": self.engine.value}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Raises PlanError for what is no plan."""
+        """Raises PlanError."""
         known = {field.name for field in fields(cls)}
         unknown = content.keys() - known
         if unknown:
             raise PlanError(f"a redrive has no option {min(unknown)!r}; there are {', '.join(sorted(known))}")
-        given = dict(content)
-        if not isinstance(given.get("ids", ()), Sequence) or isinstance(given.get("ids"), str):
-            raise PlanError("ids: give a list of message ids")
-        for name, kinds in _KINDS.items():
-            value = given.get(name)
-            if name in given and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-                raise PlanError(f"{name} {value!r} is not what it should be; see the documentation of redrive")
-        if "queue" not in given:
-            raise PlanError("a redrive needs the name of a dead-letter queue")
-        return cls(**given)
+        return cls(**{"queue": "", **content})
 
 
-_NONE: Final = type(None)
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    "queue": (str,),
-    "where": (str,),
-    "all": (bool,),
-    "any_queue": (bool,),
-    "limit": (int, _NONE),
-    "to": (str,),
-    "rate": (int, float, _NONE),
-    "dry_run": (bool,),
-    "canary": (int,),
-    "canary_wait": (int, float, _NONE),
-    "stop_after_failures": (int, _NONE),
-    "engine": (str,),
-    "threads": (int,),
-}
+@cache
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(RedrivePlan, include_extras=True)
+
+
+def _short(value: object) -> str:
+    return f" {value!r}" if len(repr(value)) < 50 else ""
+
+
+def _plain(text: str) -> str:
+    return (text[:1].lower() + text[1:]).replace("`", "")

@@ -1,8 +1,9 @@
-"""Sending letters back: the copy first, then the delete, never the other way round.
+"""Sending messages back: the copy first, then the delete, never the other way round.
 
-The rules: a letter is deleted only after SQS has said that it took the copy. A copy has its letter's key, or its first
-MessageId; on FIFO queues a deduplication id made of the letter's own, so that a second run within five minutes sends
-nothing twice. In a FIFO group each letter is sent only after the one before it was taken: one call never has two.
+The rules: a message is deleted only after SQS has accepted the copy. A copy has the message's key, or its first
+MessageId; on FIFO queues a deduplication id made of the message's own id, so that a second run within five minutes
+sends nothing twice. In a FIFO group each message is sent only after the one before it was accepted: one call never has
+two.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from semel.dlq.access.sqs import MessageClaims
+from semel.dlq.access import MessageClaims
 from semel.dlq.jobs import Job
 from semel.dlq.messages import DeadLetterMessage
-from semel.dlq.redrive.outcomes import SentBack
+from semel.dlq.queues import source_urls
+from semel.dlq.redrive.outcomes import Returns, SentBack
 from semel.errors import SemelError
 from semel.messages import dead_letter_attributes as attributes
 from semel.sqs.client import Client, Entry, Failure, Queue, Sent
@@ -29,21 +31,20 @@ Crash = Callable[[str], None]
 
 
 class NoTarget(SemelError):
-    """It is not known where a letter came from, or only by its own word."""
+    """It is not known where a message came from, or nothing but the message itself says so."""
 
 
 class Targets:
-    """Where letters go: all to one queue, or each to where it came from.
+    """Where messages go: all to one queue, or each to its source queue.
 
-    Where it came from is for SQS to say, and not for the message: whoever may send to one queue could else have an
-    operator send to another. What a message says of it counts only if SQS knows that queue as one of the sources of
-    this dead-letter queue."""
+    The source is for SQS to say, not for the message: otherwise whoever may send to one queue could have an operator
+    send to another. What a message says counts only if SQS knows that queue as a source of this dead-letter queue."""
 
     def __init__(self, client: Client, source: Queue, to: str) -> None:
         self._client, self._source = client, source
         self._to = self._checked(client.queue(to)) if to else None
         if self._to is not None:
-            _ = self._to.url  # that there is no such queue is better known before anything is taken
+            _ = self._to.url  # fails before anything is claimed if there is no such queue
         self._known: dict[str, Queue] = {}
         self._listed: dict[str, str] | None = None
 
@@ -57,7 +58,7 @@ class Targets:
         return self._known[reference]
 
     def _listed_source(self, name: str) -> str:
-        """The URL of the source queue of this name, or of the only one if a letter names none."""
+        """The URL of the source queue of this name, or of the only one if the message names none."""
         sources = self._sources()
         if name in sources:
             return sources[name]
@@ -68,39 +69,31 @@ class Targets:
             )
         if len(sources) != 1:
             raise NoTarget(
-                f"nothing says which queue letters of {self._source.name} came from: name the one that they go to with "
-                "--to"
+                f"the source queue of messages in {self._source.name} is not known: name the queue that they go to "
+                "with --to"
             )
         return next(iter(sources.values()))
 
     def _sources(self) -> dict[str, str]:
-        """The queues whose dead letters go here, by name."""
+        """The queues that have this one as their dead-letter queue: URLs by name."""
         if self._listed is None:
-            found: list[str] = []
-            params: dict[str, Any] = {"MaxResults": 1_000}
             try:
-                while True:
-                    page = self._source.call("ListDeadLetterSourceQueues", params)
-                    found += page.get("queueUrls") or ()
-                    if not page.get("NextToken"):
-                        break
-                    params["NextToken"] = page["NextToken"]
+                self._listed = source_urls(self._source)
             except AccessDenied as error:
                 raise NoTarget(
-                    f"it cannot be known whose dead-letter queue {self._source.name} is ({error}): allow "
+                    f"the source queues of {self._source.name} cannot be listed ({error}): allow "
                     "sqs:ListDeadLetterSourceQueues, or name the queue that its messages go to with --to"
                 ) from None
-            self._listed = {self._client.queue(url).name: url for url in found}
         return self._listed
 
     def _checked(self, target: Queue) -> Queue:
         if target.name == self._source.name:
-            raise NoTarget(f"{target.name} is the dead-letter queue itself: name another queue to send its letters to")
+            raise NoTarget(f"{target.name} is the dead-letter queue itself: name another queue to send its messages to")
         if target.fifo != self._source.fifo:
             kinds = ("a FIFO", "a Standard") if target.fifo else ("a Standard", "a FIFO")
             raise NoTarget(
-                f"{target.name} is {kinds[0]} queue and {self._source.name} {kinds[1]} one: letters go back to a queue "
-                "of their own kind"
+                f"{target.name} is {kinds[0]} queue and {self._source.name} {kinds[1]} queue: both must be of the same "
+                "kind"
             )
         return target
 
@@ -129,24 +122,20 @@ _TOO_LARGE: Final = Failure("TooLarge", "it is too large to carry its key; SQS's
 
 
 class Sender:
-    """Sends what a taker has in hand, on several threads. `copies` gets the MessageIds of what was sent; `expect` is
-    called with each queue before something is sent there."""
+    """Sends claimed messages, on several threads. `returns` is told of every queue and of every copy."""
 
     def __init__(
         self,
-        taker: MessageClaims,
+        claims: MessageClaims,
         targets: Targets,
         job: Job,
         *,
         threads: int,
         crash: Crash,
-        copies: set[str],
-        expect: Callable[[Queue], None],
+        returns: Returns | None,
     ) -> None:
-        self._taker, self._targets, self._job = taker, targets, job
-        self._crash = crash
-        self._copies = copies
-        self._expect = expect
+        self._claims, self._targets, self._job = claims, targets, job
+        self._crash, self._returns = crash, returns
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="semel-redrive")
         self._threads = threads
         self._lock = threading.Lock()
@@ -157,7 +146,7 @@ class Sender:
         self._pool.shutdown()
 
     def send(self, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
-        """All of these, each sent and deleted, or refused. Returns when nothing of it is under way any more."""
+        """Sends and deletes each of these, or rejects it. Returns when none is in progress any more."""
         by_target: dict[str, tuple[Queue, list[DeadLetterMessage]]] = {}
         for message in messages:
             try:
@@ -165,17 +154,18 @@ class Sender:
             except SemelError as error:
                 self._job.add(skipped=1)
                 self._note(message, str(error))
-                self._taker.refuse([message])
+                self._claims.reject([message])
                 continue
             by_target.setdefault(target.name, (target, []))[1].append(message)
         futures = []
         for target, group in by_target.values():
-            self._expect(target)
-            if self._taker.source.fifo:
+            if self._returns is not None:
+                self._returns.watch_target(target)
+            if self._claims.queue.fifo:
                 futures += [self._pool.submit(self._in_order, target, part) for part in self._by_group(group)]
             else:
                 futures += [self._pool.submit(self._batch, target, part) for part in _tens(group)]
-        # All of them come to an end, also if one raises: what is sent is then deleted too.
+        # All of them end, also if one raises: what was sent is deleted too.
         for problem in [future.exception() for future in futures]:
             if problem is not None:
                 raise problem
@@ -184,9 +174,9 @@ class Sender:
     def _by_group(self, messages: Sequence[DeadLetterMessage]) -> list[list[DeadLetterMessage]]:
         """Whole groups to a thread, so that each group has one sender."""
         parts: list[list[DeadLetterMessage]] = [[] for _ in range(self._threads)]
-        seen: dict[str, int] = {}
+        part_of: dict[str, int] = {}
         for message in messages:
-            parts[seen.setdefault(message.group, len(seen) % self._threads)].append(message)
+            parts[part_of.setdefault(message.group, len(part_of) % self._threads)].append(message)
         return [part for part in parts if part]
 
     def _in_order(self, target: Queue, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
@@ -198,9 +188,9 @@ class Sender:
             for groups in _tens(list(waiting)):
                 sent += self._batch(target, [waiting[group].popleft() for group in groups])
             for group in list(waiting):
-                if group in self._taker.blocked and waiting[group]:
+                if group in self._claims.blocked and waiting[group]:
                     self._job.add(skipped=len(waiting[group]))
-                    self._taker.refuse(list(waiting[group]))
+                    self._claims.reject(list(waiting[group]))
                     waiting[group].clear()
                 if not waiting[group]:
                     del waiting[group]
@@ -223,20 +213,22 @@ class Sender:
                 done.append(SentBack(message, target.name, outcome.message_id))
             else:
                 failed.append((message, outcome))
-        self._copies.update(copy.message_id for copy in done)
-        self._delete([copy.message for copy in done])
+        self._delete(done)
         if failed:
             self._job.add(failed=len(failed))
             for message, failure in failed:
                 self._note(message, failure.message or failure.code)
-            self._taker.refuse([message for message, _ in failed])
+            self._claims.reject([message for message, _ in failed])
         return done
 
-    def _delete(self, messages: Sequence[DeadLetterMessage]) -> None:
-        if not messages:
+    def _delete(self, done: Sequence[SentBack]) -> None:
+        if not done:
             return
-        self._taker.sent(messages)
-        left = self._taker.delete(messages)
+        messages, copies = [copy.message for copy in done], [copy.message_id for copy in done]
+        if self._returns is not None:
+            self._returns.watch_copies(copies)
+        self._claims.mark_sent(messages, copies)
+        left = self._claims.delete(messages)
         self._crash("after_delete")
         self._job.add(sent=len(messages), deleted=len(messages) - len(left))
         with self._lock:

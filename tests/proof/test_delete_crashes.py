@@ -1,5 +1,5 @@
-"""A drop, and the restore of its snapshot, killed with SIGKILL at each of their phases and run again: every letter is
-in the queue or in a snapshot at any time, and what comes back is done once."""
+"""A delete, and the restore of its snapshot, killed with SIGKILL at each phase and run again: at any time every message
+is in the queue or in a snapshot, and what comes back is processed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import drop_process
+import delete_process
 import pytest
 
 from driven import Place, place_of
@@ -47,7 +47,7 @@ def place() -> Iterator[Place]:
 
 
 class Case:
-    """A queue, its dead letters, and a worker whose effects are counted."""
+    """A queue, its dead-letter messages, and a worker whose effects are counted."""
 
     def __init__(self, place: Place, processes: Any, folder: Path, *, fifo: bool, admitted: bool) -> None:
         self.place, self._processes, self._folder, self._admitted = place, processes, folder, admitted
@@ -71,23 +71,23 @@ class Case:
         process.start()
         process.join(60)
         assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
-        self.place.clock.advance(130)  # what was in its hand is seen again
+        self.place.clock.advance(130)  # what it had claimed is visible again
         return bool(process.exitcode)
 
-    def drop(self, name: str, point: str, nth: int) -> bool:
+    def delete(self, name: str, point: str, nth: int) -> bool:
         ahead = self.place.clock.now() - time.time()
         file = str(self._folder / name)
         url = self.place.broker.url
-        return self.dies(drop_process.drop, url, self.dead, WHERE, file, self._admitted, ahead, point, nth)
+        return self.dies(delete_process.delete, url, self.dead, WHERE, file, self._admitted, ahead, point, nth)
 
     def restore(self, name: str, point: str, nth: int) -> bool:
         file = self._folder / name
         if not file.exists():
             return False
-        return self.dies(drop_process.restore, self.place.broker.url, str(file), self._admitted, point, nth)
+        return self.dies(delete_process.restore, self.place.broker.url, str(file), self._admitted, point, nth)
 
     def kept(self) -> list[int]:
-        """Numbers of the letters in snapshots."""
+        """Numbers of the messages in snapshots."""
         lines = [line for file in self.snapshots() for line in file.read_text().splitlines()]
         return [json.loads(json.loads(line)["body"])["n"] for line in lines]
 
@@ -105,22 +105,24 @@ class Case:
         def ship(order: dict[str, Any], ctx: Context) -> None:
             self.effects[order["n"]] += 1
 
-        job = Job("redrive", self.dead).run(Redriver(RedrivePlan(queue=self.dead, all=True), self.place.client).run)
+        job = Job("redrive", self.dead).run(
+            Redriver(RedrivePlan(queue=self.dead, all=True, canary=0), self.place.client).run
+        )
         assert job.state == "done", job.reason
         self.place.worker(app).drain()
         return self.effects
 
 
 @pytest.mark.parametrize(("fifo", "admitted"), WAYS)
-@pytest.mark.parametrize(("point", "nth"), [("after_snapshot", 1), ("after_snapshot", 3), ("after_drop", 1)])
-def test_a_drop_that_is_killed_loses_nothing_and_is_finished_by_the_next(
+@pytest.mark.parametrize(("point", "nth"), [("after_snapshot", 1), ("after_snapshot", 3), ("after_delete", 1)])
+def test_a_delete_that_is_killed_loses_nothing_and_is_finished_by_the_next(
     place: Place, processes: Any, tmp_path: Path, point: str, nth: int, fifo: bool, admitted: bool
 ) -> None:
     case = Case(place, processes, tmp_path, fifo=fifo, admitted=admitted)
-    assert case.drop("first.jsonl", point, nth)
+    assert case.delete("first.jsonl", point, nth)
     assert set(case.in_queue()) | set(case.kept()) == set(range(COUNT))
     assert sorted(set(case.in_queue())) == sorted(case.in_queue())
-    assert not case.drop("second.jsonl", *NOWHERE)
+    assert not case.delete("second.jsonl", *NOWHERE)
     assert sorted(case.in_queue()) == list(range(18, COUNT))
     assert set(case.kept()) == set(range(18))
     for file in case.snapshots():
@@ -134,7 +136,7 @@ def test_a_restore_that_is_killed_loses_nothing_and_what_comes_twice_is_done_onc
     place: Place, processes: Any, tmp_path: Path, point: str, nth: int, fifo: bool, admitted: bool
 ) -> None:
     case = Case(place, processes, tmp_path, fifo=fifo, admitted=admitted)
-    assert not case.drop("all.jsonl", *NOWHERE)
+    assert not case.delete("all.jsonl", *NOWHERE)
     assert case.restore("all.jsonl", point, nth)
     assert not case.restore("all.jsonl", *NOWHERE)
     found = Counter(case.in_queue())

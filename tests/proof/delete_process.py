@@ -1,4 +1,4 @@
-"""A drop or a restore in a process of its own, made to be killed at a place that the test names."""
+"""A delete or a restore in a process of its own, made to be killed at a place that the test names."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 from redrive_process import client_for, killer
 
-from semel.dlq import delete as dropping
-from semel.dlq.access.sqs import SqsClaims
+from semel.dlq import delete as deletes
+from semel.dlq.access import open_access
+from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job
 from semel.dlq.restore import Restorer
 
-dropping.ROUND = 7  # type: ignore[misc]  # several rounds of few letters
-SqsClaims.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]
+deletes.ROUND = 7  # type: ignore[misc]  # several rounds of few messages
+SqsAccess.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]
 
 
-def drop(url: str, queue: str, where: str, file: str, admitted: bool, ahead: float, point: str, nth: int) -> None:
+def delete(url: str, queue: str, where: str, file: str, admitted: bool, ahead: float, point: str, nth: int) -> None:
     with client_for(url, admitted=admitted) as client:
-        dropper = dropping.Deleter(
-            client, queue, parse(where), Path(file), clock=lambda: time.time() + ahead, crash=killer(point, nth)
-        )
-        _finished(Job("drop", queue).run(dropper.run))
+        access = open_access(client, queue, clock=lambda: time.time() + ahead)
+        deleter = deletes.Deleter(access, parse(where), Path(file), crash=killer(point, nth))
+        _finished(Job("delete", queue).run(deleter.run))
 
 
 def restore(url: str, file: str, admitted: bool, point: str, nth: int) -> None:
