@@ -70,7 +70,7 @@ def start(endpoint: str, queue: str, dedup: str, folder: Path) -> dict[str, floa
     """Seconds from the start of the process to each moment."""
     (folder / "start.toml").write_text(PIPELINE.format(folder=folder, queue=queue, endpoint=endpoint, dedup=dedup))
     driver = [sys.executable, "-m", "spark_bench.start_driver"]
-    command = [*driver, str(folder / "moments"), str(folder / "start.toml"), "--json"]
+    command = [*driver, str(folder / "moments"), str(folder / "start.toml"), "--output", "jsonl"]
     environment = os.environ | {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",

@@ -53,7 +53,7 @@ def main() -> None:
             event = {"id": f"{run}-{number % len(events)}", "account": account, "kind": kind, "cents": cents}
             queue.send_many([Entry(json.dumps(event), group=account, dedup=str(number))])
         app.connect_to(broker.url)
-        report = app.run(burst=True, create_dlq=True)
+        report = app.run(exit_when_empty=True, create_dlq=True)
     with ledger.transaction() as tx:
         balances = tx.execute("SELECT account, cents FROM balances ORDER BY account").fetchall()
     print(f"{len(events) * 2} messages for {len(events)} events, {report.completed} of them done.")

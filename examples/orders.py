@@ -67,7 +67,7 @@ def main() -> None:
         entries = [Entry(json.dumps({"id": number, "item": item})) for number, item in items.items()]
         client.create_queue("orders").send_many(entries * 2)  # the producer sends everything twice
         app.connect_to(broker.url)
-        app.run(burst=True, create_dlq=True)
+        app.run(exit_when_empty=True, create_dlq=True)
         rejected = len(broker.peek("orders-dlq"))
     print(f"{len(entries) * 2} messages for {len(items)} orders. Shipped: {', '.join(warehouse.shipped.values())}.")
     print(f"Calls to the warehouse: {warehouse.calls}. Messages in orders-dlq: {rejected}.")

@@ -54,7 +54,7 @@ def main() -> None:
         entries = [Entry(json.dumps(payment)) for payment in payments]
         client.create_queue("payments").send_many(entries * 2)  # the producer sends everything twice
         app.connect_to(broker.url)
-        app.run(burst=True, create_dlq=True)
+        app.run(exit_when_empty=True, create_dlq=True)
         with ledger.transaction() as tx:
             ((booked,),) = tx.execute(
                 "SELECT count(*) FROM entries WHERE payment LIKE %s AND account = 'anna'", (f"{run}-%",)

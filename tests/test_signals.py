@@ -19,12 +19,6 @@ from semel.spark.pipeline.stop import Stop, on_signals
 stop = Stop()
 event, entered = stop._wake, on_signals(stop)
 """
-DOCTOR: Final = """
-from contextlib import ExitStack
-from semel.cli.doctor import _set_by_sigterm
-entered = ExitStack()
-event = entered.enter_context(_set_by_sigterm())
-"""
 PROGRAM: Final = """
 import os, signal, threading
 {made}
@@ -36,7 +30,7 @@ print("ended")
 """
 
 
-@pytest.mark.parametrize("made", [WORKER, PIPELINE, DOCTOR], ids=["worker", "pipeline", "doctor"])
+@pytest.mark.parametrize("made", [WORKER, PIPELINE], ids=["worker", "pipeline"])
 def test_a_signal_in_the_middle_of_a_wait_is_heard_and_nothing_hangs(made: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(made=made)], capture_output=True, text=True, timeout=120, check=False

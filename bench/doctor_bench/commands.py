@@ -41,7 +41,7 @@ class Run:
 
 def run(log: Path, report: Path, *options: str) -> Run:
     """One examination of `log`; `report` is the file that the command writes."""
-    command = [SEMEL, "doctor", "--log", str(log), "--format", "json", "--output", str(report)]
+    command = [SEMEL, "doctor", "--log", str(log), "--output", "json", "--report", str(report)]
     command += ["--quiet", "--fail-on", "never", *options]
     with TemporaryFile("w+") as errors:
         start = time.perf_counter()
@@ -107,7 +107,7 @@ class Watch:
     """`semel doctor --watch` on a folder, and the findings that it prints. Leaving the block ends it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        command = [SEMEL, "doctor", "--log", str(folder), "--watch", "--format", "json", "--interval", "1s"]
+        command = [SEMEL, "doctor", "--log", str(folder), "--watch", "--output", "json", "--interval", "1s"]
         command += ["--window", "30d", "--quiet", *options]
         self._errors = TemporaryFile("w+")  # noqa: SIM115 - closed with the block
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)

@@ -96,11 +96,11 @@ def ended(progress: Any) -> dict[str, Any]:
 
 
 def pipeline(given: dict[str, Any]) -> dict[str, Any]:
-    """A pipeline from its file, as `semel pipeline run --available-now` runs it."""
+    """A pipeline from its file, as `semel pipeline run --exit-when-empty` runs it."""
     with observed() as batches:
         if "files" in given:
             read_files_instead(given)
-        run(given, available_now=True)
+        run(given, exit_when_empty=True)
     return {"batches": batches}
 
 

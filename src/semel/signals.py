@@ -3,6 +3,8 @@
 A signal handler runs in the middle of whatever the main thread does, also of the handler of the signal before. If it
 took a lock that is held there, as an event's `set` does, the process would hang and no signal would end it any more. So
 it only puts a note into a `SimpleQueue`, which is made for that, and a thread of its own does the work.
+
+Who handles SIGINT otherwise than by KeyboardInterrupt adds it to `received`: the command line exits with 130 after it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+received: Final[set[int]] = set()  # of this process
 
 
 class SignalNotifier:
@@ -49,8 +52,13 @@ class OnSignals:
     def listen(self) -> SignalNotifier:
         """To the end of the process."""
         notifier = SignalNotifier(self._act)
+
+        def handle(number: int, _frame: object) -> None:
+            received.add(number)
+            notifier.notify()
+
         for number in self._signals:
-            self._before[number] = signal.signal(number, lambda _number, _frame: notifier.notify())
+            self._before[number] = signal.signal(number, handle)
         return notifier
 
     def __exit__(self, *_exception: object) -> None:

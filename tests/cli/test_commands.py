@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,20 +13,22 @@ from typing import Final
 import pytest
 
 from semel.cli import build_parser, main
+from semel.cli.command import parsers
 
 # Nobody listens there: what exits with 2 was refused before anything was asked of SQS.
 NOWHERE: Final = "--endpoint-url http://127.0.0.1:1"
 
 
-def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child in dict.fromkeys(action.choices.values()):
-                yield from commands(child)
+ALL: Final = {parser.prog: parser for parser in parsers(build_parser())}
 
 
-ALL: Final = {parser.prog: parser for parser in commands(build_parser())}
+def examples(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
+    """The arguments of each example in its help, up to a pipe or a redirection. Two spaces begin a comment."""
+    text = re.sub(r"\\\n *", "", parser.epilog or "")
+    for line in re.findall(r"^ +(?:.*\$\()?(semel .*?)(?:\).*)?$", text, re.MULTILINE):
+        words = shlex.shlex(re.split("  +", line)[0], posix=True, punctuation_chars="|>&;")
+        words.whitespace_split = True
+        yield list(itertools.takewhile(lambda word: word not in ("|", ">", "&&", "&", ";"), words))[1:]
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +50,24 @@ def test_the_help_of_every_command_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_every_example_in_the_help_is_a_command_that_is_understood(name: str) -> None:
+    found = list(examples(ALL[name]))
+    assert found
+    for example in found:
+        build_parser().parse_args(example)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_says_what_it_does_and_what_its_default_is(name: str) -> None:
+    for action in ALL[name]._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            continue
+        assert action.help, action
+        if action.help != argparse.SUPPRESS and action.nargs != 0 and action.default not in (None, [], ""):
+            assert re.search(r"\(default: .+\)", action.help), action
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_no_command_takes_a_part_of_an_options_name_for_the_option(name: str) -> None:
     assert not ALL[name].allow_abbrev
 
@@ -60,15 +82,15 @@ def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str)
     "line",
     [
         *(f"{name} --frobnicate" for name in ALL),
-        "semel serve --port 99999",
-        "semel serve --fault bogus",
-        "semel serve --fault duplicate",
-        "semel serve --fault duplicate=7",
-        "semel serve --account abc",
-        "semel serve --region Mars",
-        "semel serve --host 0.0.0.0",
-        "semel serve --ephemeral --ui-port 99999",
-        "semel serve --ephemeral --ui-port 0 --ui-token x",
+        "semel broker --port 99999",
+        "semel broker --fault bogus",
+        "semel broker --fault duplicate",
+        "semel broker --fault duplicate=7",
+        "semel broker --account abc",
+        "semel broker --region Mars",
+        "semel broker --host 0.0.0.0",
+        "semel broker --ephemeral --dashboard-port 99999",
+        "semel broker --ephemeral --dashboard-port 0 --dashboard-token x",
         "semel run shop:app --ledger ledger.db",
         f"semel dashboard {NOWHERE} --port 99999",
         f"semel dashboard {NOWHERE} --host 0.0.0.0",
@@ -77,8 +99,8 @@ def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str)
         f"semel dashboard {NOWHERE} --ledger bogus",
         f"semel dashboard {NOWHERE} --worker bogus",
         "semel dashboard --endpoint-url 127.0.0.1:9324",
-        f"semel top {NOWHERE} --every 0",
-        f"semel top {NOWHERE} --every nan",
+        f"semel top {NOWHERE} --interval 0",
+        f"semel top {NOWHERE} --interval nan",
         f"semel top {NOWHERE} --worker bogus",
         f"semel top {NOWHERE} --ledger bogus",
         "semel dlq queues --endpoint-url http://127.0.0.1:port",
@@ -108,10 +130,23 @@ def test_where_an_endpoint_can_be_given_so_can_a_region_and_a_profile(name: str)
         f"semel messages send q x --attribute a {NOWHERE}",
         f"semel messages tail q --limit 0 {NOWHERE}",
         "semel workers bogus",
+        "semel workers stop",
+        "semel workers scale 0",
+        "semel workers scale 1000000",
+        "semel workers health bogus",
+        "semel workers list --queue ''",
+        "semel completion tcsh",
+        "semel pipeline run absent.toml",
+        "semel run shop:app --checkpoint x",
+        "semel run shop:app --processes 0",
+        "semel run shop:app --control-token secret",
+        "semel doctor bogus",
+        "semel doctor rules bogus",
         "semel alarms q --dlq x",
         "semel doctor",
         "semel doctor --log there.jsonl --cores 0",
-        "semel demo --orders 0",
+        "semel demo handler --orders 0",
+        "semel demo pipeline --orders 99",
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_mistake(capsys: pytest.CaptureFixture[str], line: str) -> None:

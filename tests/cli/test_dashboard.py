@@ -1,4 +1,4 @@
-"""`semel dashboard` and `semel serve --ui-port` as processes."""
+"""`semel dashboard` and `semel broker --dashboard-port` as processes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def until_gone(url: str) -> None:
 
 
 def test_the_broker_has_a_dashboard_beside_it_that_ends_with_it(tmp_path: Path) -> None:
-    with semel(tmp_path, "serve", "--ephemeral", "--port", "0", "--ui-port", "0") as process:
+    with semel(tmp_path, "broker", "--ephemeral", "--port", "0", "--dashboard-port", "0") as process:
         broker = url_in(process, "SQS listening")
         dashboard = url_in(process, "dashboard at")
         page = asked(f"{dashboard}/api/v1/queues")
@@ -87,7 +87,7 @@ def test_the_broker_has_a_dashboard_beside_it_that_ends_with_it(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_dashboard_does_not_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
-    with semel(tmp_path, "serve", "--ephemeral", "--port", "0", "--ui-port", "0") as process:
+    with semel(tmp_path, "broker", "--ephemeral", "--port", "0", "--dashboard-port", "0") as process:
         dashboard = url_in(process, "dashboard at")
         assert asked(f"{dashboard}/health")["status"] == "ok"
         process.kill()
@@ -98,8 +98,8 @@ def test_the_dashboard_does_not_outlive_a_broker_that_is_killed(tmp_path: Path) 
 def test_beside_a_broker_that_checks_signatures_it_signs_and_asks_for_its_token(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("[ops]\naws_access_key_id = AKIAOPS\naws_secret_access_key = secret\n")
-    options = ("--credentials", str(keys), "--ui-port", "0", "--ui-token", "a-long-token")
-    with semel(tmp_path, "serve", "--ephemeral", "--port", "0", *options) as process:
+    options = ("--credentials", str(keys), "--dashboard-port", "0", "--dashboard-token", "a-long-token")
+    with semel(tmp_path, "broker", "--ephemeral", "--port", "0", *options) as process:
         dashboard = url_in(process, "dashboard at")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             asked(f"{dashboard}/api/v1/queues")
@@ -115,7 +115,10 @@ def test_a_port_that_is_taken_is_known_before_anything_starts(tmp_path: Path) ->
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for arguments in (("serve", "--ephemeral", "--port", "0", "--ui-port", port), ("dashboard", "--port", port)):
+        for arguments in (
+            ("broker", "--ephemeral", "--port", "0", "--dashboard-port", port),
+            ("dashboard", "--port", port),
+        ):
             with semel(tmp_path, *arguments) as process:
                 out, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode, out) == (1, "")
@@ -123,12 +126,12 @@ def test_a_port_that_is_taken_is_known_before_anything_starts(tmp_path: Path) ->
             assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("command", [("dashboard",), ("serve", "--ephemeral", "--insecure", "--ui-port", "0")])
+@pytest.mark.parametrize("command", [("dashboard",), ("broker", "--ephemeral", "--insecure", "--dashboard-port", "0")])
 def test_beyond_this_machine_it_wants_a_token(tmp_path: Path, command: tuple[str, ...]) -> None:
     with semel(tmp_path, *command, "--host", "0.0.0.0", "--port", "0") as process:
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert re.search("--ui-token" if command[0] == "serve" else "--token", errors)
+    assert re.search("--dashboard-token" if command[0] == "broker" else "--token", errors)
 
 
 def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:

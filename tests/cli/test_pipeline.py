@@ -64,7 +64,7 @@ def test_check_names_each_problem_and_fails(
     file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue(sqs_broker, dead_letters=False)
-    assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url]) == 1
+    assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url]) == 3
     assert "queue orders has no dead-letter queue for what is rejected" in capsys.readouterr().out
 
 
@@ -90,7 +90,7 @@ def test_region_and_profile_come_before_those_of_the_file(
         f"[profile shop]\nregion = us-east-1\nendpoint_url = {sqs_broker.url}\n"
         "aws_access_key_id = test\naws_secret_access_key = test\n"
     )
-    assert main(["pipeline", "check", str(file)]) == 1
+    assert main(["pipeline", "check", str(file)]) == 3
     assert main(["pipeline", "check", str(file), "--profile", "shop", "--region", "us-east-1"]) == 0
 
 
@@ -105,7 +105,7 @@ def test_a_queue_that_does_not_exist_is_told_before_spark_starts_with_the_comman
 ) -> None:
     file.write_text(file.read_text().replace('to = "dead-letter-queue"', 'table = "rejects"'))
     monkeypatch.setattr("semel.spark.pipeline.spark_start.started", lambda *_: pytest.fail("Spark was started"))
-    assert main(["pipeline", "run", str(file), "--endpoint-url", sqs_broker.url, "--available-now"]) == 1
+    assert main(["pipeline", "run", str(file), "--endpoint-url", sqs_broker.url, "--exit-when-empty"]) == 1
     assert "aws sqs create-queue --queue-name orders" in capsys.readouterr().err
 
 
@@ -138,7 +138,7 @@ def test_without_the_extra_there_is_no_traceback_but_the_line_that_installs_it(
 
 def test_check_as_json(file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url, "--json"]) == 1
+    assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url, "--output", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["passed"] is False
     assert any("orders" in one["text"] and one["level"] == "problem" for one in found["findings"])

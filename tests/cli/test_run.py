@@ -1,4 +1,4 @@
-"""`semel run` and `semel health` as a user starts them: processes, signals, exit codes."""
+"""`semel run` and `semel workers health` as a user starts them: processes, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def wait_for(condition: object, process: subprocess.Popen[str] | None = None) ->
         time.sleep(0.02)
 
 
-def test_a_burst_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue) -> None:
+def test_exit_when_empty_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue) -> None:
     orders.send_many([Entry(json.dumps({"n": n})) for n in range(25)])
-    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--json")
+    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--exit-when-empty", "--output", "jsonl")
     assert code == 0, errors
     assert json.loads(output) == {
         "completed": 25, "duplicates": 0, "retried": 0, "dead_lettered": 0, "left": {}, "waiting": {}, "outbox": 0,
@@ -127,7 +127,9 @@ def test_a_burst_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue)
 
 def test_several_processes_share_the_work_and_report_as_one(shop: Shop, orders: Queue) -> None:
     orders.send_many([Entry(json.dumps({"n": n})) for n in range(60)])
-    code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--processes", "2", "--json")
+    code, output, errors = shop.run(
+        "run", "shop:app", "--queue", "orders", "--exit-when-empty", "--processes", "2", "--output", "jsonl"
+    )
     assert code == 0, errors
     assert json.loads(output)["completed"] == 60
     messages = [json.loads(line)["message"] for line in errors.splitlines()]
@@ -164,13 +166,13 @@ def test_signals_that_come_all_at_once_end_it_too(shop: Shop, orders: Queue, pro
     stop(process)
 
 
-def test_handlers_that_outlast_the_drain_make_it_3(shop: Shop, orders: Queue) -> None:
+def test_handlers_that_outlast_the_drain_make_it_4(shop: Shop, orders: Queue) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 60}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--drain", "0.5")
     wait_for(lambda: shop.effects == [1], process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 3, errors
+    assert process.returncode == 4, errors
     assert "1 handlers of orders were still running at the end of the drain, 0.5 s" in errors
 
 
@@ -186,7 +188,7 @@ def test_ctrl_c_drains_and_the_second_one_ends_it_at_once_and_says_so(
     assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 3, errors
+    assert process.returncode == 4, errors
     assert "1 handlers of orders were still running at the second signal" in errors
     assert "Traceback" not in errors
 
@@ -203,7 +205,7 @@ def test_a_signal_that_reaches_another_thread_than_the_main_one_stops_it_all_the
         "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
     )
     orders.send("now")
-    process = shop.start("run", "itself:app", "--json")
+    process = shop.start("run", "itself:app", "--output", "jsonl")
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert json.loads(output)["completed"] == 1
@@ -213,11 +215,11 @@ def test_a_signal_that_reaches_another_thread_than_the_main_one_stops_it_all_the
 def test_a_signal_to_all_processes_lets_handlers_finish(shop: Shop, orders: Queue, number: signal.Signals) -> None:
     """As a terminal sends Ctrl-C, and systemd SIGTERM: to the workers, too, which hear of it a second time from us."""
     orders.send(json.dumps({"n": 1, "seconds": 1}))
-    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--json")
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--output", "jsonl")
     wait_for(lambda: shop.effects == [1], process)
     os.killpg(process.pid, number)
     output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == (130 if number == signal.SIGINT else 0), errors
     assert json.loads(output)["completed"] == 1
     counts = orders.attributes("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     assert set(counts.values()) == {"0"}
@@ -240,7 +242,7 @@ if os.environ["TEST_SLOW"] == ("worker" if multiprocessing.parent_process() else
 
 @pytest.mark.parametrize(
     ("slow", "number", "code"),
-    [("parent", signal.SIGINT, 130), ("worker", signal.SIGINT, 0), ("worker", signal.SIGTERM, 0)],
+    [("parent", signal.SIGINT, 130), ("worker", signal.SIGINT, 130), ("worker", signal.SIGTERM, 0)],
 )
 def test_a_signal_to_all_processes_while_the_app_is_imported_ends_it_without_a_word(
     shop: Shop, orders: Queue, slow: str, number: signal.Signals, code: int
@@ -254,13 +256,13 @@ def test_a_signal_to_all_processes_while_the_app_is_imported_ends_it_without_a_w
     assert (process.returncode, errors) == (code, "")
 
 
-def test_a_burst_that_leaves_something_exits_with_4_and_says_what(
+def test_exit_when_empty_that_leaves_something_exits_with_4_and_says_what(
     shop: Shop, orders: Queue, broker: EmbeddedBroker
 ) -> None:
     with Client(broker.url) as client:
         client.queue("refunds").send("{}")
     quiet = ("--processes", "2", "--log-format", "text", "--log-level", "error")  # counts in the workers too
-    code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--burst", "--lease", "2", *quiet)
+    code, _, errors = shop.run("run", "shop:app", "--queue", "refunds", "--exit-when-empty", "--lease", "2", *quiet)
     assert code == 4, errors
     of_worker, at_the_end = errors.splitlines()
     assert re.search(
@@ -325,7 +327,7 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
     assert "exactly once: its writes and the ledger's record are one transaction" in " ".join(output.split())
     assert "at least once, one holder at a time" in output
     assert [line for line in lines if len(line) > 80 and not line.startswith(("ledger ", "    retry "))] == []
-    code, output, _ = shop.run("run", "shop:app", "--explain", "--json")
+    code, output, _ = shop.run("run", "shop:app", "--explain", "--output", "json")
     found = {handler["queue"]: handler for handler in json.loads(output)["handlers"]}
     assert found["orders"]["settings"]["lease"] == {
         "value": 45.0,
@@ -333,6 +335,24 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         "description": OPTIONS["lease"].description,
     }
     assert found["payments"]["guarantee"].startswith("exactly once")
+
+
+def test_a_flag_wins_over_the_app_and_the_app_over_a_variable(shop: Shop, orders: Queue) -> None:
+    shop.environment |= {"SEMEL_LEDGER": "sqlite:///other.db", "SEMEL_CONCURRENCY": "7", "SEMEL_LEASE": "50s"}
+
+    def explained(*flags: str) -> tuple[str, tuple[int, str], tuple[int, str]]:
+        _, output, errors = shop.run("run", "shop:app", "--explain", "--output", "json", *flags)
+        assert errors == ""
+        found = json.loads(output)
+        (settings,) = [handler["settings"] for handler in found["handlers"] if handler["queue"] == "orders"]
+        return found["ledger"], *(
+            (settings[name]["value"], settings[name]["source"]) for name in ("concurrency", "lease")
+        )
+
+    own = f"sqlite:///{shop.folder}/ledger.db"
+    assert explained() == (own, (7, "environment: SEMEL_CONCURRENCY"), (45.0, "handler"))
+    flags = ("--ledger", f"sqlite:///{shop.folder}/flag.db", "--concurrency", "9", "--lease", "60s")
+    assert explained(*flags) == (flags[1], (9, "command line"), (60.0, "command line"))
 
 
 @pytest.mark.parametrize(
@@ -348,17 +368,13 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
         (("run", "shop:app", "--concurrency", "0"), "--concurrency 0: the minimum is 1"),
         (("run", "shop:app", "--prefetch", "-1"), "--prefetch -1: the minimum is 0"),
         (("run", "shop:app", "--prefetch", "some"), "--prefetch some: it must be a whole number"),
-        (("run", "shop:app", "--processes", "0"), "--processes 0: the minimum is 1"),
         (("run", "shop:app", "--health", "nonsense"), "--health: 'nonsense' is not an address"),
         (("run", "shop:app", "--checkpoint", "x"), "--checkpoint is for Spark: add --on spark"),
         (("run", "shop:app", "--control-token", "x"), "add --health"),
         (("run", "shop:app", "--on", "spark", "--control-token", "x"), "--control-token works on threads only"),
         (("run", "shop:app", "--on", "spark", "--processes", "2"), "--processes is for threads"),
-        (("health", "nonsense"), "nonsense: "),
         (("workers", "stop"), "or use --all"),
-        (("workers", "pause", "3"), "pause takes no value"),
-        (("workers", "concurrency"), "semel workers concurrency 8"),
-        (("workers", "ls", "3"), "semel workers concurrency 3"),
+        (("workers", "scale", "99999"), "a number from 1 to"),
     ],
 )
 def test_wrong_usage_is_said_in_one_line_with_exit_code_2(
@@ -387,7 +403,7 @@ def test_wrong_usage_is_said_in_one_line_with_exit_code_2(
     ("arguments", "said"),
     [
         (("run", "shop:app", "--endpoint-url", "http://127.0.0.1:9", "--queue", "orders"), "127.0.0.1:9"),
-        (("health", "1"), "127.0.0.1:1"),
+        (("workers", "health", "1"), "127.0.0.1:1"),
         (("run", "broken:app"), "'broken' cannot be imported: ZeroDivisionError: division by zero ("),
         (("run", "remote:app"), "semel: PostgreSQL at 127.0.0.1:9/shop cannot be reached"),
     ],
@@ -421,7 +437,7 @@ def test_a_region_that_is_given_counts(shop: Shop, orders: Queue) -> None:
 
 
 def test_create_dlq_makes_the_queue_and_says_so(shop: Shop, orders: Queue, broker: EmbeddedBroker) -> None:
-    code, _, errors = shop.run("run", "shop:app", "--queue", "orders", "--burst", "--create-dlq")
+    code, _, errors = shop.run("run", "shop:app", "--queue", "orders", "--exit-when-empty", "--create-dlq")
     assert code == 0, errors
     assert "created the dead-letter queue orders-dlq for orders: SQS moves a message there after 5 receives" in errors
     policy = json.loads(orders.attributes("RedrivePolicy")["RedrivePolicy"])
@@ -445,7 +461,7 @@ def test_health_and_metrics_of_one_and_of_many_processes(shop: Shop, orders: Que
 
 
 def is_healthy(shop: Shop, port: int) -> bool:
-    return shop.run("health", str(port))[0] == 0
+    return shop.run("workers", "health", str(port))[0] == 0
 
 
 def completed(port: int) -> float:

@@ -246,7 +246,7 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
     with worker(tmp_path, broker, 1) as found:
         send(orders, 1, wait=True)
         found.until(lambda: found.queue()["in_progress"] == 1)
-        code, said, _ = semel(tmp_path, "workers")
+        code, said, _ = semel(tmp_path, "workers", "list")
         assert code == 0
         assert "shop:app" in said
         assert "orders: concurrency 4, 1 in progress" in said
@@ -254,23 +254,23 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         code, said, _ = semel(tmp_path, "workers", "pause", "--queue", "orders")
         assert (code, "paused orders" in said) == (0, True)
         assert found.queue()["paused"]
-        assert semel(tmp_path, "workers", "concurrency", "7", "--queue", "orders")[0] == 0
+        assert semel(tmp_path, "workers", "scale", "7", "--queue", "orders")[0] == 0
         port = found.url.rpartition(":")[2]
-        code, said, _ = semel(tmp_path, "workers", "--worker", port, "--json")
+        code, said, _ = semel(tmp_path, "workers", "list", "--worker", port, "--output", "json")
         assert json.loads(said)[0]["queues"]["orders"]["concurrency"] == 7
-        code, said, _ = semel(tmp_path, "workers", "concurrency", "7", "--queue", "nope")
+        code, said, _ = semel(tmp_path, "workers", "scale", "7", "--queue", "nope")
         assert (code, "'nope'; its queues are log.fifo, orders" in said) == (1, True)
         code, _, errors = semel(tmp_path, "workers", "stop")
         assert (code, "--worker, or use --all" in errors) == (2, True)
-        code, _, errors = semel(tmp_path, "workers", "--worker", "somebody")
+        code, _, errors = semel(tmp_path, "workers", "list", "--worker", "somebody")
         assert (code, found.note.id in errors) == (1, True)
-        code, said, _ = semel(tmp_path, "health", port)
+        code, said, _ = semel(tmp_path, "workers", "health", port)
         assert (code, "orders: 1 in progress, paused" in said) == (0, True)
         (tmp_path / "go").touch()
         assert semel(tmp_path, "workers", "stop", "--worker", found.note.id)[0] == 0
         _, errors = found.process.communicate(timeout=60)
         assert found.process.returncode == 0, errors
-    code, _, errors = semel(tmp_path, "workers")
+    code, _, errors = semel(tmp_path, "workers", "list")
     assert (code, "start one with" in errors) == (1, True)
     audit = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
     assert [(entry["action"], entry["outcome"].partition(":")[0]) for entry in audit] == [

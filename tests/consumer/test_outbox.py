@@ -130,7 +130,7 @@ def test_health_metrics_and_explain_show_what_is_stuck_in_the_outbox(
     assert "outbox" not in text(explain(wanted)), "nothing waits there"
     place.send({"id": 1})
     with ExitStack() as stack:
-        runtime = load_app(wanted).start(stack, burst=True)
+        runtime = load_app(wanted).start(stack, exit_when_empty=True)
         assert runtime.stopping.wait(60)
         runtime.outbox.read_status()
         shown = runtime.health().details["outbox"]

@@ -83,11 +83,11 @@ def test_without_a_configured_ledger_an_app_does_not_start_unless_sqs_is_on_this
     broker: EmbeddedBroker, orders: Queue, tmp_path: Path
 ) -> None:
     with pytest.raises(SemelError) as raised:
-        shop(endpoint_url=elsewhere(broker)).run(burst=True)
+        shop(endpoint_url=elsewhere(broker)).run(exit_when_empty=True)
     assert "no ledger is configured" in str(raised.value)
     assert all(way in str(raised.value) for way in (*WAYS_OUT, "sqlite:///"))
     assert list(tmp_path.iterdir()) == [], "no file was made that would be found by the next start"
-    assert shop(endpoint_url=broker.url).run(burst=True).clean
+    assert shop(endpoint_url=broker.url).run(exit_when_empty=True).clean
     assert (tmp_path / "semel-ledger.db").exists()
 
 
@@ -126,7 +126,7 @@ def test_a_ledger_that_all_hosts_reach_needs_no_warning(
 def test_a_warning_is_one_line_of_the_log_at_the_start(
     broker: EmbeddedBroker, orders: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shop("sqlite:///mine.db", endpoint_url=elsewhere(broker)).run(burst=True)
+    shop("sqlite:///mine.db", endpoint_url=elsewhere(broker)).run(exit_when_empty=True)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "the ledger is the SQLite file" in record.getMessage()
     assert "\n" not in record.getMessage()
@@ -157,7 +157,9 @@ def test_several_processes_do_not_start_with_a_ledger_in_memory(
 ) -> None:
     (tmp_path / "memory_shop.py").write_text(SHOP)
     monkeypatch.syspath_prepend(str(tmp_path))
-    options = RunOptions("memory_shop:app", endpoint_url=broker.url, ledger="sqlite://", processes=2, burst=True)
+    options = RunOptions(
+        "memory_shop:app", endpoint_url=broker.url, ledger="sqlite://", processes=2, exit_when_empty=True
+    )
     with pytest.raises(SemelError, match="a ledger in memory belongs to one process"):
         processes.run(options)
 
@@ -207,4 +209,4 @@ def test_a_dead_letter_queue_that_cannot_be_looked_at_is_taken_to_keep_messages_
 
 def test_an_option_of_a_run_that_does_not_exist_is_an_error(broker: EmbeddedBroker, orders: Queue) -> None:
     with pytest.raises(SemelError, match="a run has no option 'concurency'; the options are concurrency, "):
-        shop(endpoint_url=broker.url).run(burst=True, concurency=4)
+        shop(endpoint_url=broker.url).run(exit_when_empty=True, concurency=4)

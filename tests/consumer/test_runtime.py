@@ -298,7 +298,7 @@ def test_async_handlers_that_do_not_finish_in_time_are_cancelled_and_given_back(
     assert len(broker.peek("orders", state="visible")) == 1
 
 
-def test_a_burst_ends_by_itself_when_the_queue_is_empty(app: App) -> None:
+def test_exit_when_empty_ends_by_itself_when_the_queue_is_empty(app: App) -> None:
     queue = make_queue(app)
     seen: list[str] = []
 
@@ -307,7 +307,7 @@ def test_a_burst_ends_by_itself_when_the_queue_is_empty(app: App) -> None:
         seen.append(body)
 
     send(queue, [str(n) for n in range(30)])
-    report = app.run(burst=True)
+    report = app.run(exit_when_empty=True)
     assert report.completed == len(seen) == 30
 
 

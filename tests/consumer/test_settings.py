@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from semel import App
 from semel.consumer import settings
+from semel.consumer.app import DEFAULT_DRAIN
 from semel.consumer.settings import Settings, duration_text
 from semel.durations import seconds
 from semel.errors import SemelError
@@ -85,3 +87,10 @@ def test_a_duration_is_written_as_it_can_be_given_to_an_option() -> None:
     durations = {"28d": 28 * 86_400.0, "36h": 129_600.0, "90s": 90.0, "5m": 300.0, "0.2s": 0.2, "0s": 0.0}
     assert {duration_text(duration): duration for duration in durations.values()} == durations
     assert {text: seconds(text) for text in durations} == durations
+
+
+def test_an_app_drains_as_long_as_it_says_else_as_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert App().drain_limit == DEFAULT_DRAIN
+    monkeypatch.setenv("SEMEL_DRAIN", "2m")
+    assert App().drain_limit == 120
+    assert App(drain=0).drain_limit == 0

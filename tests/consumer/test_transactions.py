@@ -340,7 +340,7 @@ class TestAPoolThatIsSmallerThanTheConcurrency:
             together.wait(30)
             tx.execute("SELECT 1")
 
-        report = app.run(burst=True)
+        report = app.run(exit_when_empty=True)
         assert (report.completed, report.retried, report.dead_lettered) == (4, 0, 0)
 
     def test_makes_handlers_wait_for_each_other_and_costs_no_attempt(self, app: App, ledger: PostgresLedger) -> None:
@@ -359,7 +359,7 @@ class TestAPoolThatIsSmallerThanTheConcurrency:
                     assert waiting.acquire(timeout=30)
             tx.execute("SELECT pg_sleep(0.3)")  # several times as long as one waits for a connection at a time
 
-        report = app.run(burst=True)
+        report = app.run(exit_when_empty=True)
         assert attempts == [1, 1, 1, 1]
         assert (report.completed, report.retried, report.dead_lettered) == (4, 0, 0)
 

@@ -40,8 +40,10 @@ INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ends at once,
 GRACE = 10.0  # seconds for the processes that a command started to follow it
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 KEPT: Final = re.compile(r"UV_\w+|(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy|SSL_CERT_\w+|TMPDIR|SPARK_SUBMIT_OPTS")
-DEFAULT_PORTS: Final = {"serve": "9324", "dashboard": "9325"}
-_PORT: Final = re.compile(r"(?:(?:127\.0\.0\.1|localhost|0\.0\.0\.0):|(?:-port|--health|semel health)[ =])(\d{4,5})\b")
+DEFAULT_PORTS: Final = {"broker": "9324", "serve": "9324", "dashboard": "9325"}
+_PORT: Final = re.compile(
+    r"(?:(?:127\.0\.0\.1|localhost|0\.0\.0\.0):|(?:-port|--health|workers health)[ =])(\d{4,5})\b"
+)
 _ANY_LINES: Final = ("…", "...")
 
 

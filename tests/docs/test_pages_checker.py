@@ -121,7 +121,8 @@ def test_a_command_that_leaves_a_process_behind_fails_its_page(tmp_path: Path, m
 
 
 def test_the_ports_of_a_page_are_replaced_everywhere_by_free_ones(tmp_path: Path) -> None:
-    text = "```console\n$ semel serve &\non 127.0.0.1:9324\n$ semel serve --port 8001 --ui-port 8080 &\nready\n```\n"
+    lines = ("$ semel broker &", "on 127.0.0.1:9324", "$ semel serve --port 8001 --dashboard-port 8080 &", "ready")
+    text = "\n".join(("```console", *lines, "```", ""))
     commands = [command.text for command in Runner(page(text), tmp_path, tmp_path).page.blocks[0].commands()]
     assert "9324" not in commands[0]
     assert "--port" in commands[0]

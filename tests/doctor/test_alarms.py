@@ -276,7 +276,7 @@ def test_the_command_takes_thresholds_and_dead_letter_queues_from_sqs(
 
 
 def test_the_command_works_offline(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["alarms", "orders", "--offline", "--dlq", "morgue", "--format", "prometheus"]) == 0
+    assert main(["alarms", "orders", "--offline", "--dlq", "morgue", "--target", "prometheus"]) == 0
     assert 'QueueName="morgue"' in yaml.safe_load(capsys.readouterr().out)["groups"][0]["rules"][0]["expr"]
 
 
@@ -309,12 +309,12 @@ def test_what_is_no_topic_is_wrong_usage(topic: str, capsys: pytest.CaptureFixtu
 def test_offline_alarms_go_to_the_region_that_was_given(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["alarms", *arguments, "--offline", "--format", "cli", "--sns", TOPIC]) == 0
+    assert main(["alarms", *arguments, "--offline", "--target", "cli", "--sns", TOPIC]) == 0
     for line in capsys.readouterr().out.splitlines():
         assert shlex.split(line)[-2:] == ["--region", "eu-central-1"]
     for form, words in (
         ("cloudformation", "aws cloudformation deploy --region eu-central-1"),
         ("terraform", "a provider of region eu-central-1"),
     ):
-        assert main(["alarms", *arguments, "--offline", "--format", form, "--sns", TOPIC]) == 0
+        assert main(["alarms", *arguments, "--offline", "--target", form, "--sns", TOPIC]) == 0
         assert capsys.readouterr().out.partition("\n")[0].endswith(words)

@@ -132,8 +132,8 @@ def test_semels_own_consumer_with_the_same_timeout_and_work_has_no_duplicates(
     def ship(order: dict[str, Any]) -> None:
         time.sleep(WORK)
 
-    app.run(burst=True)
-    code = main(["doctor", "--log", str(tmp_path / "log"), "--format", "json", "--quiet", "--fail-on", "critical"])
+    app.run(exit_when_empty=True)
+    code = main(["doctor", "--log", str(tmp_path / "log"), "--output", "json", "--quiet", "--fail-on", "critical"])
     report = json.loads(capsys.readouterr().out)
     (behaviour,) = (queue["behaviour"] for queue in report["queues"])
     assert code == 0

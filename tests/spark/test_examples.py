@@ -52,7 +52,7 @@ def ran(folder: Path, broker: EmbeddedBroker, name: str, *more: str) -> Any:
         with Client(broker.url) as client:
             client.queue("orders").send_many([Entry(body) for body in more])
     pipeline = load(folder / "pipelines" / f"{name}.toml", endpoint_url=broker.url)
-    report = run(pipeline, available_now=True, show="none", create_dlq=True)
+    report = run(pipeline, exit_when_empty=True, show="none", create_dlq=True)
     assert report.error is None
     return pipeline
 

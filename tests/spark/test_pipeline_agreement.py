@@ -57,7 +57,7 @@ class Shop:
         self.queue.send_many([Entry(json.dumps({"id": f"o{number}"})) for number in numbers])
 
     def run(self, **options: Any) -> Report:
-        return run(load(self.file), **{"available_now": True, "show": "none", **options})
+        return run(load(self.file), **{"exit_when_empty": True, "show": "none", **options})
 
     def refused(self, **options: Any) -> str:
         """Why it does not run."""
@@ -105,7 +105,7 @@ def test_a_pipeline_whose_query_was_removed_is_refused_and_after_a_reset_loses_a
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop.orders(0, 1)
-    assert shop.run().code == 0
+    assert shop.run().clean
     shop.orders(2, 3)
     dies_before_the_commit(shop, monkeypatch)  # these two are sealed, in no table, and in no queue any more
     assert shop.waiting() == 0
@@ -114,18 +114,18 @@ def test_a_pipeline_whose_query_was_removed_is_refused_and_after_a_reset_loses_a
 
     assert "query/ was removed" in (why := shop.refused())
     assert "semel pipeline reset" in why
-    assert main(["pipeline", "check", str(shop.file)]) == 1
+    assert main(["pipeline", "check", str(shop.file)]) == 3
     assert "query/ was removed" in capsys.readouterr().out
-    assert main(["pipeline", "reset", str(shop.file), "--json"]) == 3
+    assert main(["pipeline", "reset", str(shop.file), "--output", "json"]) == 3
     assert "query/ was removed" in shop.refused()  # it has changed nothing
     capsys.readouterr()
-    assert main(["pipeline", "reset", str(shop.file), "--json", "--yes"]) == 0
+    assert main(["pipeline", "reset", str(shop.file), "--output", "json", "--yes"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["done"], found["replayed"], found["in_sink"], found["may_lose"]) == (True, 2, 0, [])
 
-    assert shop.run().code == 0
+    assert shop.run().clean
     assert shop.rows() == named(*range(6))
-    assert shop.run().code == 0
+    assert shop.run().clean
     assert shop.rows() == named(*range(6))
 
 
@@ -137,10 +137,10 @@ def test_an_older_copy_of_the_checkpoint_is_refused_and_new_messages_are_not_tak
     with running() as broker, Client(broker.url) as client:
         shop = Shop(broker, client, tmp_path, sink)
         shop.orders(0, 1)
-        assert shop.run().code == 0
+        assert shop.run().clean
         shutil.copytree(shop.checkpoint, tmp_path / "copy")
         shop.orders(2, 3)
-        assert shop.run().code == 0
+        assert shop.run().clean
         shutil.rmtree(shop.checkpoint)
         shutil.copytree(tmp_path / "copy", shop.checkpoint)
         shop.orders(4, 5)
@@ -150,7 +150,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused_and_new_messages_are_not_tak
         assert "older copy than the table" in capsys.readouterr().out
         assert "it is an older copy" in shop.refused()
         assert main(["pipeline", "reset", str(shop.file), "--yes", "--accept-loss"]) == 0
-        assert shop.run().code == 0
+        assert shop.run().clean
         assert shop.rows() == named(*range(6))
 
 
@@ -161,10 +161,10 @@ def test_a_table_that_is_older_than_the_checkpoint_is_refused_and_a_reset_says_w
 ) -> None:
     shop = Shop(shop.broker, shop.queue.client, shop.folder, sink)
     shop.orders(0, 1)
-    assert shop.run().code == 0
+    assert shop.run().clean
     shutil.copytree(shop.folder / "rows", shop.folder / "copy")
     shop.orders(2, 3)
-    assert shop.run().code == 0
+    assert shop.run().clean
     shutil.rmtree(shop.folder / "rows")
     shutil.move(shop.folder / "copy", shop.folder / "rows")
     shop.orders(4)
@@ -172,9 +172,9 @@ def test_a_table_that_is_older_than_the_checkpoint_is_refused_and_a_reset_says_w
     assert "has nothing of the 1 batches from 1 to 1: it was removed, or is an older copy" in error
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
     assert "a reset does not bring them back" in capsys.readouterr().out
-    assert shop.run().code == 0
+    assert shop.run().clean
     assert shop.rows() == named(0, 1, 4)
-    assert shop.run().code == 0
+    assert shop.run().clean
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_a_batch_that_is_in_the_table_is_not_written_again_by_a_reset(
     assert shop.rows() == named(0, 1)
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
     shop.orders(2)
-    assert shop.run().code == 0
+    assert shop.run().clean
     assert shop.rows() == named(0, 1, 2)
 
 
@@ -208,7 +208,7 @@ def test_a_segment_that_is_gone_stops_the_pipeline_and_a_reset_goes_on_without_i
     assert "is not there any more" in shop.refused()
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 1
     assert main(["pipeline", "reset", str(shop.file), "--yes", "--accept-loss"]) == 0
-    assert shop.run().code == 0
+    assert shop.run().clean
     assert shop.rows() == named(2, 3)
 
 
@@ -216,18 +216,18 @@ def test_a_table_that_was_written_with_another_checkpoint_is_refused_unless_it_i
     spark: SparkSession, shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop.orders(0)
-    assert shop.run().code == 0
+    assert shop.run().clean
     shutil.rmtree(shop.checkpoint)
     shop.orders(1)
     assert "is not this pipeline's" in (why := shop.refused())
     assert "--adopt" in why
-    assert main(["pipeline", "check", str(shop.file)]) == 1
+    assert main(["pipeline", "check", str(shop.file)]) == 3
     assert "is not this pipeline's" in capsys.readouterr().out
     assert main(["pipeline", "check", str(shop.file), "--adopt"]) == 0
-    assert shop.run(adopt=True).code == 0
+    assert shop.run(adopt=True).clean
     assert shop.rows() == named(0, 1)
     shop.orders(2)
-    assert shop.run().code == 0  # from now on it is its own
+    assert shop.run().clean  # from now on it is its own
     assert shop.rows() == named(0, 1, 2)
 
 
@@ -236,7 +236,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
     spark: SparkSession, shop: Shop
 ) -> None:
     shop.orders(0)
-    assert shop.run().code == 0
+    assert shop.run().clean
     record = orjson.loads((shop.checkpoint / "pipeline.json").read_bytes())
     (shop.checkpoint / "pipeline.json").write_bytes(
         orjson.dumps({name: record[name] for name in ("id", "semel", "spec")})
@@ -248,7 +248,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
     shop.orders(1)
     assert "an earlier version of Semel" in shop.refused()
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
-    assert shop.run().code == 0
+    assert shop.run().clean
     assert shop.rows() == named(0, 1)
 
 

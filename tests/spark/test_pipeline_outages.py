@@ -18,16 +18,14 @@ from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
 from semel.spark.pipeline.config import Dedup, ParquetSpec, Pipeline, PostgresSpec, RejectSpec, RejectTo, SourceSpec
-from semel.spark.pipeline.errors import PipelineFailed
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.snapshot import Snapshot
-from semel.spark.pipeline.progress.totals import Progress
 from semel.spark.pipeline.query import PipelineQuery
 from semel.spark.pipeline.runner import GIVE_UP, PAUSE, Report, Runner, run
 from semel.spark.pipeline.stop import Stop
 from semel.spark.pipeline.stream import End
 from semel.spark.segments.storage import LocalStore, StorageUnavailable
-from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
+from semel.spark.sinks.contract import SinkError, SinkUnavailable
 from semel.sqs import Client, Entry
 from semel.sqs.errors import AccessDenied, Unreachable
 from servers import postgres
@@ -162,7 +160,7 @@ def test_after_a_minute_without_an_error_the_outage_is_over_also_if_no_message_c
     clock = Clock()
     outage = OUTAGES[0]
     query = Scripted(clock, Attempt(outage), Attempt(outage), Attempt(outage, seconds=61))
-    assert ended(query, clock, available_now=True) == End()
+    assert ended(query, clock, exit_when_empty=True) == End()
     assert [pause for _, pause in query.waited_for] == [1.0, 2.0, 1.0]
 
 
@@ -181,25 +179,10 @@ def test_what_waiting_cannot_fix_ends_the_run(error: SemelError) -> None:
     assert query.waited_for == []
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (SinkPermissionDenied("no INSERT on orders"), 5),
-        (PipelineFailed("no sqs:DeleteMessage", kind="permission"), 5),
-        (SinkError("no such column"), 1),
-        (OUTAGES[0], 1),
-        (None, 0),
-    ],
-)
-def test_missing_permissions_have_an_exit_code_of_their_own(error: SemelError | None, code: int) -> None:
-    snapshot = Progress("orders", "a" * 32, "Parquet table", None).snapshot()
-    assert Report(snapshot, error).code == code
-
-
 def test_a_run_that_is_to_end_gives_up_after_a_while() -> None:
     clock = Clock()
     query = Scripted(clock, *(Attempt(OUTAGES[0]) for _ in range(1_000)))
-    assert ended(query, clock, available_now=True).error is OUTAGES[0]
+    assert ended(query, clock, exit_when_empty=True).error is OUTAGES[0]
     assert GIVE_UP < clock.now < GIVE_UP + 2 * PAUSE[1]
 
 
@@ -303,7 +286,7 @@ def test_a_pipeline_waits_for_postgresql_and_goes_on(spark: SparkSession, shop: 
             shop.until_it_waits()
             server.start()
             shop.until_rows(3)
-        assert (reports[0].error, reports[0].code) == (None, 0)
+        assert reports[0].clean
         with psycopg.connect(server.url) as connection:
             rows = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
     assert rows == [("a",), ("b",), ("c",)]

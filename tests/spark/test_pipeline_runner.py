@@ -103,7 +103,7 @@ class Shop:
         self.send(*(json.dumps({"id": f"o{n}", "amount": n + 1}) for n in numbers))
 
     def run(self, **options: Any) -> Report:
-        return run(self.pipeline, **{"available_now": True, "show": "none", **options})
+        return run(self.pipeline, **{"exit_when_empty": True, "show": "none", **options})
 
     @property
     def rows(self) -> list[str]:
@@ -143,7 +143,7 @@ def test_each_message_becomes_a_row_once_and_what_is_no_row_a_dead_letter(spark:
     shop.orders(*range(1_000))
     shop.send("{", json.dumps({"id": "x", "amount": -1}), json.dumps({"amount": 1}))
     report = shop.run()
-    assert (report.code, report.error) == (0, None)
+    assert report.clean
     assert shop.rows == named(*range(1_000))
     assert len(shop.dead_letters()) == 3
 
@@ -195,7 +195,7 @@ def test_rows_that_spark_would_drop_as_late_stop_the_pipeline_and_are_kept(spark
     shop.orders(2, 3)
     report = shop.run()
     assert "would drop 2 rows of batch 1 as late" in str(report.error)
-    assert report.code == 1
+    assert report.error is not None
     assert (shop.rows, report.snapshot.totals.same_key) == (named(1), 0)
     log = SegmentLog(LocalStore(f"{shop.pipeline.checkpoint}/segments"))
     sealed = [log.read(segment_id) for segment_id in log.files(2).sealed]
@@ -243,24 +243,22 @@ path = "rows"
 def test_a_run_of_duplicates_and_a_reject_has_not_rejected_every_message() -> None:
     """As after a crash, when another pipeline has taken over what was sealed."""
     run = Totals(received=240, in_ledger=237, rejects={"missing": 3})
-    assert Report(Snapshot("one", "1", "table", State.STOPPED, 1, "h", "1", 0.0, 0.0, run=run)).code == 0
-    assert (
-        Report(Snapshot("one", "1", "table", State.STOPPED, 1, "h", "1", 0.0, 0.0, run=replace(run, in_ledger=0))).code
-        == 4
-    )
+    snapshot = Snapshot("one", "1", "table", State.STOPPED, 1, "h", "1", 0.0, 0.0, run=run)
+    assert not Report(snapshot).all_rejected
+    assert Report(replace(snapshot, run=replace(run, in_ledger=0))).all_rejected
 
 
-def test_a_run_that_rejects_every_message_exits_with_4_and_says_why_and_where_they_are(
+def test_a_run_that_rejects_every_message_exits_with_3_and_says_why_and_where_they_are(
     spark: SparkSession, shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue = shop.client.create_queue("plain")
     queue.send_many([Entry(json.dumps({"di": number})) for number in range(3)])
     (shop.folder / "plain.toml").write_text(FILE)
-    command = ["pipeline", "run", str(shop.folder / "plain.toml"), "--available-now"]
+    command = ["pipeline", "run", str(shop.folder / "plain.toml"), "--exit-when-empty"]
     assert main([*command, "--endpoint-url", shop.broker.url]) == 1
     assert "queue plain has no dead-letter queue" in (refusal := capsys.readouterr().err)
     assert "run with --create-dlq" in refusal
-    assert main([*command, "--endpoint-url", shop.broker.url, "--create-dlq"]) == 4
+    assert main([*command, "--endpoint-url", shop.broker.url, "--create-dlq"]) == 3
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("semel: ")]
     assert "every message was rejected, 3 in all, 3 of them because of: " in sentence
     assert "They went to the queue's own dead-letter queue" in sentence
@@ -274,7 +272,7 @@ def test_a_run_that_rejects_every_message_exits_with_4_and_says_why_and_where_th
 def test_rejects_can_go_to_a_table(spark: SparkSession, shop: Shop) -> None:
     shop.change(rejects=RejectSpec(RejectTo.TABLE, str(shop.folder / "rejects")))
     shop.send("{", json.dumps({"id": "o1", "amount": 1}))
-    assert shop.run().code == 0
+    assert shop.run().clean
     (reject,) = pq.read_table(shop.folder / "rejects").to_pylist()
     assert reject["body"] == "{"
     assert reject["queue"] == "orders"
@@ -352,7 +350,7 @@ def test_what_a_handler_wants_to_see_again_is_returned_to_its_queue_and_comes_in
     shops.send(app.queue("orders.fifo"), [{"id": f"o{n}", "group": 1} for n in range(3)])
     shop.change(sink=HandlerSpec(app.app(RETRYING, queue="orders.fifo")), source__queues=("orders.fifo",))
     stop, reports = Stop(), list[Report]()
-    thread = threading.Thread(target=lambda: reports.append(shop.run(available_now=False, stop=stop)))
+    thread = threading.Thread(target=lambda: reports.append(shop.run(exit_when_empty=False, stop=stop)))
     thread.start()
     try:
         shop.until(lambda found: found.totals.rows == 3)
@@ -371,11 +369,11 @@ def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(
     shop.change(metrics=MetricsSpec("127.0.0.1:0"))
     shop.orders(*range(5))
     stop, reports = Stop(), list[Report]()
-    thread = threading.Thread(target=lambda: reports.append(shop.run(available_now=False, stop=stop, show="lines")))
+    thread = threading.Thread(target=lambda: reports.append(shop.run(exit_when_empty=False, stop=stop, show="lines")))
     thread.start()
     try:
         running_ = shop.until(lambda found: found.totals.rows == 5 and found.state is State.RUNNING)
-        assert status.show(shop.pipeline) == 0
+        assert status.show(shop.pipeline)
         with urlopen(f"{running_.health}/metrics") as answer:
             assert b'semel_completed_total{pipeline="orders",queue="orders"} 5.0' in answer.read()
         with urlopen(f"{running_.health}/health/ready") as answer:
@@ -387,9 +385,9 @@ def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(
     finally:
         stop.ask()
         thread.join()
-    assert (reports[0].code, reports[0].snapshot.state) == (0, State.STOPPED)
+    assert (reports[0].clean, reports[0].snapshot.state) == (True, State.STOPPED)
     assert shop.rows == named(*range(7))
-    assert status.show(shop.pipeline) == 0
+    assert status.show(shop.pipeline)
     said = capsys.readouterr().out
     assert "orders: stopped" in said
     assert "Traceback" not in said
@@ -410,7 +408,7 @@ def test_a_change_that_would_break_exactly_once_is_refused_before_anything_is_re
 def test_a_sink_that_refuses_leaves_the_record_as_it_was(spark: SparkSession, shop: Shop) -> None:
     (shop.folder / "rows").touch()
     report = shop.run()
-    assert report.code == 1
+    assert report.error is not None
     assert str(shop.folder / "rows") in str(report.error)
     assert shop.status is not None
     assert shop.status.state is State.FAILED
@@ -420,7 +418,7 @@ def test_a_sink_that_refuses_leaves_the_record_as_it_was(spark: SparkSession, sh
 def test_a_queue_that_is_not_there_is_named_in_one_line(spark: SparkSession, shop: Shop) -> None:
     shop.change(source__queues=("nowhere",), rejects=RejectSpec(RejectTo.TABLE, str(shop.folder / "rejects")))
     report = shop.run()
-    assert report.code == 1
+    assert report.error is not None
     assert "nowhere" in str(report.error)
     assert "\n" not in str(report.error)
     assert "Traceback" not in str(report.error)
@@ -446,7 +444,7 @@ import logging, pickle, sys
 from semel.spark.pipeline.runner import run
 logging.basicConfig(level=logging.INFO)
 report = run(pickle.load(open(sys.argv[1], "rb")), show="lines", cores=2)
-sys.exit(report.code)
+sys.exit(0 if report.clean else 1)
 """
 
 
@@ -484,4 +482,4 @@ def test_a_killed_java_is_told_in_one_line(shop: Shop, process: subprocess.Popen
     assert process.returncode == 1
     assert "Spark's Java process has ended" in said
     assert "Traceback" not in said
-    assert status.show(shop.pipeline) == 1
+    assert not status.show(shop.pipeline)

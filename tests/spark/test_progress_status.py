@@ -178,9 +178,9 @@ def pipeline(folder: Path) -> Pipeline:
     return Pipeline("orders", str(folder), SourceSpec(("orders",)), SchemaSpec(()), ParquetSpec("/data/orders"))
 
 
-def shown(folder: Path, *, json: bool = False) -> tuple[int, str]:
+def shown(folder: Path, *, json: bool = False) -> tuple[bool, str]:
     out = io.StringIO()
-    return status.show(pipeline(folder), as_json=json, stream=out), out.getvalue()
+    return status.show(pipeline(folder), output="json" if json else "table", stream=out), out.getvalue()
 
 
 def left(folder: Path, state: State, *, pid: int | None = None, error: SemelError | None = None) -> None:
@@ -197,17 +197,17 @@ def ended_process() -> int:
 
 
 def test_status_of_a_pipeline_that_never_ran(tmp_path: Path) -> None:
-    code, text = shown(tmp_path)
-    assert code == 3
+    healthy, text = shown(tmp_path)
+    assert not healthy
     assert "orders has not run yet" in text
-    code, text = shown(tmp_path, json=True)
-    assert (code, orjson.loads(text)["state"]) == (3, "never ran")
+    healthy, text = shown(tmp_path, json=True)
+    assert (healthy, orjson.loads(text)["state"]) == (False, "never ran")
 
 
 def test_status_of_one_that_runs(tmp_path: Path) -> None:
     left(tmp_path, State.RUNNING)
-    code, text = shown(tmp_path)
-    assert code == 0
+    healthy, text = shown(tmp_path)
+    assert healthy
     assert text.startswith(f"orders: running (pid {os.getpid()} on ")
     assert "/data/orders" in text
     assert str(tmp_path) in text
@@ -216,34 +216,34 @@ def test_status_of_one_that_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", [State.STOPPED, State.DONE])
 def test_status_of_one_that_ended_well(tmp_path: Path, state: State) -> None:
     left(tmp_path, state, pid=ended_process())
-    code, text = shown(tmp_path)
-    assert code == 0
+    healthy, text = shown(tmp_path)
+    assert healthy
     assert text.startswith(f"orders: {state} 0 s ago")
 
 
 def test_status_of_one_that_failed_says_why_and_shows_no_stack_trace(tmp_path: Path) -> None:
     left(tmp_path, State.FAILED, error=PipelineFailed("the disk is full", "Traceback (most recent call last):"))
-    code, text = shown(tmp_path)
-    assert code == 1
+    healthy, text = shown(tmp_path)
+    assert not healthy
     assert "error: the disk is full" in text
     assert "Traceback" not in text
-    code, text = shown(tmp_path, json=True)
+    healthy, text = shown(tmp_path, json=True)
     assert orjson.loads(text)["trace"].startswith("Traceback")
 
 
 def test_status_of_one_that_was_killed(tmp_path: Path) -> None:
     left(tmp_path, State.RUNNING, pid=ended_process())
-    code, text = shown(tmp_path)
-    assert code == 1
+    healthy, text = shown(tmp_path)
+    assert not healthy
     assert "died" in text
     assert "Start it again" in text
 
 
 def test_a_driver_on_another_machine_is_believed_for_a_minute() -> None:
     found = replace(progress().snapshot(), state=State.RUNNING, host="elsewhere")
-    assert status.verdict(found, found.updated + 30, host="here", alive=False).code == 0
+    assert status.verdict(found, found.updated + 30, host="here", alive=False).healthy
     late = status.verdict(found, found.updated + 300, host="here", alive=False)
-    assert late.code == 1
+    assert not late.healthy
     assert "has written no status for 5 min" in late.text
 
 
@@ -251,8 +251,8 @@ def test_status_of_one_that_waits(tmp_path: Path) -> None:
     run = Progress("orders", ID, "PostgreSQL table orders", None)
     run.wait_for("PostgreSQL does not answer: postgresql://me:hunter2@db/x", time.time() + 500.5)
     status.StatusFile(LocalStore(str(tmp_path)), run).write()
-    code, text = shown(tmp_path)
-    assert code == 0
+    healthy, text = shown(tmp_path)
+    assert healthy
     assert text.startswith(f"orders: waiting (pid {os.getpid()} on ")
     assert "  waiting: PostgreSQL does not answer" in text
     assert "next try in 8 min 2" in " ".join(text.split())

@@ -89,7 +89,7 @@ def test_what_was_done_on_threads_is_done_for_spark(shop: Shop) -> None:
     queue = shop.queue()
     app = shop.app()
     send(queue, [{"id": place} for place in range(5)])
-    report = processes.run(RunOptions(app, endpoint_url=shop.broker.url, burst=True))
+    report = processes.run(RunOptions(app, endpoint_url=shop.broker.url, exit_when_empty=True))
     assert report.completed == 5
     assert run(shop, app, made({"id": place, "message": f"again {place}"} for place in range(6)))["completed"] == 1
     assert len(shop.effects()) == 6
@@ -399,7 +399,7 @@ def test_rows_without_the_columns_of_the_source_are_refused(shop: Shop) -> None:
 
 def on_spark(shop: Shop, app: str, **how: Any) -> handler_app.Report:
     return handler_app.run(
-        app, endpoint_url=shop.broker.url, checkpoint=str(shop.folder / "ck"), available_now=True, **how
+        app, endpoint_url=shop.broker.url, checkpoint=str(shop.folder / "ck"), exit_when_empty=True, **how
     )
 
 
@@ -418,7 +418,9 @@ def test_spark_runs_the_handlers_of_an_app_each_effect_once(spark: SparkSession,
     assert sum(event["step"] == "recorded" for event in told) == 79
     # Another checkpoint, and messages that were sent a second time: the ledger knows them.
     send(orders, [{"id": place, "bad": False} for place in range(40, 90)])
-    again = handler_app.run(app, endpoint_url=shop.broker.url, checkpoint=str(shop.folder / "ck2"), available_now=True)
+    again = handler_app.run(
+        app, endpoint_url=shop.broker.url, checkpoint=str(shop.folder / "ck2"), exit_when_empty=True
+    )
     assert (again.error, again.completed) == (None, 10)
     assert len(shop.effects()) == 89
 
@@ -585,7 +587,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     send(queue, [{"id": place} for place in range(60)])
     command = [sys.executable, "-m", "semel.cli", "run", app, "--on", "spark", "--endpoint-url", shop.broker.url]
     process = subprocess.Popen(
-        [*command, "--checkpoint", "ck", "--json"],
+        [*command, "--checkpoint", "ck", "--output", "jsonl"],
         cwd=shop.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from semel.broker.embedded import event_loop
 from semel.broker.serving import Options, start
 from semel.errors import StartError
+from semel.signals import STOP_SIGNALS, received
 
 # What runs beside the broker while it serves, given its URL.
 Beside = Callable[[str], AbstractContextManager[object]]
@@ -32,8 +32,13 @@ def serve(options: Options, beside: Beside | None = None) -> int:
 async def _main(options: Options, beside: Beside | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def ask_to_stop(number: int) -> None:
+        received.add(number)
+        stop.set()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, ask_to_stop, number)
     running = await start(options)
     # What is loaded by now stays for good; the collector need not look at it again and again.
     gc.collect()

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
-from semel.cli.command import ExitCode, Parser
+from semel import signals
+from semel.cli.command import ExitCode, RootParser
 from semel.errors import InvalidRequest, SemelError
 from semel.version import __version__
 
 
-def build_parser() -> Parser:
+def build_parser() -> RootParser:
     # Not before `main` can handle a Ctrl-C.
     from semel.cli import (
         alarms,
         annotate,
         audit,
         broker,
+        completion,
         dashboard,
         demo,
         dlq,
         doctor,
-        health,
         jobs,
         messages,
         pipeline,
@@ -32,38 +34,57 @@ def build_parser() -> Parser:
         workers,
     )
 
-    parser = Parser(
+    subjects = {
+        "run": (
+            run,
+            pipeline,
+            workers,
+            broker,
+        ),
+        "operate": (
+            queues,
+            messages,
+            dlq,
+            jobs,
+            dashboard,
+            top,
+            audit,
+            annotate,
+        ),
+        "diagnose": (
+            doctor,
+            alarms,
+        ),
+        "more": (
+            demo,
+            completion,
+        ),
+    }
+    parser = RootParser(
         prog="semel",
         description="Process every SQS message exactly once, in effect.",
-        epilog="Example: semel serve --port 9324",
+        epilog="examples:\n  semel broker --port 9324\n  semel run shop:app --endpoint-url http://127.0.0.1:9324\n\n"
+        "`semel COMMAND --help` shows the options, examples and exit codes of a command.\n"
+        "Each option can also be set by an environment variable: see docs/options.md.",
     )
-    parser.add_argument("--version", action="version", version=f"semel {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (
-        run,
-        broker,
-        health,
-        pipeline,
-        doctor,
-        alarms,
-        queues,
-        messages,
-        dlq,
-        jobs,
-        audit,
-        annotate,
-        dashboard,
-        top,
-        workers,
-        demo,
-    ):
-        part.add_to(commands)
+    parser.add_argument("--version", action="version", version=f"semel {__version__}", help="print the version")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for subject, modules in subjects.items():
+        with parser.subject(subject):
+            for module in modules:
+                module.add_to(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    signals.received.clear()
     try:
-        options = build_parser().parse_args(arguments)
+        parser = build_parser()
+        if "_ARGCOMPLETE" in os.environ:
+            from semel.cli import completion
+
+            completion.complete(parser)  # and exit
+        options = parser.parse_args(arguments)
         code = int(options.run(options))
         sys.stdout.flush()
     except SemelError as error:
@@ -78,4 +99,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # do when they are imported) and none was executed since.
         exec("")  # noqa: S102
         return ExitCode.INTERRUPTED
-    return code
+    return ExitCode.INTERRUPTED if code == ExitCode.OK and signal.SIGINT in signals.received else code

@@ -8,49 +8,53 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options
+from semel.cli.command import ExitCode, command, option
 from semel.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from semel.doctor.model import Case
 
-_FORMATS = ("cloudformation", "terraform", "prometheus", "cli")
+_TARGETS: Final = ("cloudformation", "terraform", "prometheus", "cli")
 _TOPIC: Final = re.compile(r"arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+")
-_EXAMPLES = """\
-examples:
-  semel alarms orders --sns arn:aws:sns:eu-west-1:123456789012:ops > alarms.yaml
-  semel alarms orders refunds --format terraform > alarms.tf
-  semel alarms orders --format cli | sh
-  semel alarms orders --format prometheus --endpoint-url http://127.0.0.1:9324
-  semel alarms orders --offline --dlq orders-dead        without calling SQS
-
-exit codes:
-  0  written to standard output
-  1  a queue does not exist, or SQS could not be called
-  2  wrong usage
-"""
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = command(
+        commands,
         "alarms",
+        run,
         help="write the alarms that queues need",
-        description=(
-            "Write alarms for queues: dead-letter messages, age of the oldest message, in\n"
-            "flight near the limit, received and not deleted. Thresholds come from the\n"
-            "queue's own attributes."
-        ),
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Write alarms for queues: dead-letter messages, age of the oldest message, in flight near the "
+        "limit, received and not deleted. Thresholds come from the queue's own attributes.",
+        examples="""
+            semel alarms orders --sns arn:aws:sns:eu-west-1:123456789012:ops > alarms.yaml
+            semel alarms orders refunds --target terraform > alarms.tf
+            semel alarms orders --target cli | sh
+            semel alarms orders --target prometheus --endpoint-url http://127.0.0.1:9324
+            semel alarms orders --offline --dlq orders-dead      without calling SQS
+        """,
+        codes={
+            ExitCode.OK: "written to standard output",
+            ExitCode.FAILED: "a queue does not exist, or SQS could not be called",
+        },
     )
     parser.add_argument("queues", nargs="+", metavar="QUEUE", help="name, URL or ARN of a queue")
-    parser.add_argument("--format", choices=_FORMATS, default="cloudformation", help="default: cloudformation")
-    parser.add_argument("--sns", metavar="ARN", help="topic to notify, for alarms in CloudWatch")
-    options.add_aws(parser)
-    parser.add_argument(
-        "--offline", action="store_true", help="do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue"
+    option(
+        parser,
+        "--target",
+        choices=_TARGETS,
+        default="cloudformation",
+        help="what the alarms are written for; cli: commands of the AWS CLI (default: cloudformation)",
     )
-    parser.add_argument("--dlq", metavar="NAME", help="the dead-letter queue; with --offline and one QUEUE")
-    parser.set_defaults(run=run)
+    option(parser, "--sns", metavar="ARN", help="topic that alarms in CloudWatch notify")
+    options.add_aws(parser)
+    option(
+        parser,
+        "--offline",
+        action="store_true",
+        help="do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue",
+    )
+    option(parser, "--dlq", metavar="QUEUE", help="the dead-letter queue; with --offline and one QUEUE")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -70,11 +74,11 @@ def run(given: argparse.Namespace) -> int:
         for case, region in cases
         for alarm in alarms.alarms_for(case, dead_letter_queue=given.dlq, region=region)
     }
-    print(alarm_formats.render(tuple(found.values()), given.format, sns=given.sns), end="")
+    print(alarm_formats.render(tuple(found.values()), given.target, sns=given.sns), end="")
     for case, _ in cases:
         if case.state is not None and case.state.dead_letters is None and not case.state.sources:
             print(f"semel: {case.queue} has no dead-letter queue, so there is no alarm for one", file=sys.stderr)
-    return 0
+    return ExitCode.OK
 
 
 def _offline(given: argparse.Namespace) -> list[tuple[Case, str | None]]:

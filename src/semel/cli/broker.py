@@ -1,4 +1,4 @@
-"""`semel serve`: the SQS in the box, as a process."""
+"""`semel broker`: the SQS-compatible broker, as a process."""
 
 from __future__ import annotations
 
@@ -7,81 +7,100 @@ import os
 from pathlib import Path
 from typing import Any
 
+from semel.cli import options
+from semel.cli.command import ExitCode, command, option
 from semel.cli.errors import wrong_usage
-
-_EXAMPLES = """\
-examples:
-  semel serve                         on 127.0.0.1:9324, queues in ./semel-data
-  semel serve --ephemeral --port 0    in memory, on a free port: for tests
-  semel serve --fault duplicate=0.05 --fault-seed 7
-  semel serve --ui-port 9325          with the dashboard at port 9325
-
-create a queue with the AWS CLI, version 1 or 2, without any AWS configuration:
-  aws --endpoint-url http://127.0.0.1:9324 --region us-east-1 \\
-      --no-sign-request sqs create-queue --queue-name orders
-
-exit codes:
-  0  stopped by SIGTERM or SIGINT, every request answered
-  1  could not start (the reason is on standard error)
-  2  wrong usage
-"""
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="run the SQS in the box",
+    parser = command(
+        commands,
+        "broker",
+        run,
+        aliases=["serve"],
+        help="run an SQS-compatible broker on this machine",
         description="Run an SQS-compatible broker: durable, and with the faults of SQS on request.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples="""
+            semel broker                         on 127.0.0.1:9324, data in ./semel-data
+            semel broker --ephemeral --port 0    in memory, on a free port: for tests
+            semel broker --fault duplicate=0.05 --fault-seed 7
+            semel broker --dashboard-port 9325   with the dashboard at port 9325
+        """,
+        notes="""
+            create a queue with the AWS CLI, version 1 or 2, without any AWS configuration:
+              aws --endpoint-url http://127.0.0.1:9324 --region us-east-1 \\
+                  --no-sign-request sqs create-queue --queue-name orders
+        """,
+        codes={
+            ExitCode.OK: "stopped by SIGTERM, every request answered",
+            ExitCode.FAILED: "could not start; the reason is on standard error",
+            ExitCode.INTERRUPTED: "stopped with Ctrl-C, every request answered",
+        },
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=9324, help="port; 0 picks a free one (default %(default)s)")
+    options.add_listen(parser, 9324)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--data", type=Path, metavar="DIR", help="folder to keep queues in (default ./semel-data)")
-    where.add_argument("--ephemeral", action="store_true", help="keep queues in memory only")
-    parser.add_argument("--account", metavar="ID", default="000000000000", help="AWS account id (default %(default)s)")
-    parser.add_argument("--region", metavar="R", default="us-east-1", help="AWS region (default %(default)s)")
-    parser.add_argument(
+    option(where, "--data", type=Path, metavar="FOLDER", help="folder of the queues (default: ./semel-data)")
+    option(where, "--ephemeral", action="store_true", help="keep queues in memory only")
+    option(
+        parser,
+        "--account",
+        metavar="ID",
+        default="000000000000",
+        help="AWS account id of the queues (default: 000000000000)",
+    )
+    option(
+        parser, "--region", metavar="REGION", default="us-east-1", help="AWS region of the queues (default: us-east-1)"
+    )
+    option(
+        parser,
         "--credentials",
         type=Path,
         metavar="FILE",
         help="check AWS signatures against the key pairs in FILE, which looks like ~/.aws/credentials",
     )
-    parser.add_argument("--insecure", action="store_true", help="allow other machines in without credentials")
-    parser.add_argument(
+    option(parser, "--insecure", action="store_true", help="accept other machines without credentials")
+    option(
+        parser,
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="host name by which clients reach this broker, besides addresses, names without a dot and names in "
-        ".localhost, .local, .internal or .test; may be repeated. Without --credentials all others are refused",
+        help="host name by which clients reach this broker; repeatable. Without --credentials, only addresses, names "
+        "without a dot and names in .localhost, .local, .internal and .test are accepted otherwise",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--fault",
         action="append",
         default=[],
         metavar="KIND=RATE",
-        help="misbehave at a rate from 0 to 1; may be repeated. Kinds: duplicate, lost-delete, lost-answer, "
+        help="inject a fault at a rate from 0 to 1; repeatable. Kinds: duplicate, lost-delete, lost-answer, "
         "short-poll, latency (=RATE:MILLISECONDS), throttle, server-error, early-visibility",
     )
-    parser.add_argument("--fault-seed", type=int, default=0, metavar="N", help="makes faults repeatable (default 0)")
-    parser.add_argument(
-        "--clock", choices=("system", "manual"), default="system", help="manual: time moves only by the admin interface"
+    option(parser, "--fault-seed", type=int, default=0, metavar="N", help="makes faults repeatable (default: 0)")
+    option(
+        parser,
+        "--clock",
+        choices=("system", "manual"),
+        default="system",
+        help="manual: time moves only by the admin interface (default: system)",
     )
-    parser.add_argument(
-        "--no-cooldowns", action="store_true", help="lift the 60-second limits on purging and on re-creating a queue"
+    option(parser, "--no-cooldowns", action="store_true", help="no 60-second limit on purging and re-creating a queue")
+    option(
+        parser,
+        "--dashboard-port",
+        type=int,
+        metavar="PORT",
+        help="also serve the dashboard, at this port; 0 picks a free one",
     )
-    parser.add_argument(
-        "--ui-port", type=int, metavar="PORT", help="serve the dashboard, too, at this port; 0 picks a free one"
-    )
-    parser.add_argument(
-        "--ui-token",
+    option(
+        parser,
+        "--dashboard-token",
+        type=options.some_text,
         metavar="TOKEN",
-        default=os.environ.get("SEMEL_TOKEN"),
-        help="token that the dashboard asks for; needed beyond this machine (default: $SEMEL_TOKEN)",
+        help="token of that dashboard; prefer a variable: arguments are visible in the process list (default: "
+        "$SEMEL_TOKEN)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -106,9 +125,9 @@ def run(given: argparse.Namespace) -> int:
             allowed_hosts=tuple(given.allow_host),
         )
         options.check()
-    if given.ui_port is None:
+    if given.dashboard_port is None:
         return serve(options)
     from semel.cli.broker_dashboard import Dashboard
 
-    with Dashboard(options, given.ui_port, given.ui_token) as dashboard:
+    with Dashboard(options, given.dashboard_port, given.dashboard_token or os.environ.get("SEMEL_TOKEN")) as dashboard:
         return serve(options, dashboard.beside)

@@ -33,7 +33,9 @@ class Dashboard:
         try:
             Settings(host=options.host, port=port, token=token).check()
         except StartError as error:  # the same options have other names here
-            raise UsageError(str(error).replace("--port", "--ui-port").replace("--token", "--ui-token")) from None
+            raise UsageError(
+                str(error).replace("--port", "--dashboard-port").replace("--token", "--dashboard-token")
+            ) from None
         check_installed()
         self._options, self._token = options, token
         self._listener = listen(options.host, port)

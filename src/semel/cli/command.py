@@ -2,7 +2,8 @@
 
 The variable of an option is SEMEL_, the command and the option: SEMEL_BROKER_PORT is `semel broker --port`. An option
 that means the same in several commands (`common`) has one variable for all of them: SEMEL_LEDGER. A flag wins over its
-variable. What an action is about and whether it is confirmed (`never`: --all, --yes, …) must be said each time.
+variable. What an App sets wins over the variable, too: such a variable is read by the App itself (`app`). What an
+action is about and whether it is confirmed (`never`: --all, --yes, …) must be said each time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final, Literal
 
@@ -37,7 +39,9 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
 
-Variable = Literal["command", "common", "never"]
+_ALWAYS: Final = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.INTERRUPTED)
+
+Variable = Literal["command", "common", "app", "never"]
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
 
@@ -51,6 +55,8 @@ class Parser(argparse.ArgumentParser):
 
     `environment` of the parsed namespace has the names of the options that come from the environment."""
 
+    codes: tuple[ExitCode, ...] = ()  # that its help explains
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(*arguments, **(defaults | options))
@@ -58,7 +64,11 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        values = {action: text for action in self._actions if (text := os.environ.get(variable(self, action) or ""))}
+        values = {
+            action: text
+            for action in self._actions
+            if kind(action) != "app" and (text := os.environ.get(variable(self, action) or ""))
+        }
         defaults = {action: action.default for action in values}
         required = {action: action.required for action in values}
         try:
@@ -102,6 +112,37 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"{text!r} is neither 1 nor 0")
 
 
+class RootParser(Parser):
+    """Shows its commands by subject."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._by_subject: dict[str, list[argparse.Action]] = {}
+
+    def add_subparsers(self, **options: Any) -> Any:
+        self._commands = super().add_subparsers(parser_class=Parser, **options)
+        return self._commands
+
+    @contextmanager
+    def subject(self, name: str) -> Iterator[None]:
+        """The commands that are added meanwhile are about this."""
+        before = len(self._commands._get_subactions())
+        yield
+        self._by_subject[name] = self._commands._get_subactions()[before:]
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        options = [action for action in self._actions if action is not self._commands]
+        for title, actions in {**self._by_subject, "options": options}.items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+
 class _NotGiven(list[Any]):
     """Stands for an option that no flag has set; a list, because flags may be appended to it."""
 
@@ -116,13 +157,17 @@ def option(
     return action
 
 
+def kind(action: argparse.Action) -> Variable:
+    declared: Variable = getattr(action, "semel", ("command",))[0]
+    return declared
+
+
 def variable(parser: argparse.ArgumentParser, action: argparse.Action) -> str | None:
     """The environment variable of an option; None if it has none."""
-    kind = getattr(action, "semel", ("command",))[0]
     name = next((name for name in action.option_strings if name.startswith("--")), None)
-    if name is None or kind == "never" or action.help == argparse.SUPPRESS or name in ("--help", "--version"):
+    if name is None or kind(action) == "never" or action.help == argparse.SUPPRESS or name in ("--help", "--version"):
         return None
-    words = [] if kind == "common" else parser.prog.split()[1:]
+    words = [] if kind(action) in ("common", "app") else parser.prog.split()[1:]
     return "_".join(("semel", *words, name.removeprefix("--"))).replace("-", "_").upper()
 
 
@@ -140,7 +185,7 @@ def command(
 ) -> Parser:
     """Adds a command. `codes` says what an exit code means here, where that is more than the common meaning; `run` is
     None for a command that only has commands of its own."""
-    shown = {code: MEANINGS[code] for code in (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)} | dict(codes or {})
+    shown = {code: MEANINGS[code] for code in _ALWAYS} | dict(codes or {})
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"]
     if notes:
         parts.append(textwrap.dedent(notes).strip())
@@ -149,10 +194,11 @@ def command(
     parser: Parser = commands.add_parser(
         name,
         help=help,
-        description=textwrap.fill(" ".join(description.split()), 78),
+        description=textwrap.fill(" ".join(description.split()), 80),
         epilog="\n\n".join(parts),
         **details,
     )
+    parser.codes = tuple(sorted(shown)) if run is not None else ()
     if run is not None:
         parser.set_defaults(run=run)
     return parser

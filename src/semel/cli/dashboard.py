@@ -3,70 +3,86 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
-from semel.cli import looking
+from semel.cli import options
+from semel.cli.command import ExitCode, command, option
 from semel.cli.errors import wrong_usage
 from semel.extras import require
 
-_EXAMPLES = """\
-examples:
-  semel dashboard --endpoint-url http://127.0.0.1:9324
-                                then open http://127.0.0.1:9325
-  semel dashboard --ledger postgresql://localhost/shop --attempt-log attempts/
-  semel dashboard --worker 10.0.0.5:8080 --worker 10.0.0.6:8080
-  semel dashboard --region eu-west-1 --cloudwatch --read-only
-                                on AWS, for looking only
-  export SEMEL_TOKEN=$(openssl rand -hex 16)
-  semel dashboard --host 0.0.0.0 --name ops.example.com
-
-exit codes:
-  0  stopped by SIGTERM or SIGINT
-  1  could not start (the reason is on standard error)
-  2  wrong usage
-"""
-
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = command(
+        commands,
         "dashboard",
-        help="look at queues, dead letters and workers in a browser",
-        description="Serve pages and a JSON API: queues, messages, dead letters, workers, doctor.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        help="show queues, dead letters and workers in a browser",
+        description="Serve pages and a JSON API: queues, messages, dead letters, workers, doctor. The URL that it "
+        "prints has a token; whoever has it may do everything.",
+        examples="""
+            semel dashboard --endpoint-url http://127.0.0.1:9324
+            semel dashboard --ledger postgresql://localhost/shop --attempt-log attempts/
+            semel dashboard --worker 10.0.0.5:8080 --worker 10.0.0.6:8080
+            semel dashboard --region eu-west-1 --cloudwatch --read-only
+
+          for other machines:
+            export SEMEL_TOKEN=$(openssl rand -hex 16)
+            semel dashboard --host 0.0.0.0 --name ops.example.com
+        """,
+        codes={
+            ExitCode.OK: "stopped by SIGTERM",
+            ExitCode.FAILED: "could not start; the reason is on standard error",
+            ExitCode.INTERRUPTED: "stopped with Ctrl-C",
+        },
     )
-    what = parser.add_argument_group("what to look at")
-    looking.add_to(what)
-    what.add_argument("--cloudwatch", action="store_true", help="ask CloudWatch for rates and ages (costs a little)")
-    where = parser.add_argument_group("where to listen, and who may come in")
-    where.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    where.add_argument("--port", type=int, default=9325, help="port; 0 picks a free one (default %(default)s)")
-    where.add_argument(
+    what = parser.add_argument_group("what to show")
+    options.add_aws(what)
+    options.add_ledger(what)
+    options.add_workers(what)
+    option(what, "--cloudwatch", action="store_true", help="read rates and ages from CloudWatch, which is billed")
+    where = parser.add_argument_group("where to listen, and who has access")
+    options.add_listen(where, 9325)
+    option(
+        where,
         "--token",
-        default=os.environ.get("SEMEL_TOKEN"),
-        help="ask for this token; needed beyond this machine (default: $SEMEL_TOKEN)",
-    )
-    where.add_argument(
-        "--read-only-token",
+        variable="common",
+        type=options.some_text,
         metavar="TOKEN",
-        default=os.environ.get("SEMEL_READ_ONLY_TOKEN"),
-        help="a second token, for those who may only look (default: $SEMEL_READ_ONLY_TOKEN)",
+        help="token that allows everything; prefer $SEMEL_TOKEN: arguments are visible in the process list (default: a "
+        "random one, on this machine only)",
     )
-    where.add_argument("--read-only", action="store_true", help="nobody may act")
-    where.add_argument(
-        "--name", action="append", default=[], metavar="HOST", help="host name that it is called by; may be repeated"
+    option(
+        where,
+        "--read-only-token",
+        variable="common",
+        type=options.some_text,
+        metavar="TOKEN",
+        help="token that allows reading only; prefer $SEMEL_READ_ONLY_TOKEN",
     )
-    where.add_argument("--proxy", action="store_true", help="behind a proxy: believe X-Forwarded-For, -User and -Proto")
+    option(
+        where,
+        "--open",
+        action="store_true",
+        help="ask nobody for a token: every user and every program of this machine may do everything; 127.0.0.1 only",
+    )
+    options.add_read_only(where)
+    option(
+        where,
+        "--name",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="host name by which browsers reach this dashboard; repeatable",
+    )
+    option(where, "--proxy", action="store_true", help="behind a proxy: trust X-Forwarded-For, -User and -Proto")
     parser.add_argument("--inherited", type=int, metavar="FD", help=argparse.SUPPRESS)
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
     from semel.dashboard.settings import Settings
 
     settings = Settings(
-        **looking.settings(given),
+        **options.observed(given),
         cloudwatch=given.cloudwatch,
         host=given.host,
         port=given.port,
@@ -74,6 +90,7 @@ def run(given: argparse.Namespace) -> int:
         reader_token=given.read_only_token,
         names=tuple(given.name),
         proxy=given.proxy,
+        open_access=given.open,
     )
     with wrong_usage():
         settings.check()

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.cli import options
+from semel.cli.command import option
 from semel.cli.errors import UsageError
 from semel.durations import seconds
 from semel.errors import SemelError
@@ -27,56 +28,88 @@ _Made = TypeVar("_Made")
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to look at, alone or together")
+    group = parser.add_argument_group("what to examine, alone or together")
     many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
-    group.add_argument(
-        "--log", metavar="PATH", help="files or folders: Semel's attempt log, or your own; s3://…", **many
+    option(
+        group,
+        "--log",
+        metavar="PATH",
+        help="files or folders, local or s3://…: Semel's attempt log, or the log of any other consumer",
+        **many,
     )
-    group.add_argument(
-        "--sample", action="store_true", help="a log that comes with Semel: a boto3 loop that charges orders twice"
+    option(
+        group,
+        "--sample",
+        action="store_true",
+        help="a log that comes with Semel: a boto3 loop that charges orders twice",
     )
-    group.add_argument(
-        "--map", metavar="FIELDS", help="where your own JSON lines have what, such as id=.msg.id,time=.ts"
+    option(group, "--map", metavar="FIELDS", help="fields of your own JSON lines, such as id=.msg.id,time=.ts")
+    option(group, "--events", metavar="WORDS", help="your words for events, such as started=begin,recorded=ok")
+    option(
+        group,
+        "--queue",
+        action="append",
+        default=[],
+        type=options.some_text,
+        metavar="QUEUE",
+        help="read the settings of this queue from SQS: its name, URL or ARN; repeatable",
     )
-    group.add_argument(
-        "--events", metavar="WORDS", help="your words for what happened, such as started=begin,recorded=ok"
+    option(
+        group,
+        "--metrics",
+        metavar="SOURCE",
+        help="[QUEUE=]FILE with the output of get-metric-data, or the URL of a Semel broker",
+        **many,
     )
-    group.add_argument("--queue", metavar="URL", help="queues to ask SQS about: addresses or names", **many)
-    group.add_argument(
-        "--metrics", metavar="SOURCE", help="[QUEUE=]FILE of get-metric-data, or a broker's address", **many
+    option(group, "--since", metavar="TIME", help="ignore what is older: 2026-11-15T08:00Z, or 3d or 2h ago")
+    option(group, "--until", metavar="TIME", help="ignore what is newer (default: now)")
+    options.add_ledger(group)
+    option(group, "--ledger-retention", metavar="TIME", help="how long the ledger keeps a key, such as 14d")
+    option(group, "--alarms", metavar="FILE", help="output of `aws cloudwatch describe-alarms`")
+    option(
+        group,
+        "--visibility",
+        action="append",
+        default=[],
+        metavar="[QUEUE=]TIME",
+        help="visibility timeout, if neither logs nor SQS have it; repeatable",
     )
-    group.add_argument("--from", dest="since", metavar="TIME", help="not before: 2026-11-15T08:00Z, or 3d, 2h ago")
-    group.add_argument("--to", dest="until", metavar="TIME", help="not after; now")
-    group.add_argument("--ledger", metavar="URL", help="the ledger of the queues' consumers")
-    group.add_argument("--ledger-retention", metavar="TIME", help="for how long it remembers, such as 14d")
-    group.add_argument("--alarms", metavar="FILE", help="what `aws cloudwatch describe-alarms` prints")
-    group.add_argument(
-        "--visibility", action="append", default=[], metavar="[QUEUE=]TIME", help="where neither logs nor SQS tell it"
+    option(
+        group,
+        "--read-timeout",
+        default="60s",
+        metavar="TIME",
+        help="read timeout of the consumers' AWS SDK (default: 60s)",
     )
-    group.add_argument("--read-timeout", default="60s", metavar="TIME", help="of the consumers' SDK (60s)")
-    group.add_argument("--lambda-timeout", metavar="TIME", help="of the Lambda function that consumes the queues")
-    group.add_argument(
-        "--probe", action="store_true", help="try permissions, with a receipt handle that does not exist"
+    option(group, "--lambda-timeout", metavar="TIME", help="timeout of the Lambda function that consumes the queues")
+    option(
+        group,
+        "--probe",
+        action="store_true",
+        help="test permissions with a receipt handle that does not exist",
     )
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
     options.add_aws(group)
-    group.add_argument(
-        "--engine", choices=ENGINES, help="what reads the logs (duckdb, unless they are too large for this machine)"
+    option(
+        group,
+        "--engine",
+        choices=ENGINES,
+        help="what reads the logs (default: duckdb, or spark if they are too large for this machine)",
     )
-    group.add_argument("--master", metavar="URL", help="Spark's master, for a cluster; implies --engine spark")
-    group.add_argument("--cores", type=int, metavar="N", help="cores of this machine to use (all)")
+    options.add_master(group)
+    options.add_cores(group)
 
 
 def use_sample(given: argparse.Namespace) -> str:
     """Have `--sample` stand for the options that it means; the command with all of them."""
     from semel.doctor import SAMPLE
 
-    for option in ("log", "map", "events", "queue", "visibility", "watch"):
-        if getattr(given, option):
-            raise UsageError(f"--{option} does not go with --sample, which is a log with a mapping of its own")
+    for name in ("log", "map", "events", "queue", "visibility", "watch"):
+        if getattr(given, name):
+            raise UsageError(f"--{name} does not go with --sample, which is a log with a mapping of its own")
     given.log, given.map, given.visibility = [str(SAMPLE)], SAMPLE_MAP, [SAMPLE_VISIBILITY]
     path = shlex.quote(str(SAMPLE))
     return f"semel doctor --log {path} \\\n  --visibility {SAMPLE_VISIBILITY} --map \\\n  {SAMPLE_MAP}"
@@ -93,7 +126,7 @@ def request(given: argparse.Namespace, now: float) -> Request:
 def _request(given: argparse.Namespace, now: float) -> Request:
     from semel.doctor import diagnosis as examine
 
-    since, until = _at("--from", given.since, now), _at("--to", given.until, now)
+    since, until = _at("--since", given.since, now), _at("--until", given.until, now)
     _refuse_nonsense(given, since, until)
     return examine.Request(
         logs=tuple(given.log),
@@ -128,19 +161,19 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
 
     if not (given.log or given.queue or given.metrics):
         raise UsageError(
-            "nothing to look at: give logs, queues or metrics, for example\n"
+            "nothing to examine: give logs, queues or metrics, for example\n"
             "  semel doctor --log /var/log/semel/attempts --queue orders\n"
             "  semel doctor --log app.jsonl --map id=.messageId,time=.ts,event=.event\n"
             "  semel doctor --sample"
         )
-    for option, value, needs in (
+    for name, value, needs in (
         ("--map", given.map, "log"),
         ("--events", given.events, "log"),
         ("--probe", given.probe, "queue"),
         ("--watch", given.watch, "log"),
     ):
         if value and not getattr(given, needs):
-            raise UsageError(f"{option} is for --{needs}, which is not given")
+            raise UsageError(f"{name} is for --{needs}, which is not given")
     if given.ledger_retention and not given.ledger:
         raise UsageError("--ledger-retention is for --ledger, which is not given")
     if given.engine == "duckdb" and given.master:
@@ -148,9 +181,7 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
     if given.watch and (given.engine == "spark" or given.master):
         raise UsageError("--watch runs in this process, on DuckDB; leave out --engine spark and --master")
     if since is not None and until is not None and since >= until:
-        raise UsageError(f"--from {given.since} is not before --to {given.until}")
-    if given.cores is not None and given.cores < 1:
-        raise UsageError(f"--cores {given.cores}: at least 1 is needed")
+        raise UsageError(f"--since {given.since} is not before --until {given.until}")
     if given.map is not None:
         from semel.doctor.logs import mapping
 
@@ -158,8 +189,8 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
     rules.choose(given.rule, given.ignore)
 
 
-def _at(option: str, text: str | None, now: float) -> float | None:
-    return None if text is None else _option(option, text, lambda value: moment(value, now))
+def _at(name: str, text: str | None, now: float) -> float | None:
+    return None if text is None else _option(name, text, lambda value: moment(value, now))
 
 
 def moment(text: str, now: float) -> float:
@@ -180,11 +211,11 @@ def moment(text: str, now: float) -> float:
         ) from None
 
 
-def span(option: str, text: str) -> float:
+def span(name: str, text: str) -> float:
     """A duration above zero; a bare number is seconds."""
-    found = _option(option, text, lambda value: seconds(float(value) if _is_number(value) else value))
+    found = _option(name, text, lambda value: seconds(float(value) if _is_number(value) else value))
     if not found:
-        raise UsageError(f"{option} {text}: it must be above 0")
+        raise UsageError(f"{name} {text}: it must be above 0")
     return found
 
 
@@ -201,8 +232,8 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit()
 
 
-def _option(option: str, text: str, make: Callable[[str], _Made]) -> _Made:
+def _option(name: str, text: str, make: Callable[[str], _Made]) -> _Made:
     try:
         return make(text)
     except SemelError as error:
-        raise UsageError(f"{option}: {error}") from None
+        raise UsageError(f"{name}: {error}") from None

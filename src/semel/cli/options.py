@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from semel.cli.command import UsageError, option
+from semel.cli.command import UsageError, Variable, option
 from semel.durations import seconds
 from semel.errors import SemelError
 
@@ -20,28 +21,29 @@ OUTPUTS: Final = ("table", "json", "jsonl")
 # Where SQS is.
 
 
-def add_aws(parser: Any) -> None:
-    """To a parser, or to a group of its options: --endpoint-url, --region and --profile."""
-    option(
-        parser,
+def add_aws(parser: Any, *, code: str = "", toml: str = "") -> None:
+    """To a parser, or to a group of its options: --endpoint-url, --region and --profile. `code` and `toml` are patterns
+    for the names of the three, such as App({}=…)."""
+
+    def add(name: str, **details: Any) -> None:
+        field = name.removeprefix("--").replace("-", "_")
+        # AWS has variables of its own.
+        option(parser, name, variable="never", code=code.format(field), toml=toml.format(field), **details)
+
+    add(
         "--endpoint-url",
-        variable="never",  # AWS has one
         type=http_url,
         metavar="URL",
         help="SQS endpoint, such as http://127.0.0.1:9324 (default: $AWS_ENDPOINT_URL_SQS, then AWS)",
     )
-    option(
-        parser,
+    add(
         "--region",
-        variable="never",
         type=some_text,
         metavar="REGION",
         help="AWS region (default: $AWS_REGION, $AWS_DEFAULT_REGION, then the profile's)",
     )
-    option(
-        parser,
+    add(
         "--profile",
-        variable="never",
         type=some_text,
         metavar="NAME",
         help="profile in ~/.aws (default: $AWS_PROFILE)",
@@ -88,11 +90,126 @@ def dashboard(given: argparse.Namespace) -> str | None:
 # What consumers use, too.
 
 
-def add_ledger(parser: Any, help: str = "the workers' ledger") -> None:
+def add_ledger(parser: Any, variable: Variable = "common") -> None:
     option(
-        parser, "--ledger", variable="common", code="App(ledger=…)", toml="ledger", type=ledger_url, metavar="URL",
-        help=f"{help} (default: $SEMEL_LEDGER)",
-    )  # fmt: skip
+        parser,
+        "--ledger",
+        variable=variable,
+        code="App(ledger=…)",
+        toml="source.ledger",
+        type=ledger_url,
+        metavar="URL",
+        help="ledger that the workers share: postgresql://…, redis://…, dynamodb://… or sqlite:///FILE "
+        "(default: $SEMEL_LEDGER)",
+    )
+
+
+def add_workers(parser: Any) -> None:
+    """--worker, --control-token and --attempt-log of the commands that show everything."""
+    option(
+        parser,
+        "--worker",
+        action="append",
+        default=[],
+        type=worker_address,
+        metavar="[HOST:]PORT",
+        help="health endpoint of a worker; repeatable. Workers of this user on this machine are found without it",
+    )
+    add_control_token(parser)
+    option(
+        parser,
+        "--attempt-log",
+        variable="common",
+        action="append",
+        default=[],
+        type=some_text,
+        metavar="FOLDER",
+        help="attempt log of the workers, local or s3://…; repeatable (default: $SEMEL_ATTEMPT_LOG)",
+    )
+
+
+def add_control_token(parser: Any, variable: Variable = "common") -> None:
+    option(
+        parser,
+        "--control-token",
+        variable=variable,
+        type=some_text,
+        metavar="TOKEN",
+        help="bearer token of the workers' /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments are visible "
+        "in the process list",
+    )
+
+
+def observed(given: argparse.Namespace) -> dict[str, Any]:
+    """What the commands that show everything were given, by the names of the dashboard's settings."""
+    return {
+        "endpoint_url": given.endpoint_url,
+        "region": given.region,
+        "profile": given.profile,
+        "ledger": given.ledger,
+        "workers": tuple(given.worker),
+        "control_token": given.control_token,
+        "attempt_logs": tuple(given.attempt_log),
+        "read_only": given.read_only,
+    }
+
+
+def add_create_dlq(parser: Any, code: str = "") -> None:
+    option(
+        parser,
+        "--create-dlq",
+        action="store_true",
+        code=code,
+        help="create missing dead-letter queues (maxReceiveCount 5, retention 14 days)",
+    )
+
+
+def add_exit_when_empty(parser: Any, code: str, help: str) -> None:
+    option(parser, "--exit-when-empty", action="store_true", code=code, help=help)
+
+
+def add_cores(parser: Any) -> None:
+    option(
+        parser,
+        "--cores",
+        type=at_least(1),
+        metavar="N",
+        help="number of cores of this machine to use (default: all)",
+    )
+
+
+def add_master(parser: Any) -> None:
+    option(parser, "--master", type=some_text, metavar="URL", help="Spark master (default: this machine)")
+
+
+# Servers.
+
+
+def add_listen(parser: Any, port: int) -> None:
+    option(parser, "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
+    option(
+        parser,
+        "--port",
+        type=int,
+        default=port,
+        metavar="PORT",
+        help=f"port to listen on; 0 picks a free one (default: {port})",
+    )
+
+
+def add_interval(parser: Any, default: str, note: str = "") -> None:
+    option(
+        parser,
+        "--interval",
+        type=duration,
+        default=duration(default),
+        metavar="TIME",
+        help=f"{note}time between two updates, such as 10s or 1m (default: {default})",
+    )
+
+
+def add_read_only(parser: Any) -> None:
+    option(parser, "--read-only", action="store_true", help="allow no changes")
 
 
 # Output.
@@ -108,12 +225,25 @@ def add_output(parser: Any, *choices: str, help: str = "") -> None:
     )  # fmt: skip
 
 
+def print_json(value: Any, output: str) -> None:
+    """As `--output json` or `jsonl` has it: indented, or a line for each entry of a list."""
+    if output == "json":
+        print(json.dumps(value, indent=2))
+    else:
+        for entry in value if isinstance(value, list) else [value]:
+            print(json.dumps(entry))
+
+
 def add_quiet(parser: Any) -> None:
     option(parser, "--quiet", variable="common", action="store_true", help="no progress on standard error")
 
 
 def add_yes(parser: Any) -> None:
     option(parser, "--yes", variable="never", action="store_true", help="do not ask for confirmation")
+
+
+def add_force(parser: Any) -> None:
+    option(parser, "--force", variable="never", action="store_true", help="overwrite an existing file")
 
 
 def add_receive(parser: Any) -> None:
@@ -144,6 +274,18 @@ def http_url(text: str) -> str:
     except ValueError:  # a port that is no number, a bracket that does not close
         pass
     raise argparse.ArgumentTypeError(f"{text!r} is not an address; write http://host:port")
+
+
+def worker_address(text: str) -> str:
+    """The URL of a health endpoint: PORT, HOST:PORT or a URL."""
+    host, _, port = text.rpartition(":")
+    url = text if "://" in text else f"http://{host or '127.0.0.1'}:{port}"
+    try:
+        if urlsplit(http_url(url)).port:
+            return url
+    except argparse.ArgumentTypeError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not the address of a worker; write PORT, HOST:PORT or a URL")
 
 
 def ledger_url(text: str) -> str:

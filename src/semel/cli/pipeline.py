@@ -5,102 +5,37 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options
+from semel.cli.command import ExitCode, Parser, command, option
 from semel.cli.errors import UsageError
 from semel.extras import require
 
 if TYPE_CHECKING:
     from semel.spark.pipeline.config import Pipeline
+    from semel.spark.pipeline.progress.display import Show
     from semel.spark.pipeline.runner import Report
 
-_EXAMPLES = """\
-examples:
-  semel pipeline init orders.toml --sink delta     write a commented file
-  semel pipeline check orders.toml                 check it, and what it needs
-  semel pipeline run orders.toml                   run until SIGTERM or Ctrl-C
-  semel pipeline run orders.toml --available-now   current backlog, then exit
-  semel pipeline status orders.toml --json
-  semel pipeline reset orders.toml                 if the checkpoint was damaged
-"""
-_RUN = """\
-examples:
-  semel pipeline run orders.toml
-  semel pipeline run orders.toml --available-now --json
-  semel pipeline run orders.toml --master spark://master:7077
-
-If SQS, the table, the ledger or the store is away, the pipeline waits, says so,
-and goes on. With --available-now it gives up after 15 minutes.
-
-SIGTERM: the batch in progress is finished, for up to 60 seconds. Ctrl-C: for up
-to 5 seconds. A second one of either ends the pipeline at once. Start it again
-at any time: nothing is lost or doubled.
-
-exit codes:
-  0  done, or stopped between two batches
-  1  could not start, or had to stop (the reason is on standard error, and in
-     `semel pipeline status`)
-  2  wrong usage
-  3  stopped within a batch; the next start runs it again
-  4  messages came, and every one was rejected: the schema may be wrong
-  5  permission denied: credentials, a policy of a queue, or a role of the table
-
-Java: pip install 'semel[spark]' brings one; JAVA_HOME and PATH come first.
-"""
-_STATUS = """\
-example:
-  semel pipeline status orders.toml
-
-exit codes:
-  0  it runs, or ended well
-  1  it failed, or was killed
-  2  wrong usage
-  3  it never ran
-"""
-_CHECK = """\
-It checks the file, the queues, the permissions of the credentials, the tables
-and the checkpoint. Permissions are tested with requests that cannot succeed, so
-that no message is received, sent, deleted or changed.
-
-examples:
-  semel pipeline check orders.toml
-  semel pipeline check orders.toml --sql --json
-
-exit codes:
-  0  it can run
-  1  problems must be fixed before it can run
-  2  wrong usage
-"""
-_RESET = """\
-For a checkpoint that does not belong to its segment log or its table any more:
-Spark's folder query/ was removed, an older copy was restored, or a segment is
-gone. What is sealed and not in the table is written by the next run; what is in
-the table is not written again. Without --yes it shows its plan and asks.
-
-examples:
-  semel pipeline reset orders.toml
-  semel pipeline reset orders.toml --yes
-  semel pipeline reset orders.toml --json | jq .may_lose
-
-exit codes:
-  0  reset
-  1  it cannot be, or messages may be lost and --accept-loss was not given
-  2  wrong usage
-  3  shown only: nothing was changed
-"""
-_ADOPT = "a table that another pipeline, or this one with another checkpoint, has written to"
-_CREATE_DLQ = "a dead-letter queue for each queue that has none, with a maxReceiveCount of 5"
-SINKS = ("parquet", "delta", "postgres", "sqs", "handler")
+SINKS: Final = ("parquet", "delta", "postgres", "sqs", "handler")
+_SHOW: Final[dict[str, Show]] = {"table": "auto", "json": "none", "jsonl": "json"}
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = command(
+        commands,
         "pipeline",
-        help="queues into tables with Spark, exactly once, from one file",
+        None,
+        help="write queues into tables with Spark, exactly once, from one file",
         description="Read queues with Spark; write each message once to a table, queue or handler.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples="""
+            semel pipeline init orders.toml --sink delta      write a commented file
+            semel pipeline check orders.toml                  check it, and its needs
+            semel pipeline run orders.toml                    run until SIGTERM or Ctrl-C
+            semel pipeline run orders.toml --exit-when-empty  current backlog, then exit
+            semel pipeline status orders.toml --output json
+            semel pipeline reset orders.toml                  after checkpoint damage
+        """,
     )
     steps = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_init(steps)
@@ -110,30 +45,61 @@ def add_to(commands: Any) -> None:
     _add_reset(steps)
 
 
-def _step(steps: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
-    added: argparse.ArgumentParser = steps.add_parser(
-        name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+def _add_file(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
+
+
+def _add_adopt(parser: Parser) -> None:
+    option(
+        parser,
+        "--adopt",
+        variable="never",
+        action="store_true",
+        help="add to a table that another pipeline, or this one with another checkpoint, has written to",
     )
-    return added
 
 
 def _add_run(steps: Any) -> None:
-    parser = _step(steps, "run", "Run a pipeline until it is stopped, or until the backlog is done.", _RUN)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--available-now", action="store_true", help="process the current backlog, then exit")
-    parser.add_argument("--create-dlq", action="store_true", help=f"create {_CREATE_DLQ}")
-    parser.add_argument("--adopt", action="store_true", help=f"add to {_ADOPT}")
-    parser.add_argument("--cores", type=_cores, metavar="N", help="cores of this machine to use (default: all)")
-    parser.add_argument("--master", metavar="URL", help="Spark's master, for a cluster (default: this machine)")
-    options.add_aws(parser)
-    parser.add_argument("--json", action="store_true", help="progress as JSON lines")
-    parser.set_defaults(run=run)
+    parser = command(
+        steps,
+        "run",
+        run,
+        help="run a pipeline until it is stopped, or until the backlog is done",
+        description="Run a pipeline until it is stopped, or until the backlog is done.",
+        examples="""
+            semel pipeline run orders.toml
+            semel pipeline run orders.toml --exit-when-empty --output jsonl
+            semel pipeline run orders.toml --master spark://master:7077
+        """,
+        notes="""
+            If SQS, the table, the ledger or the store does not answer, the pipeline waits,
+            says so, and continues. With --exit-when-empty it gives up after 15 minutes.
 
+            SIGTERM: the batch in progress is finished, for up to 60 seconds. Ctrl-C: for up
+            to 5 seconds. A second one of either ends the pipeline at once. Start it again
+            at any time: nothing is lost or doubled.
 
-def _cores(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cores: 1 is the least")
-    return int(text)
+            Java: pip install 'semel[spark]' includes one; JAVA_HOME and PATH come first.
+        """,
+        codes={
+            ExitCode.OK: "done, or stopped between two batches",
+            ExitCode.FAILED: "could not start, or had to stop; the reason is on standard error, and in `semel pipeline "
+            "status`",
+            ExitCode.FOUND: "every message was rejected: the schema may be wrong",
+            ExitCode.STOPPED: "stopped within a batch; the next start runs it again",
+            ExitCode.INTERRUPTED: "stopped with Ctrl-C between two batches",
+        },
+    )
+    _add_file(parser)
+    options.add_exit_when_empty(parser, "", "process the current backlog, then exit")
+    options.add_create_dlq(parser)
+    _add_adopt(parser)
+    options.add_cores(parser)
+    options.add_master(parser)
+    options.add_aws(parser, toml="source.{}")
+    options.add_output(
+        parser, help="table: draw the progress; json: print the final figures; jsonl: print the progress"
+    )
 
 
 def run(given: argparse.Namespace) -> int:
@@ -145,18 +111,26 @@ def run(given: argparse.Namespace) -> int:
 
     report = run_pipeline(
         pipeline,
-        available_now=given.available_now,
+        exit_when_empty=given.exit_when_empty,
         master=given.master,
         cores=given.cores,
-        show="json" if given.json else "auto",
+        show=_SHOW[given.output],
         create_dlq=given.create_dlq,
         adopt=given.adopt,
     )
+    if given.output == "json":
+        from semel.spark.pipeline.progress.display import json_values
+
+        options.print_json(json_values(report.snapshot), given.output)
     if report.error is not None:
         print(f"semel: {report.error}", file=sys.stderr)
-    elif report.all_rejected:
+        return ExitCode.FAILED
+    if report.unfinished:
+        return ExitCode.STOPPED
+    if report.all_rejected:
         print(f"semel: {_all_rejected(report, pipeline)}", file=sys.stderr)
-    return report.code
+        return ExitCode.FOUND
+    return ExitCode.OK
 
 
 def _all_rejected(report: Report, pipeline: Pipeline) -> str:
@@ -188,75 +162,124 @@ def _check_is_there(file: Path) -> None:
 
 
 def _add_status(steps: Any) -> None:
-    parser = _step(steps, "status", "Show how a pipeline is doing, or how it ended.", _STATUS)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.set_defaults(run=status)
+    parser = command(
+        steps,
+        "status",
+        status,
+        help="show the state of a pipeline, or how it ended",
+        description="Show the state of a pipeline, or how it ended.",
+        examples="semel pipeline status orders.toml",
+        codes={
+            ExitCode.OK: "it runs, or ended without an error",
+            ExitCode.FOUND: "it failed, was killed, or never ran",
+        },
+    )
+    _add_file(parser)
+    options.add_output(parser)
 
 
 def status(given: argparse.Namespace) -> int:
     pipeline = _loaded(given)
     from semel.spark.pipeline.progress import status as status_
 
-    return status_.show(pipeline, as_json=given.json)
+    healthy = status_.show(pipeline, output=given.output)
+    return ExitCode.OK if healthy else ExitCode.FOUND
 
 
 def _add_reset(steps: Any) -> None:
-    parser = _step(steps, "reset", "Begin a pipeline's progress anew; what is sealed is written first.", _RESET)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument("--accept-loss", action="store_true", help="also where messages may be lost or come twice")
-    options.add_aws(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON; only shows, unless --yes is given")
-    parser.set_defaults(run=reset)
+    parser = command(
+        steps,
+        "reset",
+        reset,
+        help="start the checkpoint anew; what is sealed is written first",
+        description="For a checkpoint that does not belong to its segment log or its table any more: Spark's folder "
+        "query/ was removed, an older copy was restored, or a segment is gone. What is sealed and not in the table is "
+        "written by the next run; what is in the table is not written again. Without --yes it shows its plan and asks.",
+        examples="""
+            semel pipeline reset orders.toml
+            semel pipeline reset orders.toml --yes
+            semel pipeline reset orders.toml --output json | jq .may_lose
+        """,
+        codes={
+            ExitCode.OK: "reset",
+            ExitCode.FAILED: "not possible; or messages may be lost and --accept-loss was not given; or not confirmed",
+            ExitCode.FOUND: "only shown, nothing was changed: --output json without --yes",
+        },
+    )
+    _add_file(parser)
+    options.add_yes(parser)
+    option(
+        parser,
+        "--accept-loss",
+        variable="never",
+        action="store_true",
+        help="reset even if messages may be lost or written twice",
+    )
+    options.add_aws(parser, toml="source.{}")
+    options.add_output(parser)
 
 
 def reset(given: argparse.Namespace) -> int:
-    import json
     from contextlib import ExitStack
 
     pipeline = _loaded(given)
+    if given.output == "table" and not given.yes and not sys.stdin.isatty():
+        raise UsageError("there is no terminal to confirm at: add --yes, or --output json to see the plan only")
     from semel.spark.pipeline import requirements
     from semel.spark.pipeline.reset import PipelineReset
 
     requirements.check(pipeline)
     with ExitStack() as stack:
-        found = PipelineReset(pipeline, stack)
-        refused = found.plan.loses and not given.accept_loss
-        if not given.json:
-            print("\n".join(found.as_text()), flush=True)
-        done = not refused and (given.yes or (not given.json and _agreed(pipeline.name)))
+        plan = PipelineReset(pipeline, stack)
+        refused = plan.plan.loses and not given.accept_loss
+        if given.output == "table":
+            print("\n".join(plan.as_text()), flush=True)
+        confirmed = given.yes or (given.output == "table" and not refused and _confirmed(pipeline.name))
+        done = confirmed and not refused
         if done:
-            found.carry_out()
-        if given.json:
-            print(json.dumps(found.plain(done), indent=2))
+            plan.carry_out()
+        if given.output != "table":
+            options.print_json(plan.plain(done), given.output)
     if refused:
         text = "messages may be lost, so nothing was changed; see above, and add --accept-loss if there is no other way"
         print(f"semel: {text}", file=sys.stderr)
-        return 1
-    if not given.json:
+        return ExitCode.FAILED
+    if given.output == "table":
         print(f"done; next: semel pipeline run {given.file}" if done else "nothing was changed")
-    return 0 if done else 3
+        return ExitCode.OK if done else ExitCode.FAILED
+    return ExitCode.OK if done else ExitCode.FOUND
 
 
-def _agreed(name: str) -> bool:
-    """Ask, where there is somebody to be asked."""
-    if not sys.stdin.isatty():
-        print("there is no terminal to confirm at: add --yes to reset it", file=sys.stderr)
-        return False
+def _confirmed(name: str) -> bool:
     return input(f"reset {name}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _add_init(steps: Any) -> None:
-    parser = _step(
-        steps, "init", "Write a commented pipeline file.", "example:\n  semel pipeline init orders.toml --sink postgres"
+    parser = command(
+        steps,
+        "init",
+        init,
+        help="write a commented pipeline file",
+        description="Write a commented pipeline file.",
+        examples="semel pipeline init orders.toml --sink postgres",
     )
     parser.add_argument(
-        "file", type=Path, nargs="?", default=Path("pipeline.toml"), metavar="FILE", help="default: pipeline.toml"
+        "file",
+        type=Path,
+        nargs="?",
+        default=Path("pipeline.toml"),
+        metavar="FILE",
+        help="the file to write (default: pipeline.toml)",
     )
-    parser.add_argument("--sink", choices=SINKS, default="parquet", help="where the rows go (default: parquet)")
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-    parser.set_defaults(run=init)
+    option(
+        parser,
+        "--sink",
+        toml="sink.type",
+        choices=SINKS,
+        default="parquet",
+        help="where the rows are written (default: parquet)",
+    )
+    options.add_force(parser)
 
 
 def init(given: argparse.Namespace) -> int:
@@ -269,26 +292,43 @@ def init(given: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{given.file} cannot be written: {error.strerror}") from None
     print(f"wrote {given.file}; next: semel pipeline check {given.file}")
-    return 0
+    return ExitCode.OK
 
 
 def _add_check(steps: Any) -> None:
-    parser = _step(steps, "check", "Check a pipeline's file and what it needs. Changes nothing.", _CHECK)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
-    parser.add_argument("--create-dlq", action="store_true", help=f"as for a run that creates {_CREATE_DLQ}")
-    parser.add_argument("--adopt", action="store_true", help=f"as for a run that adds to {_ADOPT}")
-    options.add_aws(parser)
-    parser.add_argument("--sql", action="store_true", help="also check the SQL of constraints, which starts Spark")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.set_defaults(run=check)
+    parser = command(
+        steps,
+        "check",
+        check,
+        help="check a pipeline's file and what it needs; changes nothing",
+        description="Check the file, the queues, the permissions of the credentials, the tables and the checkpoint. "
+        "Permissions are tested with requests that cannot succeed, so that no message is received, sent, deleted or "
+        "changed. --create-dlq and --adopt are for a run with the same options.",
+        examples="""
+            semel pipeline check orders.toml
+            semel pipeline check orders.toml --sql --output json
+        """,
+        codes={
+            ExitCode.OK: "it can run",
+            ExitCode.FAILED: "the file cannot be read, or a package is missing",
+            ExitCode.FOUND: "problems must be fixed before it can run",
+        },
+    )
+    _add_file(parser)
+    options.add_create_dlq(parser)
+    _add_adopt(parser)
+    options.add_aws(parser, toml="source.{}")
+    option(parser, "--sql", action="store_true", help="also check the SQL of constraints, which starts Spark")
+    options.add_output(parser)
 
 
 def check(given: argparse.Namespace) -> int:
-    import json
-
     pipeline = _loaded(given)
     from semel.spark.pipeline import check
 
     result = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
-    print(json.dumps(result.plain(), indent=2) if given.json else "\n".join(check.as_text(result)))
-    return 0 if result.passed else 1
+    if given.output == "table":
+        print("\n".join(check.as_text(result)))
+    else:
+        options.print_json(result.plain(), given.output)
+    return ExitCode.OK if result.passed else ExitCode.FOUND

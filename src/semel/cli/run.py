@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from semel.cli import options
+from semel.cli.command import ExitCode, command, option
 from semel.cli.errors import UsageError, wrong_usage
 from semel.errors import SemelError
 
@@ -15,137 +15,169 @@ if TYPE_CHECKING:
     from semel.consumer.app_loader import RunOptions
     from semel.consumer.report import Report
 
-UNFINISHED: Final = 3
-NOT_EMPTY: Final = 4
-
-_EXAMPLES = """\
-examples:
-  semel run shop:app                     run until SIGTERM or Ctrl-C
-  semel run shop:app --burst             run until the queues are empty
-  semel run shop:app --concurrency 64 --processes 4 --health 0.0.0.0:8080
-  semel run shop:app --explain           print all settings and guarantees
-  semel run shop:app --endpoint-url http://127.0.0.1:9324
-  semel run shop:app --on spark --checkpoint /var/lib/semel/shop
-
-The first SIGTERM or Ctrl-C stops receiving and waits for running handlers, for
-the time that --drain allows. The second one stops at once.
-
-Each handler option, such as concurrency, can also be set on the handler, on
-the App, or as an environment variable (SEMEL_CONCURRENCY); --explain shows
-which one is in effect.
-
-exit codes:
-  0  stopped, no handler was interrupted; with --burst: the queues are empty
-  1  could not start, or had to stop; the reason is on standard error
-  2  invalid command line
-  3  stopped while handlers were still running: their messages return to the
-     queue (on Spark: the next start runs their batch again)
-  4  --burst: messages are left that wait for a retry or are in the outbox
-  5  on Spark: permission denied
-"""
-
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = command(
+        commands,
         "run",
+        run,
         help="run the handlers of an app",
-        description="Run the handlers of an app. Each message is received, claimed in the ledger,\n"
-        "handled, recorded in the ledger and deleted from its queue. A duplicate is\n"
-        "deleted without being handled. --explain prints what each handler guarantees.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Run the handlers of an app. Each message is received, claimed in the ledger, handled, recorded in "
+        "the ledger and deleted from its queue. A duplicate is deleted without being handled. --explain prints what "
+        "each handler guarantees.",
+        examples="""
+            semel run shop:app                     run until SIGTERM or Ctrl-C
+            semel run shop:app --exit-when-empty   run until the queues are empty
+            semel run shop:app --concurrency 64 --processes 4 --health 0.0.0.0:8080
+            semel run shop:app --explain           print all settings and guarantees
+            semel run shop:app --endpoint-url http://127.0.0.1:9324
+            semel run shop:app --on spark --checkpoint /var/lib/semel/shop
+        """,
+        notes="""
+            The first SIGTERM or Ctrl-C stops receiving and waits for running handlers, for
+            the time that --drain allows. The second one stops at once.
+
+            Each handler option, such as concurrency, can also be set on the handler, on
+            the App, or as an environment variable (SEMEL_CONCURRENCY), in this order;
+            --explain shows which one is in effect.
+        """,
+        codes={
+            ExitCode.OK: "stopped, no handler was interrupted; with --exit-when-empty: the queues are empty",
+            ExitCode.FAILED: "could not start, or had to stop; the reason is on standard error",
+            ExitCode.STOPPED: "stopped while handlers were running: their messages return to the queue (on Spark: the "
+            "next start runs their batch again); or --exit-when-empty left messages that wait for a retry or are in "
+            "the outbox",
+            ExitCode.INTERRUPTED: "stopped with Ctrl-C, no handler was interrupted",
+        },
     )
     parser.add_argument("app", metavar="MODULE:APP", help="the App to run, such as shop:app or shop.workers:app")
     _add_work(parser.add_argument_group("what to run"))
     _add_connections(parser.add_argument_group("SQS and ledger"))
     _add_observability(parser.add_argument_group("health, logs and output"))
     spark = parser.add_argument_group("with --on spark")
-    spark.add_argument(
+    option(
+        spark,
         "--checkpoint",
+        toml="checkpoint",
+        type=options.some_text,
         metavar="FOLDER",
         help="folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
     )
-    spark.add_argument("--master", metavar="URL", help="Spark master (default: this machine)")
-    parser.set_defaults(run=run)
+    options.add_master(spark)
 
 
 def _add_work(group: Any) -> None:
-    group.add_argument("--queue", action="append", metavar="NAME", help="run only this queue's handler; repeatable")
-    group.add_argument(
-        "--burst",
-        action="store_true",
-        help="exit when the queues and the outbox are empty; waits for retries, at most 5 attempts of a message if "
-        "there is no other limit",
+    option(
+        group,
+        "--queue",
+        action="append",
+        type=options.some_text,
+        metavar="QUEUE",
+        help="only this queue; repeatable (default: all queues)",
     )
-    group.add_argument(
+    options.add_exit_when_empty(
+        group,
+        "app.run(exit_when_empty=True)",
+        "exit when the queues and the outbox are empty; waits for retries, at most 5 attempts of a message if there is "
+        "no other limit",
+    )
+    option(
+        group,
         "--concurrency",
-        type=int,
+        variable="app",
+        code="App(concurrency=…), @app.handler(concurrency=…)",
         metavar="N",
         help="maximum number of handlers of a queue that run at once in a process (default: 32)",
     )
-    group.add_argument(
+    option(
+        group,
         "--prefetch",
+        variable="app",
+        code="App(prefetch=…), @app.handler(prefetch=…)",
         metavar="N",
         help="maximum number of messages received ahead of the handlers, or auto; 0: only as many as there are free "
         "handlers (default: auto)",
     )
-    group.add_argument("--processes", type=int, default=1, metavar="N", help="number of worker processes (default: 1)")
-    group.add_argument(
+    option(
+        group,
         "--lease",
+        variable="app",
+        code="App(lease=…), @app.handler(lease=…)",
         metavar="TIME",
         help="visibility timeout and ledger lease, such as 30s or 5m: a crashed worker's messages return to the queue "
         "after this long (default: the queue's VisibilityTimeout)",
     )
-    group.add_argument(
+    option(
+        group,
+        "--processes",
+        type=options.at_least(1),
+        default=1,
+        metavar="N",
+        help="number of worker processes (default: 1)",
+    )
+    option(
+        group,
         "--drain",
+        variable="app",
+        code="App(drain=…), app.run(drain=…)",
         metavar="TIME",
         help="how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
     )
-    group.add_argument(
-        "--on", choices=("threads", "spark"), default="threads", help="run on threads (default) or on Spark executors"
+    option(
+        group,
+        "--on",
+        choices=("threads", "spark"),
+        default="threads",
+        help="run on threads or on Spark executors (default: threads)",
     )
 
 
 def _add_connections(group: Any) -> None:
-    group.add_argument(
-        "--ledger",
-        type=options.ledger_url,
-        metavar="URL",
-        help="ledger that all workers share: postgresql://…, redis://…, dynamodb://… or sqlite:///FILE "
-        "(default: the App's, then $SEMEL_LEDGER)",
-    )
-    group.add_argument(
-        "--create-dlq",
-        action="store_true",
-        help="create missing dead-letter queues (maxReceiveCount 5, retention 14 days)",
-    )
-    options.add_aws(group)
+    options.add_ledger(group, variable="app")
+    options.add_create_dlq(group, "app.run(create_dlq=True)")
+    options.add_aws(group, code="App({}=…)")
 
 
 def _add_observability(group: Any) -> None:
-    group.add_argument("--health", metavar="[HOST:]PORT", help="serve /health, /metrics, /workers and /control")
-    group.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        help="bearer token that allows remote access to /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments "
-        "are visible in the process list",
+    option(
+        group,
+        "--health",
+        code="app.run(health=…)",
+        toml="metrics.health",
+        metavar="[HOST:]PORT",
+        help="serve /health, /metrics, /workers and /control",
     )
-    group.add_argument(
+    options.add_control_token(group, variable="app")
+    option(
+        group,
         "--attempt-log",
+        variable="app",
+        code="App(attempt_log=…)",
+        toml="log.attempts",
+        type=options.some_text,
         metavar="FOLDER",
         help="write an event for every step of every message to this folder, local or s3://…",
     )
-    group.add_argument(
+    option(
+        group,
         "--log-format",
+        variable="common",
         choices=("auto", "json", "text"),
         default="auto",
-        help="auto (default): text on a terminal, else JSON",
+        help="format of the log; auto: text on a terminal, else JSON (default: auto)",
     )
-    group.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="default: info"
+    option(
+        group,
+        "--log-level",
+        variable="common",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="least severe messages of the log (default: info)",
     )
-    group.add_argument("--explain", action="store_true", help="print all settings and guarantees, and exit")
-    group.add_argument("--json", action="store_true", help="print the final report, or --explain, as JSON")
+    option(
+        group, "--explain", variable="never", action="store_true", help="print all settings and guarantees, and exit"
+    )
+    options.add_output(group, help="print the final report, or --explain, as table (explain only), json or jsonl")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -158,23 +190,26 @@ def run(given: argparse.Namespace) -> int:
     try:
         if given.explain:
             explained = explain.explain(run_options)
-            print(json.dumps(explained, indent=2) if given.json else explain.text(explained))
-            return 0
+            if given.output == "table":
+                print(explain.text(explained))
+            else:
+                options.print_json(explained, given.output)
+            return ExitCode.OK
         if given.on == "spark":
             return _on_spark(given, run_options)
         report = processes.run(run_options)
     except AppNotFound as error:
         raise UsageError(str(error)) from None
-    if given.json:
-        print(json.dumps(_as_json(report)))
+    if given.output != "table":
+        options.print_json(_as_json(report), given.output)
     if report.error is not None:
         raise report.error
     if report.left:
-        return UNFINISHED
-    if run_options.burst and (report.waiting or report.outbox):
+        return ExitCode.STOPPED
+    if run_options.exit_when_empty and (report.waiting or report.outbox):
         print(f"semel: {_what_is_left(report)}", file=sys.stderr)
-        return NOT_EMPTY
-    return 0
+        return ExitCode.STOPPED
+    return ExitCode.OK
 
 
 def _run_options(given: argparse.Namespace) -> RunOptions:
@@ -185,8 +220,6 @@ def _run_options(given: argparse.Namespace) -> RunOptions:
     from semel.telemetry import endpoint
 
     _check_engine(given)
-    if given.processes < 1:
-        raise UsageError(f"--processes {given.processes}: the minimum is 1")
     names = ("concurrency", "prefetch", "lease")
     handler_options = {name: value for name in names if (value := getattr(given, name)) is not None}
     for name, value in handler_options.items():
@@ -209,7 +242,7 @@ def _run_options(given: argparse.Namespace) -> RunOptions:
         ledger=given.ledger,
         queues=tuple(given.queue) if given.queue else None,
         processes=given.processes,
-        burst=given.burst,
+        exit_when_empty=given.exit_when_empty,
         drain=drain,
         create_dlq=given.create_dlq,
         health=given.health,
@@ -226,9 +259,9 @@ def _check_engine(given: argparse.Namespace) -> None:
         raise UsageError("--processes is for threads; on Spark, use --master local[4] to run four tasks at once")
     if given.on == "spark" and given.control_token is not None:
         raise UsageError("--control-token works on threads only: on Spark, workers cannot be controlled")
-    for option in ("checkpoint", "master"):
-        if given.on != "spark" and getattr(given, option) is not None:
-            raise UsageError(f"--{option} is for Spark: add --on spark, or leave it out")
+    for name in ("checkpoint", "master"):
+        if given.on != "spark" and name not in given.environment and getattr(given, name) is not None:
+            raise UsageError(f"--{name} is for Spark: add --on spark, or leave it out")
 
 
 def _as_json(report: Report) -> dict[str, Any]:
@@ -254,8 +287,6 @@ def _what_is_left(report: Report) -> str:
 def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     try:
         from semel.spark.pipeline import handler_app
-        from semel.spark.pipeline.errors import kind_of
-        from semel.spark.pipeline.runner import PERMISSION
     except ImportError as error:
         raise SemelError(f"this needs the package {error.name}: pip install 'semel[spark]'") from None
     report = handler_app.run(
@@ -266,7 +297,7 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
         ledger=run_options.ledger,
         queues=run_options.queues,
         checkpoint=given.checkpoint,
-        available_now=run_options.burst,
+        exit_when_empty=run_options.exit_when_empty,
         master=given.master,
         drain=run_options.drain,
         create_dlq=run_options.create_dlq,
@@ -276,12 +307,11 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
         log_level=given.log_level,
         **run_options.handler_options,
     )
-    if given.json:
+    if given.output != "table":
         left = {"unfinished": report.unfinished, "waiting": report.waiting}
-        print(json.dumps({"completed": report.completed, "left": left, "error": str(report.error or "")}))
-    if report.error is not None and kind_of(report.error) == "permission":
-        print(f"semel: {report.error}", file=sys.stderr)
-        return PERMISSION
+        summary = {"completed": report.completed, "left": left, "error": str(report.error or "")}
+        options.print_json(summary, given.output)
     if report.error is not None:
         raise report.error
-    return UNFINISHED if report.unfinished else 0
+    left_over = report.unfinished or (run_options.exit_when_empty and report.waiting)
+    return ExitCode.STOPPED if left_over else ExitCode.OK

@@ -1,64 +1,162 @@
-"""`semel workers`: list the workers and their messages; pause, resume, resize or stop them."""
+"""`semel workers`: list the workers and their messages; pause, resume, scale or stop them."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from semel import durations
+from semel.cli import options
+from semel.cli.command import ExitCode, Variable, command, option
 from semel.cli.errors import UsageError, wrong_usage
-from semel.cli.looking import add_control_token
 from semel.errors import SemelError
 
-_EXAMPLES = """\
-examples:
-  semel workers                              all workers of this user on this
-                                             machine, and their messages
-  semel workers pause --queue orders         stop receiving from orders; finish
-                                             the messages in progress
-  semel workers resume
-  semel workers concurrency 8 --queue orders 8 messages at a time, per process
-  semel workers stop --worker 10.0.0.5:8080  as SIGTERM: finish the messages in
-                                             progress, then exit
-  semel workers --json |
-    jq '.[].queues.orders.messages[] | select(.since > 600)'
+if TYPE_CHECKING:
+    from semel.telemetry.health_server import Health
 
-exit codes:
-  0  done
-  1  at least one worker did not answer, or refused
-  2  wrong usage
-"""
+_SILENT: Final = "at least one worker did not answer, or refused; its line says why"
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = command(
+        commands,
         "workers",
-        help="list workers and their messages; pause, resume, resize or stop them",
-        description="List or control workers that were started with `semel run --health`.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        None,
+        help="list, pause, resume, scale or stop workers",
+        description="List or control workers that were started with `semel run --health`. Workers of this user on this "
+        "machine are found by themselves.",
+        examples="""
+            semel workers list                     all workers and their messages
+            semel workers pause --queue orders     stop receiving from orders
+            semel workers scale 8 --queue orders   8 messages at a time, per process
+            semel workers health 8080
+        """,
     )
-    actions = ("ls", "pause", "resume", "concurrency", "stop")
-    parser.add_argument("action", nargs="?", default="ls", choices=actions, help="what to do (default ls)")
-    parser.add_argument("value", nargs="?", type=int, metavar="N", help="messages at a time, per process (concurrency)")
-    parser.add_argument("--queue", metavar="NAME", help="only this queue (default: all queues of a worker)")
-    parser.add_argument(
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = _add(
+        actions,
+        "list",
+        list_workers,
+        "list workers and the messages that they process",
+        """
+            semel workers list
+            semel workers list --queue orders --worker 10.0.0.5:8080
+            semel workers list --output json |
+              jq '.[].queues.orders.messages[] | select(.since > 600)'
+        """,
+    )
+    _add_chosen(listing, "command")
+    for name, text, examples in _ACTIONS:
+        action = _add(actions, name, act, text, examples)
+        action.set_defaults(action="concurrency" if name == "scale" else name, value=None, queue=None)
+        if name == "scale":
+            action.add_argument("value", type=options.at_least(1), metavar="N", help="messages at a time, per process")
+        if name == "stop":
+            option(action, "--all", variable="never", action="store_true", help="stop all workers")
+        _add_chosen(action, "never", queues=name != "stop")
+    health = _add(
+        actions,
+        "health",
+        check_health,
+        "check whether workers are live and ready",
+        """
+            semel workers health                   all workers on this machine
+            semel workers health 8080
+            semel workers health http://10.0.0.7:8080 --output json
+        """,
+        {
+            ExitCode.OK: "live and ready",
+            ExitCode.FAILED: "a worker did not answer",
+            ExitCode.FOUND: "a worker is not live or not ready",
+        },
+    )
+    health.add_argument(
+        "address",
+        nargs="*",
+        type=options.worker_address,
+        metavar="[HOST:]PORT",
+        help="health endpoint of a worker (default: all workers of this user on this machine)",
+    )
+
+
+_ACTIONS: Final = (
+    (
+        "pause",
+        "stop receiving; messages in progress are finished",
+        """
+            semel workers pause --queue orders
+            semel workers pause --worker 10.0.0.5:8080
+        """,
+    ),
+    (
+        "resume",
+        "receive again after a pause",
+        """
+            semel workers resume
+            semel workers resume --queue orders
+        """,
+    ),
+    (
+        "scale",
+        "set the number of messages that are handled at a time",
+        """
+            semel workers scale 8 --queue orders
+        """,
+    ),
+    (
+        "stop",
+        "stop workers as SIGTERM does: messages in progress are finished",
+        """
+            semel workers stop --worker 10.0.0.5:8080
+            semel workers stop --all
+        """,
+    ),
+)
+
+
+def _add(
+    actions: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    examples: str,
+    codes: dict[ExitCode, str] | None = None,
+) -> argparse.ArgumentParser:
+    description = f"{text[0].upper()}{text[1:]}."
+    codes = codes or {ExitCode.FAILED: _SILENT}
+    parser = command(actions, name, run, help=text, description=description, examples=examples, codes=codes)
+    options.add_output(parser)
+    return parser
+
+
+def _add_chosen(parser: Any, variable: Variable, *, queues: bool = True) -> None:
+    """`variable`: what an action is about must be said each time."""
+    if queues:
+        option(
+            parser,
+            "--queue",
+            variable=variable,
+            action="append",
+            type=options.some_text,
+            metavar="QUEUE",
+            help="only this queue; repeatable (default: all queues)",
+        )
+    option(
+        parser,
         "--worker",
+        variable=variable,
         action="append",
         default=[],
-        metavar="ID|HOST:PORT",
-        help="only this worker: its id, or the address of its health endpoint; may be repeated",
+        type=options.some_text,
+        metavar="ID|[HOST:]PORT",
+        help="only this worker: its id, or the address of its health endpoint; repeatable",
     )
-    add_control_token(parser)
-    parser.add_argument("--all", action="store_true", help="with stop: stop all workers")
-    parser.add_argument("--json", action="store_true", help="print the whole answers as JSON")
-    parser.set_defaults(run=run)
+    options.add_control_token(parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,44 +165,87 @@ class _Answer:
 
     worker: str
     url: str
-    answer: dict[str, Any] | None = None
+    answer: Any = None
     error: str = ""
 
 
-def run(given: argparse.Namespace) -> int:
-    from semel.state_folder import state_folder
+def list_workers(given: argparse.Namespace) -> int:
+    from semel.telemetry.worker_client import get_worker
+
+    answers = _ask_all(_chosen(given.worker), lambda url: get_worker(url, token=given.control_token))
+    _show(answers, given.output, lambda answer: _listed(answer, given.queue))
+    return _code(answers)
+
+
+def check_health(given: argparse.Namespace) -> int:
+    from semel.telemetry.worker_client import get_health
+
+    chosen = [(url, url) for url in given.address] or _chosen([])
+    answers = _ask_all(chosen, get_health)
+    if given.output == "table":
+        for answer in answers:
+            print(answer.error or _health(answer), file=sys.stderr if answer.error else sys.stdout)
+    else:
+        shown = [
+            {"id": one.worker, "url": one.url, "live": one.answer.live, "ready": one.answer.ready, **one.answer.details}
+            if one.answer
+            else {"id": one.worker, "url": one.url, "live": False, "ready": False, "error": one.error}
+            for one in answers
+        ]
+        options.print_json(shown, given.output)
+    if any(one.error for one in answers):
+        return ExitCode.FAILED
+    ready = all(one.answer.live and one.answer.ready for one in answers)
+    return ExitCode.OK if ready else ExitCode.FOUND
+
+
+def act(given: argparse.Namespace) -> int:
     from semel.telemetry.control import Command
 
-    if given.action != "ls":  # what is wrong with it is said before any worker is asked
-        if given.action == "concurrency" and given.value is None:
-            raise UsageError("concurrency needs a number: semel workers concurrency 8")
-        with wrong_usage():
-            Command.read({"action": given.action, "queue": given.queue, "value": given.value})
-    elif given.value is not None:
-        raise UsageError(f"only concurrency takes a number: semel workers concurrency {given.value}")
+    with wrong_usage():
+        for queue in given.queue or [None]:
+            Command.read({"action": given.action, "queue": queue, "value": given.value})
     if given.action == "stop" and not given.worker and not given.all:
         raise UsageError("name the worker with --worker, or use --all")
-    chosen = _chosen(given.worker, state_folder())
-    log = _Log(given) if given.action != "ls" else None
-    if log is not None:
-        log.begun([worker for worker, _ in chosen])
-    answers = _ask_all(given, chosen)
-    if log is not None:
-        log.ended(answers)
-    if given.json:
-        shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
-        print(json.dumps(shown, indent=2))
-    else:
+    chosen = _chosen(given.worker)
+    log = _Log(given)
+    log.begun([worker for worker, _ in chosen])
+    answers = _ask_all(chosen, lambda url: _command(given, url))
+    log.ended(answers)
+    _show(answers, given.output, lambda one: f"{one.worker}: {_outcome(one)}")
+    return _code(answers)
+
+
+def _command(given: argparse.Namespace, url: str) -> dict[str, Any]:
+    """The last answer has the state of all queues; what was done is said for each."""
+    from semel.telemetry.worker_client import send_command
+
+    answers = [
+        send_command(url, given.action, queue=queue, value=given.value, token=given.control_token)
+        for queue in given.queue or [None]
+    ]
+    return {**answers[-1], "done": "; ".join(str(answer.get("done", "done")) for answer in answers)}
+
+
+def _code(answers: Sequence[_Answer]) -> int:
+    return ExitCode.FAILED if any(answer.error for answer in answers) else ExitCode.OK
+
+
+def _show(answers: Sequence[_Answer], output: str, text: Callable[[_Answer], str]) -> None:
+    if output == "table":
         for one in answers:
-            print(_listed(one, given.queue) if given.action == "ls" else f"{one.worker}: {_outcome(one)}")
-    return 1 if any(answer.error for answer in answers) else 0
+            print(text(one))
+    else:
+        shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
+        options.print_json(shown, output)
 
 
-def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
+def _chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
     """(id, URL) of each chosen worker."""
+    from semel.state_folder import state_folder
     from semel.telemetry import worker_registry as registry
 
-    known = {entry.id: entry.url for entry in registry.workers(folder)}
+    known = {entry.id: entry.url for entry in registry.workers(state_folder())}
     if not wanted:
         if not known:
             raise SemelError(
@@ -112,32 +253,30 @@ def _chosen(wanted: Sequence[str], folder: Path) -> list[tuple[str, str]]:
                 "`semel run APP --health 0`, or name one: --worker HOST:PORT"
             )
         return list(known.items())
-    found = []
-    for name in wanted:
-        if name in known:
-            found.append((name, known[name]))
-        elif name.rpartition(":")[2].isdigit():
-            found.append((name, _url(name)))
-        else:
-            raise SemelError(f"there is no worker {name!r}; known are {', '.join(known) or 'none'}; or give HOST:PORT")
-    return found
+    return [(name, known[name] if name in known else _url(name, known)) for name in wanted]
 
 
-def _url(address: str) -> str:
-    if "://" in address:
-        return address
-    host, _, port = address.rpartition(":")
-    return f"http://{host or '127.0.0.1'}:{port}"
+def _url(name: str, known: dict[str, str]) -> str:
+    if not name.rpartition(":")[2].isdigit():
+        raise SemelError(f"there is no worker {name!r}; known are {', '.join(known) or 'none'}; or give HOST:PORT")
+    try:
+        return options.worker_address(name)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--worker: {error}") from None
 
 
-def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> list[_Answer]:
+def _ask_all(chosen: Sequence[tuple[str, str]], ask: Callable[[str], Any]) -> list[_Answer]:
     """Side by side, on threads that nobody waits for after a Ctrl-C."""
     answers: dict[int, _Answer] = {}
 
-    def ask(place: int) -> None:
-        answers[place] = _ask(given, *chosen[place])
+    def asked(place: int) -> None:
+        worker, url = chosen[place]
+        try:
+            answers[place] = _Answer(worker, url, ask(url))
+        except SemelError as error:
+            answers[place] = _Answer(worker, url, error=str(error))
 
-    threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(len(chosen))]
+    threads = [threading.Thread(target=asked, args=(place,), daemon=True) for place in range(len(chosen))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,20 +284,8 @@ def _ask_all(given: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> li
     return [answers[place] for place in range(len(chosen))]
 
 
-def _ask(given: argparse.Namespace, worker: str, url: str) -> _Answer:
-    from semel.telemetry import worker_client
-
-    try:
-        if given.action == "ls":
-            return _Answer(worker, url, worker_client.get_worker(url, token=given.control_token))
-        command = {"queue": given.queue, "value": given.value, "token": given.control_token}
-        return _Answer(worker, url, worker_client.send_command(url, given.action, **command))
-    except SemelError as error:
-        return _Answer(worker, url, error=str(error))
-
-
 def _outcome(one: _Answer) -> str:
-    return one.error or str((one.answer or {}).get("done", "done"))
+    return one.error or str(one.answer["done"])
 
 
 class _Log:
@@ -183,17 +310,26 @@ class _Log:
     def _of(self, worker: str) -> dict[str, Any]:
         given = self._given
         details = {"worker": worker, "value": "" if given.value is None else str(given.value)}
-        return {"action": f"{given.action} worker", "queue": given.queue or "", "details": details}
+        return {"action": f"{given.action} worker", "queue": ", ".join(given.queue or ()), "details": details}
 
 
-def _listed(one: _Answer, only: str | None) -> str:
+def _health(one: _Answer) -> str:
+    health: Health = one.answer
+    lines = [f"{one.worker}: {'live' if health.live else 'not live'}, {'ready' if health.ready else 'not ready'}"]
+    for name, queue in health.details.get("queues", {}).items():
+        polled = "paused" if queue.get("paused") else f"last poll {queue['seconds_since_poll']} s ago"
+        lines.append(f"  {name}: {queue['in_progress']} in progress, {polled}")
+    return "\n".join(lines)
+
+
+def _listed(one: _Answer, only: Sequence[str] | None) -> str:
     if one.answer is None:
         return f"{one.worker}: {one.error}"
-    found = one.answer
-    up = _span(time.time() - float(found["started"]))
-    lines = [f"{found['id']}  {found['app']}  pid {found['pid']}, {found['processes']} processes, up {up}"]
-    for name, queue in sorted(found["queues"].items()):
-        if only is not None and name != only:
+    worker = one.answer
+    up = _span(time.time() - float(worker["started"]))
+    lines = [f"{worker['id']}  {worker['app']}  pid {worker['pid']}, {worker['processes']} processes, up {up}"]
+    for name, queue in sorted(worker["queues"].items()):
+        if only and name not in only:
             continue
         state = "paused" if queue["paused"] else f"concurrency {queue['concurrency']}"
         lines.append(f"  {name}: {state}, {queue['in_progress']} in progress")
@@ -203,12 +339,10 @@ def _listed(one: _Answer, only: str | None) -> str:
             for message in queue["messages"][:10]
         ]
         if queue["in_progress"] > 10:
-            lines.append(f"    … and {queue['in_progress'] - 10:,} more: --json shows up to 1,000, the longest first")
+            more = queue["in_progress"] - 10
+            lines.append(f"    … and {more:,} more: --output json shows up to 1,000, the longest first")
     return "\n".join(lines)
 
 
 def _span(seconds: float) -> str:
-    whole = max(0, round(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    return f"{whole // 60} min" if whole < 7_200 else f"{whole // 3_600} h"
+    return durations.text(max(0, round(seconds)))

@@ -46,8 +46,9 @@ class App:
     """Handlers for queues, with one ledger.
 
     `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else, if SQS is on this machine, the SQLite file
-    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. Any option of a handler can be
-    given here for all of them; see `semel run --explain`.
+    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. `drain`: how long handlers may
+    take to finish after SIGTERM; by default SEMEL_DRAIN, else 25 seconds. Any option of a handler can be given here for
+    all of them; see `semel run --explain`.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class App:
         region: str | None = None,
         profile: str | None = None,
         attempt_log: AttemptLog | str | None = None,
-        drain: Duration = DEFAULT_DRAIN,
+        drain: Duration | None = None,
         **options: Any,
     ) -> None:
         settings_.check_names(options, "an app")
@@ -67,7 +68,7 @@ class App:
         self._client = client
         self._address: tuple[str | None, ...] = (endpoint_url, region, profile)
         self._attempt_log = attempt_log
-        self.drain_limit = seconds(drain)
+        self.drain_limit = seconds(os.environ.get("SEMEL_DRAIN") or DEFAULT_DRAIN if drain is None else drain)
         self.options = options
         self.handlers: dict[str, Handler] = {}
         self._drain: Callable[[], int] | None = None
@@ -114,10 +115,10 @@ class App:
     # Running.
 
     def run(self, **options: Any) -> Report:
-        """Run until SIGTERM or SIGINT, or, with burst=True, until the queues are empty; returns after the drain.
+        """Run until SIGTERM or SIGINT, or with exit_when_empty=True until the queues are empty; return after the drain.
 
-        Options: burst, health ("host:port"), control_token, drain, create_dlq, and any option of a handler, which then
-        replaces what the handlers and the app set.
+        Options: exit_when_empty, health ("host:port"), control_token, drain, create_dlq, and any option of a handler,
+        which then replaces what the handlers and the app set.
         """
         if gc.get_threshold() == PYTHON_GC_THRESHOLD:
             # Messages are many and short-lived: with the default, a tenth of the time is spent looking for cycles.
@@ -143,7 +144,7 @@ class App:
         self,
         stack: ExitStack,
         *,
-        burst: bool = False,
+        exit_when_empty: bool = False,
         health: str | None = None,
         control_token: str | None = None,
         name: str = "",
@@ -158,7 +159,7 @@ class App:
         client, ledger = self.client(), self.ledger(stack)
         setups = self.queue_setups(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
         limit = self.drain_limit if drain is None else seconds(drain)
-        runtime = Runtime(setups, ledger, client, tools, drain=limit, burst=burst)
+        runtime = Runtime(setups, ledger, client, tools, drain=limit, exit_when_empty=exit_when_empty)
         if health is not None:
             identity = Identity.new(name or os.path.basename(sys.argv[0]))
             endpoint.serve(

@@ -28,7 +28,7 @@ class RunOptions:
     profile: str | None = None
     ledger: str | None = None
     processes: int = 1
-    burst: bool = False
+    exit_when_empty: bool = False
     drain: str | float | None = None
     create_dlq: bool = False
     health: str | None = None

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from semel import signals
 from semel.consumer import control, preflight
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
@@ -36,7 +37,7 @@ def run(options: RunOptions) -> Report:
         logger.info("stopped, %s", report)
         return report
     return load_app(options).run(
-        burst=options.burst,
+        exit_when_empty=options.exit_when_empty,
         health=options.health,
         control_token=options.control_token,
         name=options.app,
@@ -89,7 +90,8 @@ class Supervisor:
                 signal.signal(number, handler)
         return self._report()
 
-    def _count_stop(self, _number: int, _frame: object) -> None:
+    def _count_stop(self, number: int, _frame: object) -> None:
+        signals.received.add(number)
         self._stops += 1
 
     def _report(self) -> Report:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`, messages that a burst
-    returned to the queue for another attempt. `outbox`: messages that are still to be sent."""
+    """By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`, messages that a run
+    with exit_when_empty returned to the queue for another attempt. `outbox`: messages that are still to be sent."""
 
     completed: int = 0
     left: dict[str, int] = field(default_factory=dict)

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from semel.consumer.burst import Burst
 from semel.consumer.circuit_breaker import CircuitBreaker
 from semel.consumer.context import logger
 from semel.consumer.delivery import Delivery
+from semel.consumer.empty_check import EmptyCheck
 from semel.consumer.heartbeat import Heartbeat, HeartbeatThreads
 from semel.consumer.in_flight import InFlight
 from semel.consumer.outbox_dispatcher import OutboxDispatcher, described_status
@@ -32,7 +32,7 @@ from semel.telemetry.health_server import Health
 PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence
 FLUSH: Final = 4.0  # seconds after the drain in which all that is done must have reached the ledger and SQS
-BURST_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
+EMPTY_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
 TICK: Final = 0.25
 
 
@@ -45,7 +45,7 @@ class Runtime:
         tools: Tools,
         *,
         drain: float = 25.0,
-        burst: bool = False,
+        exit_when_empty: bool = False,
     ) -> None:
         self.tools = tools
         self.ledger = ledger
@@ -62,17 +62,19 @@ class Runtime:
         self.heartbeat = Heartbeat(tools.monotonic, tools.chance)
         self._beaters = HeartbeatThreads(self.heartbeat, self._spawn, tools.monotonic)
         self.outbox = OutboxDispatcher(ledger, client, tools, sends=any(setup.handler.transaction for setup in setups))
-        self.burst = Burst(setups, ledger, tools.monotonic) if burst else None
+        self.empty_check = EmptyCheck(setups, ledger, tools.monotonic) if exit_when_empty else None
         self.consumers = [
             QueueConsumer(
                 setup,
                 self.breaker,
                 on_received=self._on_received,
-                on_returned=self.burst.on_returned if self.burst else lambda _table, _delivery, _seconds: None,
+                on_returned=self.empty_check.on_returned
+                if self.empty_check
+                else lambda _table, _delivery, _seconds: None,
                 on_commit=self.outbox.on_commit,
                 on_fatal=self.fail,
                 loop=self.loop,
-                wait=BURST_WAIT if burst else None,
+                wait=EMPTY_WAIT if exit_when_empty else None,
             )
             for setup in setups
         ]
@@ -85,8 +87,8 @@ class Runtime:
 
     def _on_received(self, table: InFlight, chunk: list[Delivery]) -> None:
         self.heartbeat.watch(table, chunk)
-        if self.burst is not None:
-            self.burst.on_received(table, chunk)
+        if self.empty_check is not None:
+            self.empty_check.on_received(table, chunk)
 
     def _offer_gauges(self, consumer: QueueConsumer) -> None:
         gauge, in_flight = consumer.metrics.gauge, consumer.in_flight
@@ -183,7 +185,7 @@ class Runtime:
                 consumer.fit()
                 if not consumer.in_flight.paused:
                     self._watch_polls(consumer, now)
-            if self.burst is not None and self.burst.is_over(self.consumers, len(self.outbox.unsendable)):
+            if self.empty_check is not None and self.empty_check.is_over(self.consumers, len(self.outbox.unsendable)):
                 self.stopping.set()
 
     def _watch_polls(self, consumer: QueueConsumer, now: float) -> None:
@@ -235,7 +237,7 @@ class Runtime:
             duplicates=sum(queue.duplicates_deleted.count for queue in metrics),
             retried=sum(queue.retried.count for queue in metrics),
             dead_lettered=sum(queue.rejected.count for queue in metrics),
-            waiting=self.burst.waiting() if self.burst is not None else {},
+            waiting=self.empty_check.waiting() if self.empty_check is not None else {},
             outbox=outbox_left,
         )
 

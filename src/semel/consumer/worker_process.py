@@ -225,7 +225,11 @@ def _work(options: RunOptions, commands: tuple[Command, ...], pipe: Connection) 
         app = load_app(options)
         with ExitStack() as stack:
             runtime = app.prepare(
-                stack, burst=options.burst, drain=options.drain, queues=options.queues, **options.handler_options
+                stack,
+                exit_when_empty=options.exit_when_empty,
+                drain=options.drain,
+                queues=options.queues,
+                **options.handler_options,
             )
             OnSignals(runtime.stop_once, (signal.SIGTERM,)).listen()  # until this process has ended
             for command in commands:

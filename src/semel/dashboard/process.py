@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 from semel.dashboard.ports import address_of, listen
 from semel.dashboard.server import build
 from semel.dashboard.settings import Settings
+from semel.signals import STOP_SIGNALS, received
 
 
 def run(settings: Settings, *, inherited: int | None = None) -> int:
@@ -56,17 +58,20 @@ class Server(uvicorn.Server):
         if self.started and self.ready is not None:
             self.ready()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        received.add(sig)
+        super().handle_exit(sig, frame)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        chosen = (signal.SIGTERM, signal.SIGINT)
-        before = [signal.signal(number, self.handle_exit) for number in chosen]
+        before = [signal.signal(number, self.handle_exit) for number in STOP_SIGNALS]
         try:
             yield
         finally:
-            for number, handler in zip(chosen, before, strict=True):
+            for number, handler in zip(STOP_SIGNALS, before, strict=True):
                 signal.signal(number, handler)
 
 

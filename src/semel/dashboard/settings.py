@@ -32,6 +32,7 @@ class Settings:
     port: int = DEFAULT_PORT
     token: str | None = None
     reader_token: str | None = None
+    open_access: bool = False
     read_only: bool = False
     names: tuple[str, ...] = ()
     proxy: bool = False

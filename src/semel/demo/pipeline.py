@@ -141,7 +141,7 @@ class Demo:
     def start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as output:
             return self.processes.start(
-                *("pipeline", "run", str(self.file), "--cores", "2", "--json"),
+                *("pipeline", "run", str(self.file), "--cores", "2", "--output", "jsonl"),
                 output=output,
                 environment={**CREDENTIALS, **self.spark()},
             )

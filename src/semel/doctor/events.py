@@ -24,7 +24,7 @@ class LineProblem(enum.IntEnum):
     MALFORMED = 1  # not JSON, or not an object
     INCOMPLETE = 2  # without a message id, a time, or a word for what happened
     DROPPED = 3  # the attempt log's own note that events are missing
-    OUT_OF_RANGE = 4  # before --from or after --to
+    OUT_OF_RANGE = 4  # before --since or after --until
 
 
 # name -> type; DuckDB and Spark both know these types.

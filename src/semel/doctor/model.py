@@ -361,7 +361,7 @@ class Quality:
     samples: tuple[str, ...] = ()  # the first malformed lines, shortened, each with its file and line
     unknown_events: int = 0  # mapped logs: lines whose word for what happened is not known
     unknown_words: tuple[str, ...] = ()  # a few of these words
-    out_of_range: int = 0  # events before --from or after --to
+    out_of_range: int = 0  # events before --since or after --until
 
 
 @dataclass(frozen=True, slots=True)

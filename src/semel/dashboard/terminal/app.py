@@ -93,7 +93,7 @@ class Top(App[None]):
         Binding("space", "hold", "Hold"),
         Binding("question_mark", "keys", "Keys", key_display="?"),
         Binding("q", "leave", "Quit"),
-        Binding("ctrl+c", "leave", "Quit", show=False),
+        Binding("ctrl+c", "leave(130)", "Quit", show=False),
     ]
 
     def __init__(self, services: Services, *, can_act: bool = True, every: float = EVERY) -> None:
@@ -427,10 +427,10 @@ class Top(App[None]):
 
     # The end.
 
-    def action_leave(self) -> None:
+    def action_leave(self, code: int = 0) -> None:
         running = [job for job in self._begun if not job.state.ended]
         if not running:
-            self.exit()
+            self.exit(return_code=code)
             return
         text = f"{len(running)} jobs run in this terminal. Leaving cancels them; what is left stays in the queue."
-        self.push_screen(Question(text, "Leave"), lambda yes: self.exit() if yes else None)
+        self.push_screen(Question(text, "Leave"), lambda yes: self.exit(return_code=code) if yes else None)

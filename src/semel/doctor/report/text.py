@@ -96,7 +96,7 @@ def _on_one_screen(diagnosis: Diagnosis, printer: Printer, height: int) -> list[
     tail = _recommended(diagnosis.recommendations, printer, most=3)
     tail.extend(_limits(diagnosis, printer, short=bool(diagnosis.findings)))
     if diagnosis.cases:
-        tail += printer.lines(Text("details: --verbose, or --format html --output report.html", "dim"))
+        tail += printer.lines(Text("details: --verbose, or --output html --report report.html", "dim"))
     room = max(4, height - 1 - len(head) - len(tail) - 2)  # two empty lines between
     return [head, _fitting(diagnosis.findings, printer, room) or _no_findings(diagnosis, printer), tail]
 

@@ -65,7 +65,7 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
         raise Disagreement(
             f"the checkpoint {checkpoint.url} was written by an earlier version of Semel ({record.version}), which did "
             "not keep what proves that it belongs to the table. Let that version process what it has begun (`semel "
-            "pipeline run FILE --available-now`); then `semel pipeline reset FILE` takes it over"
+            "pipeline run FILE --exit-when-empty`); then `semel pipeline reset FILE` takes it over"
         )
     found = checkpoint.query_id()
     if found != record.query:
@@ -168,7 +168,7 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
     if log.plan(pending) is None:
         raise Disagreement(
             f"batch {pending} of the segment log {log.store.url} was begun by an earlier version of Semel. Let that "
-            "version process it (`semel pipeline run FILE --available-now`), then reset"
+            "version process it (`semel pipeline run FILE --exit-when-empty`), then reset"
         )
     sealed, lost = _sealed(log, pending)
     for last, content in zip(lasts[1:], others, strict=True):

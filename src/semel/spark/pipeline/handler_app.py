@@ -63,7 +63,7 @@ def run(
     ledger: str | None = None,
     queues: Sequence[str] | None = None,
     checkpoint: str | None = None,
-    available_now: bool = False,
+    exit_when_empty: bool = False,
     master: str | None = None,
     receivers: int | None = None,
     max_messages: int = MAX_MESSAGES,
@@ -77,8 +77,8 @@ def run(
     stop: Stop | None = None,
     **options: Any,
 ) -> Report:
-    """Runs the app that `module:name` names until a signal or `stop.ask()`; with `available_now`, until what is in the
-    queues at the start is done. What is wrong before the start is raised; from then on it is in the report.
+    """Runs the app that `module:name` names until a signal or `stop.ask()`; with `exit_when_empty`, until what is in
+    the queues at the start is done. What is wrong before the start is raised; from then on it is in the report.
 
     `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
     """
@@ -124,7 +124,7 @@ def run(
                 profile=loaded.profile,
             )
             receivers = receivers or min(MAX_RECEIVERS, usable_cores())
-            handlers = _Handlers(reference, folder, source, receivers, patience, available_now)
+            handlers = _Handlers(reference, folder, source, receivers, patience, exit_when_empty)
             for setup in setups:
                 handlers.add(setup, stack)
             # Handlers wait more than they compute: a slow one must not keep the tasks of other queues waiting.
@@ -140,13 +140,13 @@ def run(
                 drain=seconds(loaded.drain_limit if drain is None else drain),
                 end_spark=end_java if owns_spark else None,
                 tick=handlers.tick,
-                available_now=available_now,
+                exit_when_empty=exit_when_empty,
             )
             handlers.serve(health, stack)
             with on_signals(stop):
                 ends = runner.run(spark)
             for query, end in zip(handlers.queries, ends, strict=True):
-                record_end(query, end, available_now)
+                record_end(query, end, exit_when_empty)
             return handlers.report(ends)
         except KeyboardInterrupt:  # before the first query: nothing is under way
             if owns_spark:
@@ -164,11 +164,11 @@ class _Handlers:
         source: Callable[..., SourceSpec],
         receivers: int,
         patience: Patience | None,
-        available_now: bool,
+        exit_when_empty: bool,
     ) -> None:
         self._reference, self._folder, self._patience = reference, folder, patience
         self._source, self._receivers = source, receivers
-        self._options = Options(Trigger(available_now=available_now))
+        self._options = Options(Trigger(available_now=exit_when_empty))
         self._metrics = Metrics()
         self._returned: dict[str, float] = {}  # by queue and message: when it is due
         self.queries: list[PipelineQuery] = []

@@ -35,8 +35,7 @@ log: Final = logging.getLogger("semel.spark")
 DRAIN: Final = 60.0  # seconds for the batch in progress after SIGTERM
 PAUSE: Final = (1.0, 30.0)  # seconds before a query is started again after an outage: from, doubling up to
 STEADY: Final = 60.0  # seconds without an error, or a committed batch, after which an outage is over
-GIVE_UP: Final = 900.0  # seconds of an outage after which a run that is to end (`available_now`) fails
-PERMISSION: Final = 5  # exit code
+GIVE_UP: Final = 900.0  # seconds of an outage after which a run that is to end (`exit_when_empty`) fails
 
 
 @dataclass(slots=True)
@@ -67,12 +66,12 @@ class Runner:
         drain: float = DRAIN,
         tick: Callable[[], None] = lambda: None,
         end_spark: Callable[[], None] | None = None,
-        available_now: bool = False,
+        exit_when_empty: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._all = [_Watched(query) for query in pipelines]
         self._stop, self._drain, self._tick, self._end_spark = stop, drain, tick, end_spark
-        self._available_now = available_now
+        self._exit_when_empty = exit_when_empty
         self._monotonic = monotonic
 
     def run(self, spark: SparkSession) -> list[End]:
@@ -136,7 +135,7 @@ class Runner:
         """It is over, or it is started again after a pause."""
         now = self._monotonic()
         since = now if watched.since is None else watched.since
-        given_up = self._available_now and now - since > GIVE_UP
+        given_up = self._exit_when_empty and now - since > GIVE_UP
         if end.error is None or self._stop.asked or given_up or kind_of(end.error) != "outage":
             watched.end = end
             return
@@ -168,18 +167,15 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a run ended. `code` is for the command line: 0 done or stopped, 1 failed, 3 stopped within a batch, 4 every
-    message was rejected, 5 permission denied."""
+    """How a run ended. `unfinished`: it was stopped within a batch."""
 
     snapshot: Snapshot
     error: SemelError | None = None
     unfinished: bool = False
 
     @property
-    def code(self) -> int:
-        if self.error is not None:
-            return PERMISSION if kind_of(self.error) == "permission" else 1
-        return 3 if self.unfinished else 4 if self.all_rejected else 0
+    def clean(self) -> bool:
+        return self.error is None and not self.unfinished and not self.all_rejected
 
     @property
     def all_rejected(self) -> bool:
@@ -192,7 +188,7 @@ class Report:
 def run(
     pipeline: Pipeline,
     *,
-    available_now: bool = False,
+    exit_when_empty: bool = False,
     master: str | None = None,
     cores: int | None = None,
     show: Show = "auto",
@@ -201,7 +197,7 @@ def run(
     adopt: bool = False,
     stop: Stop | None = None,
 ) -> Report:
-    """Runs it until it fails, is stopped (by a signal or `stop.ask()`), or with `available_now` the backlog is done.
+    """Runs it until it fails, is stopped (by a signal or `stop.ask()`), or with `exit_when_empty` the backlog is done.
 
     A refusal before the start is raised; what happens from then on is in the report, and in status.json. A signal that
     comes before the query runs ends it at once, and Spark with it.
@@ -212,7 +208,7 @@ def run(
     stop = Stop() if stop is None else stop
     checkpoint = Checkpoint(pipeline.checkpoint)
     with interruptible(), checkpoint.held(), ExitStack() as stack:
-        options = Options(Trigger(pipeline.trigger.every, available_now), create_dlq, adopt)
+        options = Options(Trigger(pipeline.trigger.every, exit_when_empty), create_dlq, adopt)
         query = PipelineQuery(
             pipeline,
             sink_of(pipeline),
@@ -233,10 +229,10 @@ def run(
             display.draw(query.snapshot)
 
         with repeatedly(tick):
-            end = _run_one(query, stop, stack, master, cores, drain, available_now)
+            end = _run_one(query, stop, stack, master, cores, drain, exit_when_empty)
         if end.error is None and backlog.is_known:  # an SQS that has never answered is not waited for
             backlog.look()
-        record_end(query, end, available_now)
+        record_end(query, end, exit_when_empty)
         display.close(query.snapshot)
         return Report(query.snapshot, end.error, end.unfinished)
 
@@ -248,7 +244,7 @@ def _run_one(
     master: str | None,
     cores: int | None,
     drain: float,
-    available_now: bool,
+    exit_when_empty: bool,
 ) -> End:
     owns_spark = running_spark() is None
     try:
@@ -265,7 +261,7 @@ def _run_one(
             stack.callback(server.close)
             query.progress.set_health_url(server.url)
         runner = Runner(
-            [query], stop, drain=drain, end_spark=end_java if owns_spark else None, available_now=available_now
+            [query], stop, drain=drain, end_spark=end_java if owns_spark else None, exit_when_empty=exit_when_empty
         )
         with on_signals(stop):
             return runner.run(spark)[0]
@@ -280,7 +276,7 @@ def _run_one(
         return End(error=explained(error))
 
 
-def record_end(query: PipelineQuery, end: End, available_now: bool) -> None:
+def record_end(query: PipelineQuery, end: End, exit_when_empty: bool) -> None:
     """The last totals and the last state of a run, for status.json and whoever shows them."""
     query.count_last()
     if end.error is not None:
@@ -289,4 +285,4 @@ def record_end(query: PipelineQuery, end: End, available_now: bool) -> None:
         text = "a batch was left unfinished; the next start runs it again, and nothing is lost or doubled"
         query.set_state(State.STOPPED, SemelError(text))
     else:
-        query.set_state(State.STOPPED if end.stopped or not available_now else State.DONE)
+        query.set_state(State.STOPPED if end.stopped or not exit_when_empty else State.DONE)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from semel.signals import SignalNotifier
+from semel.signals import SignalNotifier, received
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 INTERRUPT_DRAIN: Final = 5.0  # seconds for the batch after Ctrl-C: somebody is waiting
@@ -70,6 +70,7 @@ def on_signals(stop: Stop) -> Iterator[None]:
         nonlocal signals
         signals += 1
         stop.interrupted = stop.interrupted or number == signal.SIGINT
+        received.add(number)
         notifier.notify()
         if signals > 1:
             for number in SIGNALS:
@@ -89,8 +90,13 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _handled_by(signal.default_int_handler):
+    with _handled_by(_raise):
         yield
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    received.add(number)
+    raise KeyboardInterrupt
 
 
 @contextmanager

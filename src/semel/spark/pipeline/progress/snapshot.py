@@ -25,7 +25,7 @@ class State(StrEnum):
     WAITING = "waiting"  # something does not answer; the query is started again at `retry_at`
     STOPPING = "stopping"  # asked to stop; the batch in progress is being finished
     STOPPED = "stopped"
-    DONE = "done"  # --available-now: the backlog is done
+    DONE = "done"  # --exit-when-empty: the backlog is done
     FAILED = "failed"
 
     @property

@@ -34,8 +34,6 @@ STATUS: Final = "status.json"
 BEAT: Final = 10.0  # seconds between two writes while nothing happens
 SILENT: Final = 60.0  # after so long without a write, a driver on another machine counts as gone
 
-RUNNING, FAILED, NEVER_RAN = 0, 1, 3  # exit codes; 0 also for a pipeline that ended well
-
 
 class StatusFile:
     """Written by the driver. A status that cannot be written is a warning, never the end of a pipeline."""
@@ -73,10 +71,10 @@ def read(store: Store) -> Snapshot | None:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state in words, and the exit code that goes with it."""
+    """The state in words, and whether it runs or ended without an error."""
 
     text: str
-    code: int
+    healthy: bool
 
 
 def verdict(snapshot: Snapshot, now: float, *, host: str, alive: bool) -> Verdict:
@@ -84,35 +82,35 @@ def verdict(snapshot: Snapshot, now: float, *, host: str, alive: bool) -> Verdic
     state, process = snapshot.state, f"pid {snapshot.pid} on {snapshot.host}"
     ago = durations.text(int(now - snapshot.updated))
     if state.ended:
-        return Verdict(f"{state} {ago} ago", FAILED if state is State.FAILED else RUNNING)
+        return Verdict(f"{state} {ago} ago", state is not State.FAILED)
     if snapshot.host == host and not alive:
         text = f"died: {process} is gone and was {state} {ago} ago. Start it again, it goes on where it was"
-        return Verdict(text, FAILED)
+        return Verdict(text, False)
     if now - snapshot.updated > SILENT:
         text = f"{state}, but {process} has written no status for {ago}. Does it hang, or has it died?"
-        return Verdict(text, FAILED)
-    return Verdict(f"{state} ({process})", RUNNING)
+        return Verdict(text, False)
+    return Verdict(f"{state} ({process})", True)
 
 
-def show(pipeline: Pipeline, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Print the status. Returns the exit code: 0 runs, waits or ended well, 1 failed or died, 3 never ran."""
+def show(pipeline: Pipeline, *, output: str = "table", stream: TextIO | None = None) -> bool:
+    """Print the status as table, json or jsonl. Whether it runs, waits or ended without an error."""
     out = Output(sys.stdout if stream is None else stream)
     snapshot = read(open_store(pipeline.checkpoint))
     if snapshot is None:
         text = f"{pipeline.name} has not run yet: there is no {STATUS} in {pipeline.checkpoint}"
         never = orjson.dumps({"pipeline": pipeline.name, "state": "never ran"}).decode()
-        out.write(f"{never if as_json else text}\n")
-        return NEVER_RAN
+        out.write(f"{text if output == 'table' else never}\n")
+        return False
     now = time.time()
     found = verdict(snapshot, now, host=socket.gethostname(), alive=_alive(snapshot.pid))
-    if as_json:
+    if output != "table":
         values = {**json_values(snapshot), "trace": snapshot.trace, "verdict": found.text}
-        out.write(orjson.dumps(values, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return found.code
+        out.write(orjson.dumps(values, option=orjson.OPT_INDENT_2 if output == "json" else None).decode() + "\n")
+        return found.healthy
     width = shutil.get_terminal_size().columns
     lines = as_lines(replace(snapshot, updated=max(now, snapshot.updated)), width, heading=False)
     out.write("\n".join([f"{pipeline.name}: {found.text}", *lines, *_addresses(snapshot, pipeline)]) + "\n")
-    return found.code
+    return found.healthy
 
 
 def _addresses(snapshot: Snapshot, pipeline: Pipeline) -> list[str]:

@@ -1,4 +1,4 @@
-"""A burst ends when nothing is left to do, or says what is."""
+"""A run with exit_when_empty ends when nothing is left to do, or says what is."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_it_waits_for_a_retry(app: App, broker: EmbeddedBroker) -> None:
             raise ValueError("not yet")
 
     send(app)
-    report = app.run(burst=True)
+    report = app.run(exit_when_empty=True)
     assert (report.completed, report.retried, report.waiting) == (1, 1, {})
     assert not broker.peek("orders")
 
@@ -60,7 +60,7 @@ def test_a_duplicate_that_came_with_its_original_is_deleted_as_soon_as_that_is_d
 
     send(app)
     send(app)
-    report = app.run(burst=True)
+    report = app.run(exit_when_empty=True)
     assert (report.completed, report.duplicates, report.waiting) == (1, 1, {})
     assert not broker.peek("orders")
 
@@ -75,7 +75,7 @@ def test_it_does_not_wait_for_a_message_that_nothing_ever_ends(app: App, last: i
         raise ValueError("never")
 
     send(app)
-    report = app.run(burst=True)
+    report = app.run(exit_when_empty=True)
     assert attempts[:5] == [1, 2, 3, 4, 5]
     assert report.waiting == {"orders": 1}
     assert str(report) == f"messages completed: 0, put back for a retry: {len(attempts)}, waiting for a retry: 1"
@@ -87,7 +87,7 @@ def test_it_does_not_wait_for_a_message_that_was_rejected_without_a_dead_letter_
         raise Reject("no such customer")
 
     send(app)
-    assert app.run(burst=True).waiting == {"orders": 1}
+    assert app.run(exit_when_empty=True).waiting == {"orders": 1}
 
 
 def test_it_sends_what_is_in_the_outbox_or_reports_what_is_left(
@@ -98,11 +98,11 @@ def test_it_sends_what_is_in_the_outbox_or_reports_what_is_left(
         tx.send("receipts", "thanks")
 
     send(app)
-    assert app.run(burst=True).outbox == 1  # there is no queue receipts
+    assert app.run(exit_when_empty=True).outbox == 1  # there is no queue receipts
     app.client().create_queue("receipts")
     clock.append(29)  # the first run has taken its message for 30 seconds
     send(app)
-    assert app.run(burst=True).outbox == 0
+    assert app.run(exit_when_empty=True).outbox == 0
     assert len(broker.peek("receipts")) == 2
 
 
@@ -118,7 +118,7 @@ def test_it_waits_for_what_is_hidden_and_will_come(app: App, broker: EmbeddedBro
     else:
         send(app)
         assert len(app.client().queue("orders").receive(10, 0, visibility=4)) == 1
-    assert app.run(burst=True).completed == 1
+    assert app.run(exit_when_empty=True).completed == 1
     assert not broker.peek("orders")
 
 
@@ -130,5 +130,5 @@ def test_what_another_worker_has_in_flight_is_waited_for_no_longer_than_a_lease(
 
     send(app)
     assert len(app.client().queue("orders").receive(10, 0, visibility=600)) == 1
-    report = app.run(burst=True)
+    report = app.run(exit_when_empty=True)
     assert (report.completed, report.waiting) == (0, {})

@@ -1,6 +1,6 @@
-"""When a burst is over: its queues and the outbox are empty.
+"""When a run with exit_when_empty is over: its queues and the outbox are empty.
 
-The rules: a burst waits for what it put back itself, as long as that leads anywhere. It waits for what SQS delays. What
+The rules: it waits for what it put back itself, as long as that leads anywhere. It waits for what SQS delays. What
 others have in flight it waits for until nothing has come for a whole lease: a worker that died has lost its messages
 by then. What is left at the end is reported.
 """
@@ -70,7 +70,7 @@ class _Returned:
             return bool(self._given_up) and idle > GIVEN_UP_PATIENCE and self._given_up.issuperset(in_progress)
 
 
-class Burst:
+class EmptyCheck:
     def __init__(self, setups: Sequence[QueueSetup], ledger: Ledger, monotonic: Callable[[], float]) -> None:
         self._ledger = ledger
         self._monotonic = monotonic
