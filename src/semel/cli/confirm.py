@@ -15,11 +15,12 @@ def check_terminal(given: argparse.Namespace, action: str) -> None:
 
 def ask(question: str) -> str:
     """What is typed; the end of the input is no answer."""
-    try:
-        return input(question).strip()
-    except EOFError:
+    # Not `input`: a Ctrl-C right after its prompt is lost until a key is pressed.
+    print(question, end="", flush=True)
+    line = sys.stdin.readline()
+    if not line:
         print()
-        return ""
+    return line.strip()
 
 
 def agreed(question: str) -> bool:

@@ -66,7 +66,7 @@ def add_to(actions: Any) -> None:
         metavar="GROUP",
         help="another message group",
     )
-    options.add_ledger(parser, "the workers' ledger, which tells whether the copy would run")
+    options.add_ledger(parser)
     selection.add_any_queue(parser)
     options.add_yes(parser)
     options.add_receive(parser)

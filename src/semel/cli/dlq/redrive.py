@@ -72,7 +72,7 @@ def _add_ways(group: Any) -> None:
         help="stop when N messages have returned to the dead-letter queue; 0: never (default: 10, or 5 %% of those "
         "sent if that is more)",
     )  # fmt: skip
-    options.add_ledger(group, "the workers' ledger, which tells the outcome of the canary on SQS too")
+    options.add_ledger(group)
     option(
         group, "--engine", choices=tuple(engine.value for engine in Engine), default=usual.engine.value,
         metavar="ENGINE",
