@@ -128,6 +128,25 @@ def test_a_job_ends_also_when_its_work_exits(tmp_path: Path) -> None:
     assert Jobs(tmp_path).get(job.id).state is State.FAILED
 
 
+def test_nobody_sees_the_end_of_a_job_before_it_is_on_disk() -> None:
+    """A command that follows the job exits as soon as it has ended."""
+    readable: list[bool] = []
+
+    def on_change(job: Job) -> None:
+        def read() -> None:
+            readable.append(job._lock.acquire(blocking=False))
+            if readable[-1]:
+                job._lock.release()
+
+        if job.ended is not None:  # where the state is written
+            reader = threading.Thread(target=read)
+            reader.start()
+            reader.join()
+
+    job = Job("redrive", "dead", on_change=on_change).run(lambda _job: None)
+    assert (readable, job.state) == ([False], State.DONE)
+
+
 def test_jobs_are_remembered_by_the_next_process(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
 

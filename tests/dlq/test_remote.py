@@ -103,7 +103,7 @@ def test_actions_happen_there_and_are_in_its_audit_log(
     place: Shop, remote: RemoteDeadLetterService, tmp_path: Path
 ) -> None:
     ids = place.bury(12)
-    job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, where="$.order < 3")))
+    job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, where="$.order < 3", canary=0)))
     assert (job.state, job.counts.sent) == (State.DONE, 3)
     sent = remote.resend(DLQ, ids[3], body="{}", attributes={"raw": b"\x01", "text": "x"}, key=Key.NEW)
     assert (sent.queue, sent.deleted, len(sent.key)) == ("orders", True, 32)
@@ -251,7 +251,7 @@ def test_a_poll_that_fails_does_not_end_what_follows_a_job(place: Shop, site: Si
     now = [0.0]
     remote = RemoteDeadLetterService(proxy.url, TOKEN, clock=lambda: now[0])
     place.bury(20)
-    job = remote.redrive(RedrivePlan(queue=DLQ, where="key exists", rate=0.5))
+    job = remote.redrive(RedrivePlan(queue=DLQ, where="key exists", rate=0.5, canary=0))
     proxy.down, proxy.connections = True, 0
     for seconds in (0, 0.5, 0.5, 1, 1, 2, 2, 8, 15, 14):  # backoff: 1, 2, 4, 8, 15 s
         now[0] += seconds

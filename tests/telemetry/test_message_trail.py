@@ -1,4 +1,4 @@
-"""The trail of one message through the attempt log: all of it, quickly, and honest about what was not read."""
+"""The trail of one message in the attempt log: complete, quick, and it says what was not read."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from semel.telemetry.message_trail import Trail, TrailError
 
 DAY = 86_400.0
 NOON = 1_794_830_400.0  # of a day
+
+
+def stopped() -> float:
+    """A clock on which no time limit ends."""
+    return 0.0
 
 
 def at(hour: float, step: Step, message: str = "m-1", key: str = "order-1", **more: Any) -> Attempt:
@@ -52,8 +57,8 @@ OTHERS = [at(hour, Step.RECEIVED, f"other-{hour}", f"order-{hour}0") for hour in
 def test_the_steps_of_a_message_and_of_its_key_are_found_oldest_first(tmp_path: Path, format: str) -> None:
     write(tmp_path, [*STORY, *OTHERS], format=format)
     log = Trail.of(tmp_path)
-    assert steps(log.events(message_id="m-1")) == ["received", "claimed", "retried"]
-    found = log.events(message_id="m-1", key="order-1")
+    assert steps(log.events(clock=stopped, message_id="m-1")) == ["received", "claimed", "retried"]
+    found = log.events(clock=stopped, message_id="m-1", key="order-1")
     assert steps(found) == ["received", "claimed", "retried", "started", "recorded"]
     assert found.complete
     assert found.reasons == ()
@@ -62,29 +67,29 @@ def test_the_steps_of_a_message_and_of_its_key_are_found_oldest_first(tmp_path: 
     assert (failed.error, failed.seconds, failed.attempt) == ("Timeout: the bank did not answer", 3.5, 1)
     assert (failed.worker, failed.fence, failed.at) == ("web1/4711", 7, NOON - 29 * 3600)
     assert found.events[0].key == "", "the id tells what the key does not"
-    assert log.events(message_id=["m-1", "m-2"]).events == found.events
-    assert log.events(message_id="m-9").events == ()
+    assert log.events(clock=stopped, message_id=["m-1", "m-2"]).events == found.events
+    assert log.events(clock=stopped, message_id="m-9").events == ()
 
 
-def test_another_queue_with_the_same_key_is_another_story(tmp_path: Path) -> None:
+def test_another_queue_with_the_same_key_is_another_message(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.CLAIMED), at(1, Step.CLAIMED)._replace(queue="emails")])
     log = Trail.of(tmp_path)
-    assert len(log.events(key="order-1").events) == 2
-    assert [event.queue for event in log.events(key="order-1", queue="emails").events] == ["emails"]
+    assert len(log.events(clock=stopped, key="order-1").events) == 2
+    assert [event.queue for event in log.events(clock=stopped, key="order-1", queue="emails").events] == ["emails"]
 
 
 def test_what_is_being_written_is_read_too(tmp_path: Path) -> None:
     with AttemptLog.open(str(tmp_path)) as log:
         log.add(at(0, Step.STARTED))
         assert log.flush(60)
-        assert steps(Trail.of(tmp_path).events(message_id="m-1")) == ["started"]
+        assert steps(Trail.of(tmp_path).events(clock=stopped, message_id="m-1")) == ["started"]
 
 
 def test_the_open_file_of_a_parquet_log_holds_lines(tmp_path: Path) -> None:
     with AttemptLog.open(str(tmp_path), format="parquet") as log:
         log.add(at(0, Step.STARTED))
         assert log.flush(60)
-        assert steps(Trail.of(tmp_path).events(key="order-1")) == ["started"]
+        assert steps(Trail.of(tmp_path).events(clock=stopped, key="order-1")) == ["started"]
 
 
 @pytest.mark.parametrize(
@@ -93,25 +98,30 @@ def test_the_open_file_of_a_parquet_log_holds_lines(tmp_path: Path) -> None:
 )
 def test_a_key_may_be_any_text(tmp_path: Path, key: str) -> None:
     write(tmp_path, [at(0, Step.CLAIMED, key=key), at(1, Step.CLAIMED, key=f"x{key}")])
-    found = Trail.of(tmp_path).events(key=key).events
+    found = Trail.of(tmp_path).events(clock=stopped, key=key).events
     if key == "half \ud800":
-        assert found == (), "what cannot be written down cannot be found by it"
+        assert found == (), "what cannot be written cannot be searched for"
         return
     assert [event.key for event in found] == [key]
     lines = tmp_path / "other.jsonl"
     lines.write_text(json.dumps({"at": 1.0, "step": "received", "key": key}) + "\n")
-    assert len(Trail.of(lines).events(key=key).events) == 1, "also as other programs write it"
+    assert len(Trail.of(lines).events(clock=stopped, key=key).events) == 1, "also as other programs write it"
 
 
-def test_a_message_id_that_is_only_mentioned_is_not_its_story(tmp_path: Path) -> None:
+def test_a_message_id_that_is_only_mentioned_is_not_one_of_its_events(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.RETRIED, "m-2", "k", error='"m-1"'), at(1, Step.RETRIED, "m-1x", "k")])
-    assert Trail.of(tmp_path).events(message_id="m-1").events == ()
+    assert Trail.of(tmp_path).events(clock=stopped, message_id="m-1").events == ()
 
 
 def test_what_happened_at_the_same_time_keeps_its_order(tmp_path: Path) -> None:
     with AttemptLog.open(str(tmp_path)) as log:
         log.add_all([at(0, step) for step in (Step.RECEIVED, Step.CLAIMED, Step.STARTED, Step.RECORDED)])
-    assert steps(Trail.of(tmp_path).events(key="order-1")) == ["received", "claimed", "started", "recorded"]
+    assert steps(Trail.of(tmp_path).events(clock=stopped, key="order-1")) == [
+        "received",
+        "claimed",
+        "started",
+        "recorded",
+    ]
 
 
 # Limits.
@@ -119,16 +129,16 @@ def test_what_happened_at_the_same_time_keeps_its_order(tmp_path: Path) -> None:
 
 def test_of_many_steps_the_newest_are_shown_and_it_says_so(tmp_path: Path) -> None:
     write(tmp_path, [at(hour, Step.HEARTBEAT, seconds=hour) for hour in range(1, 10)])
-    found = Trail.of(tmp_path).events(message_id="m-1", limit=3)
+    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", limit=3)
     assert [event.seconds for event in found.events] == [7, 8, 9]
     assert not found.complete
-    assert found.reasons == ("only the newest of its steps are shown",)
-    assert Trail.of(tmp_path).events(message_id="m-1", limit=9).complete
+    assert found.reasons == ("only the newest events are shown",)
+    assert Trail.of(tmp_path).events(clock=stopped, message_id="m-1", limit=9).complete
 
 
 def test_the_newest_days_are_read_first_and_no_more_than_allowed(tmp_path: Path) -> None:
     write(tmp_path, [at(-24 * day, Step.STARTED, seconds=day) for day in range(5)])
-    found = Trail.of(tmp_path).events(message_id="m-1", most_bytes=1)
+    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", most_bytes=1)
     assert [event.at for event in found.events] == [NOON]
     assert found.files == 1
     assert not found.complete
@@ -146,7 +156,7 @@ def test_time_is_limited_also_within_a_large_file(tmp_path: Path, monkeypatch: p
     assert "within 4 s" in found.reasons[0]
     assert 0 < len(found.events) < 100
     assert found.events[-1].at == 99, "the end of the file is read first"
-    whole = Trail.of(tmp_path).events(message_id="m-1")
+    whole = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
     assert [event.at for event in whole.events] == [float(n) for n in range(100)]
     assert whole.complete
     assert whole.scanned_bytes == os.path.getsize(tmp_path / "a.jsonl")
@@ -156,10 +166,10 @@ def test_time_is_limited_also_within_a_large_file(tmp_path: Path, monkeypatch: p
 def test_windows_of_any_size_find_every_line_once(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [json.dumps({"at": float(n), "step": "s" * (n % 5), "message_id": "m-1"}) for n in range(30)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))  # the last line has no end
-    whole = Trail.of(tmp_path).events(message_id="m-1").events
+    whole = Trail.of(tmp_path).events(clock=stopped, message_id="m-1").events
     assert len(whole) == 30
     monkeypatch.setattr(trail, "WINDOW", window)
-    found = Trail.of(tmp_path).events(message_id="m-1").events
+    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1").events
     assert found == (whole if window >= max(map(len, lines)) + 1 else found)
     assert len(set(found)) == len(found)
 
@@ -185,14 +195,14 @@ def test_the_trail_of_one_message_in_a_large_log_is_found_without_parsing_it(tmp
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trail, "orjson", Counting)
-        assert len(Trail.of(tmp_path).events(key="k").events) == 1
+        assert len(Trail.of(tmp_path).events(clock=stopped, key="k").events) == 1
     assert len(parsed) == 1
 
 
-# What may be in the way.
+# Damaged and foreign files.
 
 
-def test_rubbish_in_the_folder_is_passed_over(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_skipped(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.STARTED)])
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "binary.jsonl").write_bytes(bytes(range(256)) * 40 + b'"m-1"')
@@ -200,7 +210,7 @@ def test_rubbish_in_the_folder_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text('{"message_id": "m-1"}')
     (tmp_path / "_temporary").mkdir()
     (tmp_path / "_temporary" / "a.jsonl").write_text('{"message_id": "m-1"}')
-    found = Trail.of(tmp_path).events(message_id="m-1")
+    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
     assert sorted(steps(found)) == ["", "started"]
     assert found.complete
 
@@ -208,7 +218,7 @@ def test_rubbish_in_the_folder_is_passed_over(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.STARTED)])
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1 no")
-    found = Trail.of(tmp_path).events(message_id="m-1")
+    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
     assert steps(found) == ["started"]
     assert not found.complete
     assert "damaged.parquet was not read" in found.reasons[0]
@@ -225,19 +235,19 @@ def test_without_pyarrow_parquet_is_named_and_lines_are_read(tmp_path: Path, mon
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    found = Trail.of(tmp_path).events(message_id="m-1")
+    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
     assert steps(found) == ["started"]
     assert "pip install pyarrow" in found.reasons[0]
 
 
-def test_a_file_that_is_completed_while_we_read_is_not_missed_aloud(
+def test_a_file_that_is_completed_while_we_read_is_not_reported_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, [at(0, Step.STARTED)])
     there = Trail.of(tmp_path)
     gone = [tmp_path / ".attempts-web1-1-x-20261116T101500-000001.jsonl.open", *there._files()]
     monkeypatch.setattr(Trail, "_files", lambda self: gone)
-    found = there.events(message_id="m-1")
+    found = there.events(clock=stopped, message_id="m-1")
     assert steps(found) == ["started"]
     assert found.complete
 
@@ -248,17 +258,17 @@ def test_a_file_that_is_completed_while_we_read_is_not_missed_aloud(
 )
 def test_a_log_that_is_not_there_is_named(path: str, said: str) -> None:
     with pytest.raises(TrailError, match=said):
-        Trail.of(path).events(message_id="m-1")
+        Trail.of(path).events(clock=stopped, message_id="m-1")
 
 
 def test_a_trail_of_nothing_is_refused(tmp_path: Path) -> None:
     for nothing in (None, ""):
-        with pytest.raises(TrailError, match="give its id or its key"):
-            Trail.of(tmp_path).events(message_id=nothing, key=[])
+        with pytest.raises(TrailError, match="needs its id or its key"):
+            Trail.of(tmp_path).events(clock=stopped, message_id=nothing, key=[])
 
 
 def test_files_are_found_by_address_and_by_name_and_read_once(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.STARTED)])
     file = next(tmp_path.rglob("*.jsonl"))
-    found = Trail.of([f"file://{tmp_path}", str(tmp_path), file]).events(message_id="m-1")
+    found = Trail.of([f"file://{tmp_path}", str(tmp_path), file]).events(clock=stopped, message_id="m-1")
     assert steps(found) == ["started"]

@@ -157,7 +157,8 @@ class Job:
 
     @property
     def state(self) -> State:
-        return self._state
+        with self._lock:
+            return self._state
 
     def pause(self) -> bool:
         """Returns False if it has ended or is being cancelled."""
@@ -266,8 +267,9 @@ class Job:
             self._state, self.reason, self.ended = state, reason, self._clock()
             if reason:
                 self.messages.append(Line(self.ended, reason))
+            # Still under the lock: who sees the end may exit, and the state must be on disk by then.
+            self._notify()
             self._changed.notify_all()
-        self._notify()
         self._over.set()
 
     def run(self, work: Callable[[Job], None]) -> Self:

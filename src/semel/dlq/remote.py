@@ -127,23 +127,23 @@ class RemoteDeadLetterService:
         self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
     ) -> MessagePage:
         query = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/messages", self._peek(query))
+        content = self._get(f"dead-letters/{_part(queue)}/messages", self._receiving(query))
         page = msgspec.structs.asdict(self._convert(content, _WirePage))
         return MessagePage(**page | {"messages": tuple(map(_message, page["messages"]))})
 
     def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
-        content = self._get(f"dead-letters/{_part(queue)}/groups", self._peek({"where": where, "most": most}))
+        content = self._get(f"dead-letters/{_part(queue)}/groups", self._receiving({"where": where, "most": most}))
         return self._convert(content, ErrorGroups)
 
     def impact(
         self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
     ) -> Impact:
-        content = self._get(f"dead-letters/{_part(queue)}/impact", self._peek(_query(where, ids, all)))
+        content = self._get(f"dead-letters/{_part(queue)}/impact", self._receiving(_query(where, ids, all)))
         return self._convert(content, Impact)
 
     def message(self, queue: str, id: str) -> DeadLetterMessage:
         try:
-            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._peek({}))
+            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._receiving({}))
             return _message(self._convert(content, _WireMessage))
         except RemoteError as error:
             if error.status == 404:
@@ -183,7 +183,7 @@ class RemoteDeadLetterService:
         all: bool = False,
         any_queue: bool = False,
     ) -> Iterator[bytes]:
-        wanted = self._peek(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
+        wanted = self._receiving(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
         with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
@@ -211,14 +211,14 @@ class RemoteDeadLetterService:
         to: str = "",
         any_queue: bool = False,
     ) -> Resent:
-        given: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
+        request: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
-            given["attributes"] = {name: _json(value) for name, value in editing.read_attributes(attributes).items()}
+            request["attributes"] = {name: _json(value) for name, value in editing.read_attributes(attributes).items()}
         if key is not Key.KEEP:
-            given["new_key"] = "auto" if key is Key.NEW else key
+            request["new_key"] = "auto" if key is Key.NEW else key
         path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
-        given = {name: value for name, value in given.items() if value is not None}
-        return self._convert(self._ask("POST", path, given), Resent)
+        request = {name: value for name, value in request.items() if value is not None}
+        return self._convert(self._ask("POST", path, request), Resent)
 
     def delete(
         self,
@@ -322,7 +322,7 @@ class RemoteDeadLetterService:
 
     # Requests.
 
-    def _peek(self, query: Mapping[str, Any]) -> dict[str, Any]:
+    def _receiving(self, query: Mapping[str, Any]) -> dict[str, Any]:
         return {**query, "look": 1, "receive": 1 if self._accept_risk else None}
 
     def _start(self, path: str, content: Mapping[str, Any] | bytes) -> Job:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from semel.dlq.access.broker import LazyMessage
 
 MAX_PATTERN_LENGTH: Final = 200  # characters
-MAX_PATTERN_SIZE: Final = 2_000  # instructions of RE2: the time for a text is at most proportional to their number
+MAX_PATTERN_SIZE: Final = 1_000  # instructions of RE2: the worst case is their number times the length of the text
 _NUMBER: Final = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?")
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kKmM])(?:i?[bB])?")
 ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
