@@ -87,7 +87,7 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
         with pytest.raises(PeekRisk, match="moves its messages on after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
-        (found,) = RemoteDeadLetterService(site.url, accept_risk=True).messages("orders-dlq").messages
+        (found,) = RemoteDeadLetterService(site.url).messages("orders-dlq", receive=True).messages
         assert (found.id, found.receives) == (id, 1)
 
 

@@ -25,6 +25,7 @@ from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Entry, Queue
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
+from semel.sqs.errors import AccessDenied, QueueNotFound
 
 DLQ = "orders-dlq"
 
@@ -417,7 +418,27 @@ def test_the_same_list_comes_from_an_endpoint_that_is_not_ours(place: Place, mon
         listing.dead_letter_queue(place.client, "nowhere")
 
 
-# The desk's looks.
+def test_queues_that_may_not_be_read_are_listed_with_the_reason(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.queue("pay", dlq="bin")
+    place.client.create_queue("gone-dlq")
+    monkeypatch.setattr(Admin, "of", lambda _client: None)
+    real = Queue.attributes
+
+    def attributes(queue: Queue, *names: str) -> dict[str, str]:
+        if queue.name == "gone-dlq":
+            raise QueueNotFound("gone")
+        if queue.name in ("pay", "bin"):
+            raise AccessDenied("not authorised to perform sqs:GetQueueAttributes")
+        return real(queue, *names)
+
+    monkeypatch.setattr(Queue, "attributes", attributes)
+    queues = listing.dead_letter_queues(place.client)
+    assert [info.name for info in queues] == ["bin", DLQ, "pay"]
+    assert [bool(info.error) for info in queues] == [True, False, True]
+    assert "sqs:GetQueueAttributes" in queues[0].error
+
+
+# The service.
 
 
 @pytest.fixture
@@ -437,6 +458,7 @@ def test_groups_count_what_died_of_the_same(place: Place, service: DeadLetterSer
     assert (found.matched, found.looked_at, found.complete) == (10, 10, True)
     group = found.groups[0]
     assert (group.sources, group.first, group.last) == (("orders",), group.last, group.first)
+    assert group.where is not None
     assert len(service.messages(DLQ, group.where).messages) == 7
     assert [one.count for one in service.groups(DLQ, "$.n < 2").groups] == [2, 2]
     assert service.impact(DLQ, group.where).count == 7

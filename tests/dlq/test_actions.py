@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dlq.test_access import DLQ, bury
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
-from semel.dlq.access import PeekRisk
+from semel.dlq.access import MessageClaims, PeekRisk, open_access
 from semel.dlq.access.sqs import SqsAccess
 from semel.dlq.audit import Audit, AuditError
 from semel.dlq.delete import Deleter
@@ -159,8 +159,8 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(
     assert (again.state, again.counts.sent, again.counts.skipped) == (State.DONE, 0, 12)
     assert len(ids(place)) == 25
     assert audited(service) == [
-        ("drop", "begun", None),
-        ("drop", "done", 12),
+        ("delete", "begun", None),
+        ("delete", "done", 12),
         ("restore", "begun", None),
         ("restore", "done", 12),
         ("restore", "begun", None),
@@ -173,7 +173,7 @@ def test_what_was_not_shown_is_not_dropped(place: Place, service: DeadLetterServ
     place.clock.advance(1)
     seen = service.impact(DLQ, all=True).shown
     shown_to_somebody = ids(place)
-    assert ended(service.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    assert ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 3"))).counts.sent == 3
     bury(place, 4)
     place.clock.advance(1)
     job = ended(service.delete(DLQ, all=True, shown=seen))
@@ -190,7 +190,7 @@ def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(
     seen = service.impact(DLQ, all=True).shown
     assert (seen.count, seen.ids) == (1_001, None)
     old = ids(place)
-    assert ended(service.redrive(RedrivePlan(queue=DLQ, where="$.n < 3"))).counts.sent == 3
+    assert ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 3"))).counts.sent == 3
     bury(place, 3)
     assert ended(service.delete(DLQ, all=True, shown=seen)).counts.deleted == 998
     assert (len(ids(place)), ids(place) & old) == (3, set())
@@ -205,7 +205,7 @@ def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, serv
     bury(place, 1)  # in the queue, but too young to be shown
     seen = service.impact(DLQ, "age > 35s").shown
     assert (seen.count, seen.ids) == (1_502, None)  # too many to name
-    gone = ended(service.redrive(RedrivePlan(queue=DLQ, where="$.n < 10", limit=10)))
+    gone = ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 10", limit=10)))
     assert gone.counts.sent == 10
     place.clock.advance(60)
     bury(place, 3)
@@ -221,7 +221,7 @@ def test_nothing_shown_is_nothing_dropped(place: Place, service: DeadLetterServi
     seen = service.impact(DLQ, "nowhere").shown
     with pytest.raises(SemelError, match="no message was shown"):
         service.delete(DLQ, "nowhere", shown=seen)
-    with pytest.raises(SemelError, match="nothing says which messages were shown"):
+    with pytest.raises(SemelError, match="it is not known which messages were shown"):
         service.delete(DLQ, all=True, shown=ShownMessages(3))
     assert len(ids(place)) == 3
 
@@ -237,7 +237,7 @@ def acting(service: DeadLetterService) -> dict[str, Any]:
         "lines": lambda queue, **chosen: list(service.lines(queue, **chosen)),
         "impact": service.impact,
         "redrive": lambda queue, **chosen: service.redrive(
-            RedrivePlan(queue=queue, **{name: one for name, one in chosen.items() if one is not None})
+            RedrivePlan(queue=queue, canary=0, **{name: one for name, one in chosen.items() if one is not None})
         ),
     }
 
@@ -278,7 +278,7 @@ def test_a_queue_that_is_no_dead_letter_queue_is_not_acted_on_unless_it_is_meant
     for act in (
         lambda: service.delete("orders", all=True),
         lambda: service.delete("orders", ids=live),
-        lambda: service.redrive(RedrivePlan(queue="orders", all=True, to="orders")),
+        lambda: service.redrive(RedrivePlan(queue="orders", canary=0, all=True, to="orders")),
         lambda: service.export("orders", all=True),
         lambda: list(service.lines("orders", all=True)),
         lambda: service.resend("orders", live[0], body="{}"),
@@ -286,8 +286,8 @@ def test_a_queue_that_is_no_dead_letter_queue_is_not_acted_on_unless_it_is_meant
         with pytest.raises(NotDeadLetterQueue, match="orders is not the dead-letter queue of any queue"):
             act()
     assert ids(place, "orders") == set(live)
-    meant = DeadLetterService(place.client, state=service.state, accept_risk=True, clock=place.clock.now)
-    assert ended(meant.delete("orders", ids=live[:2], any_queue=True)).counts.deleted == 2
+    job = ended(service.delete("orders", ids=live[:2], any_queue=True, receive=True))
+    assert job.counts.deleted == 2
     assert ids(place, "orders") == {live[2]}
 
 
@@ -320,7 +320,7 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
     careful = DeadLetterService(place.client, state=tmp_path, clock=place.clock.now)
     for act in (
         lambda: careful.delete("late-dlq", all=True),
-        lambda: careful.redrive(RedrivePlan(queue="late-dlq", all=True)),
+        lambda: careful.redrive(RedrivePlan(queue="late-dlq", canary=0, all=True)),
         lambda: careful.resend("late-dlq", id, body="{}"),
     ):
         with pytest.raises(PeekRisk) as refused:
@@ -328,6 +328,8 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
         assert "--" not in str(refused.value)  # which flag accepts it is for the command line to say
     (message,) = place.broker.peek("late-dlq")
     assert message["Attributes"]["ApproximateReceiveCount"] == "0"
+    assert careful.messages("late-dlq", receive=True).messages[0].id == id
+    assert ended(careful.delete("late-dlq", ids=[id], receive=True)).counts.deleted == 1
 
 
 def test_dropping_nothing_leaves_no_file(place: Place, service: DeadLetterService) -> None:
@@ -346,7 +348,7 @@ def test_nothing_is_deleted_that_could_not_be_written_down(
     bury(place, 3)
     (tmp_path / "there.jsonl").write_text("mine\n")
     job = ended(service.delete(DLQ, all=True, snapshot=tmp_path / "there.jsonl"))
-    assert (job.state, "is there already" in job.reason) == (State.FAILED, True)
+    assert (job.state, "exists already" in job.reason) == (State.FAILED, True)
     assert (tmp_path / "there.jsonl").read_text() == "mine\n"
     assert len(place.messages(DLQ, "visible")) == 3
     assert audited(service)[-1][1].startswith("failed: ")
@@ -384,14 +386,66 @@ def test_a_drop_that_dies_before_it_deletes_and_its_restore_double_nothing(place
     bury(place, 8)
     before = shown(place)
     file = tmp_path / "dropped.jsonl"
-    dropper = Deleter(place.client, DLQ, parse("$.n < 5"), file, clock=place.clock.now, crash=at("after_snapshot"))
+    deleter = Deleter(open_access(place.client, DLQ), parse("$.n < 5"), file, crash=at("after_snapshot"))
     with pytest.raises(Killed):
-        dropper.run(Job("drop", DLQ))
+        deleter.run(Job("delete", DLQ))
     assert len(file.read_text().splitlines()) == 5
     job = Job("restore", DLQ)
     Restorer(place.client, file, folder=tmp_path, clock=place.clock.now).run(job)
     assert (job.counts.sent, job.counts.skipped) == (0, 5)
     assert shown(place) == before
+
+
+class PausedOnce(Job):
+    """Paused before its second round, and resumed once it has noted what is in flight then."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__("delete", DLQ)
+        self.in_flight: list[int] = []
+        self._place, self._rounds = place, 0
+
+    def checkpoint(self, before_pause: Callable[[], None] | None = None) -> None:
+        self._rounds += 1
+        if self._rounds == 2:
+            assert before_pause is not None
+            before_pause()
+            self.in_flight.append(len(self._place.messages(DLQ, "in_flight")))
+        super().checkpoint(before_pause)
+
+
+def test_a_delete_that_is_paused_has_nothing_claimed(
+    place: Place, either: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.dlq.delete.ROUND", 3)
+    bury(place, 12)
+    place.clock.advance(1)
+    job = PausedOnce(place)
+    access = open_access(place.client, DLQ, clock=place.clock.now)
+    job.run(Deleter(access, parse("$.n > 4"), tmp_path / "some.jsonl").run)
+    assert (job.state, job.in_flight, job.counts.deleted) == (State.DONE, [0], 7)
+    assert (job.counts.looked_at, job.counts.matched) == (12, 7)
+    assert len(place.messages(DLQ, "visible")) == 5
+
+
+def test_old_snapshots_are_removed_and_those_of_the_last_months_are_kept(
+    place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = service.state / "snapshots"
+    folder.mkdir(parents=True)
+    now = place.clock.now()
+    for name, days in (("old", 91), ("older", 92), ("recent", 80), ("new", 1)):
+        (folder / f"{name}.jsonl").write_text("{}\n")
+        (folder / f"{name}.jsonl.restored").write_text("{}\n")
+        os.utime(folder / f"{name}.jsonl", (now - days * 86_400,) * 2)
+    bury(place, 1)
+    job = ended(service.delete(DLQ, all=True))
+    mine = Path(job.result["snapshot"]).name
+    assert {path.name for path in folder.glob("*.jsonl")} == {"recent.jsonl", "new.jsonl", mine}
+    assert {path.name for path in folder.glob("*.restored")} == {"recent.jsonl.restored", "new.jsonl.restored"}
+    monkeypatch.setattr(snapshots, "_KEPT_FILES", 2)
+    bury(place, 1)
+    ended(service.delete(DLQ, all=True))
+    assert len(list(folder.glob("*.jsonl"))) == 3  # the two newest, and the one that was then written
 
 
 @pytest.mark.parametrize("point", ["before_restore_send", "after_restore_send"])
@@ -505,7 +559,7 @@ def test_what_is_done_does_not_run_under_its_old_key_with_another_body(
     assert len(place.messages(DLQ, "visible")) == 2
     assert audited(service)[-1][0] == "resend"
     unchanged = service.resend(DLQ, "m-0")
-    assert "will be recognised, and not run again" in unchanged.notes[0]
+    assert "will be deleted as a duplicate and not run" in unchanged.notes[0]
     new = service.resend(DLQ, "m-1", body="{}", key=Key.NEW)
     named = place.messages("orders")
     assert [message["MessageAttributes"]["semel-key"]["StringValue"] for message in named] == ["o-0", new.key]
@@ -584,6 +638,25 @@ def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, service: 
 
 
 @pytest.mark.parametrize(
+    "second", [{"attributes": {"size": 6}}, {"key": "other"}, {"group": "vip"}, {"body": '{"n": 2}'}]
+)
+def test_a_second_edit_of_a_fifo_message_is_not_taken_for_the_first(
+    place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch, second: dict[str, Any]
+) -> None:
+    """SQS swallows what has the same deduplication id within five minutes; then the original is deleted for nothing."""
+    place.queue("pay.fifo", dlq="pay-dlq.fifo")
+    bury(place, 1, "pay-dlq.fifo")
+    first: dict[str, Any] = {"attributes": {"size": 5}, "key": "mine", "body": '{"n": 1}', "to": "pay.fifo"}
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageClaims, "delete", lambda _claims, messages: list(messages))
+        for _ in range(2):
+            assert not service.resend("pay-dlq.fifo", "m-0", **first).deleted
+    assert len(place.messages("pay.fifo")) == 1  # the same edit is sent once
+    assert service.resend("pay-dlq.fifo", "m-0", **(first | second)).deleted
+    assert len(place.messages("pay.fifo")) == 2
+
+
+@pytest.mark.parametrize(
     ("wanted", "says"),
     [
         ({"attributes": {"semel-key": "x"}}, "names that begin with semel- are Semel's own"),
@@ -615,7 +688,7 @@ def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, servi
     place.send("{}", DLQ)
     (one,) = service.messages(DLQ).messages
     assert service.resend(DLQ, one.id).queue == "orders"
-    with pytest.raises(NoSuchMessage, match="there is no message nobody in orders-dlq"):
+    with pytest.raises(NoSuchMessage, match="message nobody is not available in orders-dlq"):
         service.resend(DLQ, "nobody")
 
 
@@ -663,7 +736,7 @@ def test_a_body_that_json_would_change_stays_a_text(body: str) -> None:
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (lambda _: "{", "no JSON"),
+        (lambda _: "{", "is not JSON"),
         (lambda _: "[]", 'no "body"'),
         (lambda text: text.replace("o-17", "o-18", 1), "--new-key KEY"),
         (lambda text: text.replace('"to"', '"too"'), "'too' cannot be changed"),
@@ -738,5 +811,5 @@ def test_marks_are_kept_in_order_and_audited(service: DeadLetterService, place: 
     assert [mark.text for mark in service.annotations(since=place.clock.now() - 5)] == ["rolled back"]
     with pytest.raises(SemelError, match="an annotation needs a text"):
         service.annotate("  ")
-    assert audited(service)[:4] == [("mark", "begun", None), ("mark", "done", None)] * 2
+    assert audited(service)[:4] == [("annotate", "begun", None), ("annotate", "done", None)] * 2
     assert [outcome.partition(":")[0] for _, outcome, _ in audited(service)[4:]] == ["begun", "failed"]

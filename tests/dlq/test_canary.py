@@ -61,7 +61,7 @@ def test_when_those_that_went_first_were_worked_off_the_rest_follows(either: Sit
     assert job.counts.sent == 5
     assert either.dead_names() == []
     assert len(either.names()) == 3
-    assert "all 2 that went first were worked off" in [line.text for line in job.messages]
+    assert "all 2 canary messages succeeded" in [line.text for line in job.messages]
 
 
 @pytest.mark.parametrize("by_sqs", [False, True])
@@ -71,7 +71,7 @@ def test_when_one_of_them_fails_again_the_rest_stays(either: Site, by_sqs: bool)
     worker = Worker(either, "b1")
     job = either.redrive(canary=2, rest=worker.rest)
     assert job.state is State.STOPPED
-    assert "1 of the 2 that went first failed again, so the rest was not sent" in job.reason
+    assert "1 of the 2 canary messages failed again, so the rest was not sent" in job.reason
     assert "no such country" in job.reason
     assert (job.counts.sent, job.counts.returned) == (2, 1)
     assert worker.done == ["a1"]
@@ -170,7 +170,7 @@ def test_what_comes_back_later_ends_the_redrive(either: Site) -> None:
 
     job = either.redrive(canary=1, rate=2, stop_after_failures=4, rest=worker.rest, monotonic=monotonic, crash=crash)
     assert job.state is State.STOPPED
-    assert "4 letters are back already" in job.reason
+    assert "4 messages came back" in job.reason
     assert job.counts.sent == 5
     assert sorted(either.dead_names("visible")) == sorted(names[1:])
 
@@ -251,7 +251,7 @@ def test_without_one_it_is_watched_whether_the_queue_grows(bad: bool) -> None:
             assert sorted(standard.dead_names("visible")) == ["a1", "b1", "c1"]
         else:
             assert (job.state, job.counts.sent) == (State.DONE, 3)
-            assert any("That is all that can be seen here" in line.text for line in job.messages)
+            assert any("No more can be told here" in line.text for line in job.messages)
 
 
 def test_a_key_that_belongs_to_something_else_is_a_failure() -> None:

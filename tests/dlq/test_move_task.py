@@ -10,6 +10,7 @@ import pytest
 from dlq.redrives import BROKER, MODES, SQS, Site, at, site
 from semel.dlq.jobs import Job, State
 from semel.dlq.redrive.plan import Engine, PlanError, RedrivePlan
+from semel.sqs import Client
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
@@ -30,7 +31,7 @@ def move(place: Site, **options: Any) -> Job:
 
 
 def moved(job: Job) -> bool:
-    return any("SQS moves them" in line.text for line in job.messages)
+    return any("SQS moves the messages" in line.text for line in job.messages)
 
 
 def test_letters_that_carry_their_keys_are_moved_and_run_under_them(either: Site) -> None:
@@ -72,7 +73,7 @@ def test_letters_of_several_queues_are_not_moved_into_one(either: Site) -> None:
     either.queue = home
     job = move(either)
     assert job.state is State.FAILED
-    assert "letters go to" in job.reason
+    assert "messages go to" in job.reason
     assert sorted(either.dead_names("visible")) == ["a1", "b1"]
 
 
@@ -91,8 +92,8 @@ def test_letters_of_several_queues_are_not_moved_into_one(either: Site) -> None:
     ],
 )
 def test_what_a_move_cannot_honour_is_refused_and_not_ignored(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(PlanError, match=f"SQS's own task cannot have {named}"):
-        RedrivePlan(queue="dead", engine=Engine.SQS_MOVE, **options)
+    with pytest.raises(PlanError, match=f"SQS's move task cannot have {named}"):
+        RedrivePlan(queue="dead", engine=Engine.SQS_MOVE, **({"canary": 0} | options))
 
 
 def test_a_redrive_of_semels_own_letters_stops_when_they_come_back() -> None:
@@ -111,7 +112,7 @@ def test_a_redrive_of_semels_own_letters_stops_when_they_come_back() -> None:
 
         job = standard.redrive(rate=5, stop_after_failures=2, monotonic=monotonic, crash=at("after_send", fail))
         assert job.state is State.STOPPED
-        assert "are back already" in job.reason
+        assert "came back" in job.reason
         assert job.counts.sent < 30
 
 
@@ -127,6 +128,48 @@ def test_a_move_that_somebody_else_cancels_is_not_done(either: Site) -> None:
     job = either.redrive(engine="sqs-move", rate=2, rest=rest)
     assert job.state is State.FAILED
     assert "cancelled by somebody else" in job.reason
+
+
+def test_a_move_that_ended_before_is_not_taken_for_this_one(either: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS lists a task a moment after it was started; until then the newest on the list is another."""
+    either.bury("a1")
+    assert move(either).state is State.DONE
+    either.bury("b1", "c1")  # its worker rejects a1 too
+    call, late = Client.call, [2]
+
+    def listed_late(client: Client, operation: str, params: Any, **options: Any) -> Any:
+        answer = call(client, operation, params, **options)
+        if operation == "ListMessageMoveTasks" and len(answer["Results"]) > 1 and late[0]:
+            late[0] -= 1
+            return {"Results": answer["Results"][1:]}
+        return answer
+
+    monkeypatch.setattr(Client, "call", listed_late)
+    job = move(either)
+    assert (job.state, job.counts.sent, late) == (State.DONE, 3, [0])
+    assert either.dead_names() == []
+
+
+def test_a_move_that_a_killed_process_left_in_sqs_is_followed_by_the_next_run(either: Site) -> None:
+    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    source, target = either.client.queue(either.dead), either.client.queue(either.queue)
+    task = {"SourceArn": source.arn, "DestinationArn": target.arn, "MaxNumberOfMessagesPerSecond": 2}
+    handle = either.place.client.call("StartMessageMoveTask", task)["TaskHandle"]
+    job = move(either)
+    assert (job.state, job.counts.sent, job.result["task_handle"]) == (State.DONE, 10, handle)
+    assert any("is running already" in line.text for line in job.messages)
+    assert len(either.names()) == 10
+
+
+def test_a_move_to_another_queue_that_is_running_is_named_and_left_alone(either: Site) -> None:
+    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    other = either.place.queue("elsewhere.fifo" if either.fifo else "elsewhere")
+    source = either.client.queue(either.dead)
+    task = {"SourceArn": source.arn, "DestinationArn": other.arn, "MaxNumberOfMessagesPerSecond": 1}
+    handle = either.place.client.call("StartMessageMoveTask", task)["TaskHandle"]
+    job = move(either)
+    assert job.state is State.FAILED
+    assert f"cancel-message-move-task --task-handle {handle}" in job.reason
 
 
 def test_a_rate_is_handed_on(either: Site) -> None:
@@ -166,15 +209,15 @@ def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> N
 
     real = job.checkpoint
 
-    def checkpoint() -> None:
+    def checkpoint(before_pause: Any = None) -> None:
         if job.pausing:
             before = len(either.names())
             either.place.clock.advance(60)
             stood.append((before, len(either.names())))
             job.resume()
-        real()
+        real(before_pause)
 
-    job.checkpoint = checkpoint  # type: ignore[method-assign, assignment]
+    job.checkpoint = checkpoint  # type: ignore[method-assign]
     job.run(either.redriver(engine="sqs-move", rate=2, rest=rest).run)
     assert (job.state, job.reason) == (State.DONE, "")
     assert stood
@@ -183,12 +226,12 @@ def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> N
     assert job.counts.sent == 10
 
 
-def test_where_looking_is_receiving_it_is_said_how_many_were_not_looked_at() -> None:
+def test_on_sqs_it_is_said_how_many_messages_were_not_checked() -> None:
     with site(SQS) as standard:
         standard.bury(*[f"{n:03}" for n in range(101)])
         job = move(standard)
         assert (job.state, moved(job), job.counts.sent) == (State.DONE, True, 101)
-        assert any("only 100 were looked at" in line.text for line in job.messages)
+        assert any("only 100 were checked" in line.text for line in job.messages)
 
 
 def test_a_queue_without_letters_is_done_at_once() -> None:

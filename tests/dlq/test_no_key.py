@@ -29,7 +29,7 @@ def service(place: Place, tmp_path: Path) -> DeadLetterService:
 
 
 def redrive(place: Place, service: DeadLetterService) -> None:
-    service.redrive(RedrivePlan(queue="dead", where='reason = "no key"')).wait()
+    service.redrive(RedrivePlan(queue="dead", canary=0, where='reason = "no key"')).wait()
     assert place.is_empty("dead")
 
 
@@ -107,7 +107,7 @@ def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_bac
     place.worker(app).drain()
     dead = place.messages("dead")
     assert [(letter(one)["reason"], "key" in letter(one)) for one in dead] == [("undecodable", False)] * 3
-    service.redrive(RedrivePlan(queue="dead", where="reason = undecodable")).wait()
+    service.redrive(RedrivePlan(queue="dead", canary=0, where="reason = undecodable")).wait()
     run(place, calls, RIGHT)
     assert calls.keys == ["7"]
 
@@ -119,6 +119,6 @@ def test_what_a_handler_rejected_under_its_message_id_comes_back_under_that_id(
     sent = place.send({"id": 7})
     for _ in range(3):
         run(place, calls, "message-id")
-        service.redrive(RedrivePlan(queue="dead", where="reason = rejected")).wait()
+        service.redrive(RedrivePlan(queue="dead", canary=0, where="reason = rejected")).wait()
     assert calls.keys == [sent] * 3
     assert place.is_empty()

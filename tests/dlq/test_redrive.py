@@ -192,7 +192,7 @@ def test_letters_can_be_sent_elsewhere(standard: Site) -> None:
     ("to", "complaint"),
     [
         ("dead", "is the dead-letter queue itself"),
-        ("other.fifo", "a FIFO queue and dead a Standard one"),
+        ("other.fifo", "a FIFO queue and dead a Standard queue"),
         ("nowhere", "does not exist"),
     ],
 )
@@ -217,7 +217,7 @@ def test_with_two_sources_it_must_be_said_where_a_stray_letter_goes(standard: Si
     standard.place.send({"name": "stray"}, standard.dead)
     job = standard.redrive()
     assert job.state is State.FAILED
-    assert "name the one that they go to" in job.reason
+    assert "name the queue that they go to" in job.reason
     assert standard.dead_names("visible") == ["stray"]
     standard.bury("a1")
     job = good(standard.redrive())
@@ -640,7 +640,7 @@ def test_what_sqs_does_not_show_behind_a_letter_that_stays_is_told() -> None:
         job = good(fifo.redrive(where="not $.name = a03"))
         assert (fifo.names(), job.counts.sent) == ([f"a{n:02}" for n in range(10) if n != 3], 9)
         assert len(fifo.dead_names("visible")) == 6
-        assert any("about 5 letters were not looked at" in line.text for line in job.messages)
+        assert any("about 5 messages were not scanned" in line.text for line in job.messages)
 
 
 def test_that_looking_may_move_letters_on_is_told_before() -> None:
@@ -652,7 +652,7 @@ def test_that_looking_may_move_letters_on_is_told_before() -> None:
         )
         standard.bury("a1")
         job = good(standard.redrive())
-        assert "dead moves messages on when they were received 9 times" in job.messages[0].text
+        assert "dead moves messages to its own dead-letter queue after 9 receives" in job.messages[0].text
 
 
 def test_a_message_that_is_never_hidden_does_not_keep_it_going() -> None:

@@ -118,7 +118,7 @@ def test_actions_happen_there_and_are_in_its_audit_log(
     assert [mark.text for mark in remote.annotations()] == ["deployed"]
     assert [one.id for one in remote.jobs()] == [back.id, dropped.id, job.id]
     actions = {entry.action for entry in remote.audit_entries("outcome = done")}
-    assert {"redrive", "resend", "drop", "restore", "export", "mark"} <= actions
+    assert {"redrive", "resend", "delete", "restore", "export", "annotate"} <= actions
     with pytest.raises(JobNotRunning, match="it has already ended: done"):
         remote.control(job.id, "cancel")
 

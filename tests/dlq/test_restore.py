@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from dlq.dead_letters import message
 from driven import Place, new_place
-from semel.dlq import snapshots
+from semel.dlq import restore, snapshots
 from semel.dlq.jobs import Job, State
 from semel.dlq.service import DeadLetterService
 
@@ -65,7 +66,7 @@ def test_a_fifo_letter_that_is_refused_holds_up_those_behind_it_and_the_next_run
     most_bytes(place, FIFO, 2_048)
     job = ended(service.restore(file))
     assert (job.state, job.counts.sent, job.counts.failed) == (State.FAILED, 4, 3)
-    assert "3 letters were not sent; those of group a wait for message A2" in job.reason
+    assert "3 messages were not sent; those of group a wait for message A2" in job.reason
     assert names(place, FIFO) == ["a1", "b1", "b2", "b3"]
     most_bytes(place, FIFO, 1_048_576)
     job = ended(service.restore(file))
@@ -151,3 +152,66 @@ def test_the_lock_of_a_restore_that_was_killed_is_nobodys(
         first.kill()
     assert ended(service.restore(file)).state is State.DONE
     assert names(place, DLQ) == ["m1", "m2"]
+
+
+def test_a_restore_into_two_queues_is_a_job_of_one_of_them_that_names_both(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
+    file = snapshot(tmp_path / "one.jsonl", DLQ, "m1")
+    other = snapshot(tmp_path / "two.jsonl", FIFO, "a1")
+    file.write_bytes(file.read_bytes() + other.read_bytes())
+    job = ended(service.restore(file))
+    assert (job.state, job.queue, job.plan["queues"]) == (State.DONE, DLQ, [DLQ, FIFO])
+    assert (names(place, DLQ), names(place, FIFO)) == (["m1"], ["a1"])
+    entry = service.audit_entries()[0]
+    assert (entry.queue, entry.details["queues"]) == (DLQ, f"{DLQ}, {FIFO}")
+
+
+def test_an_upload_that_breaks_off_leaves_no_file(place: Place, service: DeadLetterService, tmp_path: Path) -> None:
+    lines = snapshot(tmp_path / "all.jsonl", DLQ, "m1", "m2").read_bytes().splitlines(keepends=True)
+
+    def broken() -> Iterator[bytes]:
+        yield lines[0]
+        raise ConnectionResetError
+
+    with pytest.raises(snapshots.SnapshotError):
+        service.restore(broken())
+
+    def interrupted() -> Iterator[bytes]:
+        yield lines[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        service.restore(interrupted())
+    assert list((service.state / "restores").iterdir()) == []
+
+
+def test_uploads_and_their_journals_are_kept_for_a_month(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
+    folder = service.state / "restores"
+    file = snapshot(tmp_path / "all.jsonl", DLQ, "m1")
+    ended(service.restore(file.read_bytes().splitlines(keepends=True)))
+    assert {path.suffix for path in folder.iterdir()} == {".jsonl", ".restored", ".lock"}
+    (folder / ".7-7.part").write_text("half")
+    for days, left in ((29, 3), (31, 0)):
+        for path in folder.iterdir():
+            os.utime(path, (place.clock.now() - days * 86_400,) * 2)
+        restore.prune(folder, place.clock.now())
+        assert len(list(folder.iterdir())) == left
+
+
+def test_what_is_being_restored_is_not_removed_however_old_it_is(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
+    folder = service.state / "restores"
+    folder.mkdir(parents=True)
+    file = snapshot(folder / "all.jsonl", DLQ, "m1", "m2")
+    with restore_elsewhere(place, service, file) as first:
+        for path in folder.iterdir():
+            os.utime(path, (place.clock.now() - 40 * 86_400,) * 2)
+        before = sorted(folder.iterdir())
+        restore.prune(folder, place.clock.now())
+        assert sorted(folder.iterdir()) == before
+        said, _ = first.communicate("go on\n", timeout=60)
+        assert said == "done\n"

@@ -28,7 +28,7 @@ def delete(url: str, queue: str, where: str, file: str, admitted: bool, ahead: f
 def restore(url: str, file: str, admitted: bool, point: str, nth: int) -> None:
     with client_for(url, admitted=admitted) as client:
         restorer = Restorer(client, Path(file), folder=Path(file).parent, crash=killer(point, nth))
-        _finished(Job("restore", restorer.target_name).run(restorer.run))
+        _finished(Job("restore", restorer.queues[0]).run(restorer.run))
 
 
 def _finished(job: Job) -> None:

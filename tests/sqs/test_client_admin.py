@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from driven import Place, place_of
+from driven import ACCESS, Place, place_of
 from semel.broker import running
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin, AdminError
+from semel.sqs.client.connection import Answer
 from semel.sqs.errors import CredentialsRefused, Unreachable
 
 
@@ -43,6 +45,29 @@ def test_an_endpoint_of_aws_is_not_asked_and_one_of_another_is_not_taken_for_our
     with Client("http://127.0.0.1:1", "us-east-1", access_key="a", secret_key="b") as nobody:
         with pytest.raises(Unreachable, match="cannot connect"):
             Admin.of(nobody)
+
+
+def test_a_server_error_is_not_taken_for_the_answer_of_another_endpoint(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a proxy while the broker restarts: who remembers it would receive where it could peek."""
+    options: dict[str, Any] = {"sleep": lambda _seconds: None} | ACCESS
+    with Client(place.broker.url, place.broker.region, **options) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "exchange", lambda *_, **__: Answer(503, b"HTTP/1.1 503 Unavailable", b"busy"))
+            assert Admin.of(client) is None
+        assert Admin.of(client) is not None
+    with Client(place.broker.url, place.broker.region, **options) as client:
+        real, left = client.exchange, [1]
+
+        def exchange(*given: Any, **more: Any) -> Answer:
+            if left:
+                left.pop()
+                return Answer(502, b"HTTP/1.1 502 Bad Gateway", b"")
+            return real(*given, **more)
+
+        monkeypatch.setattr(client, "exchange", exchange)
+        assert Admin.of(client) is not None
 
 
 def test_a_broker_that_checks_signatures_lets_the_client_in(tmp_path: Path) -> None:
@@ -106,8 +131,6 @@ def test_bodies_are_cut_where_they_are_not_wanted(place: Place, admin: Admin) ->
     long, short = admin.peek("orders", bodies=False).messages
     assert (long["Body"], long["BodyBytes"]) == ("é" * 200, 2_000)
     assert (short["Body"], short["BodyBytes"]) == ("short", 5)
-    (found,) = admin.peek("orders", bodies=False, body="é" * 900).messages
-    assert (found["Body"], found["BodyBytes"]) == ("é" * 200, 2_000)
     assert "BodyBytes" not in admin.peek("orders").messages[0]
 
 

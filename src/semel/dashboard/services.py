@@ -56,7 +56,6 @@ class Services:
             ledger=inspector.memory.connected,
             state=inspector.state,
             jobs=jobs,
-            accept_risk=True,
             who="dashboard",
             clock=clock,
         )

@@ -89,18 +89,15 @@ class RemoteDeadLetterService:
         url: str,
         token: str = "",
         *,
-        accept_risk: bool = False,
         timeout: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`accept_risk`: peek also where that may move messages on (see PeekRisk)."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"{url!r} is not the address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
         self._token = token
-        self._accept_risk = accept_risk
         self._timeout = timeout
         self._clock, self._sleep = clock, sleep
         self._followed: dict[str, _Followed] = {}
@@ -124,34 +121,50 @@ class RemoteDeadLetterService:
         return self._convert(self._get(f"dead-letters/{_part(name)}"), DeadLetterQueue)
 
     def messages(
-        self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
+        self,
+        queue: str,
+        where: str = "",
+        limit: int = SHOWN,
+        after: str | None = None,
+        *,
+        bodies: bool = False,
+        receive: bool = False,
     ) -> MessagePage:
         query = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/messages", self._receiving(query))
+        content = self._get(f"dead-letters/{_part(queue)}/messages", _look(query, receive))
         page = msgspec.structs.asdict(self._convert(content, _WirePage))
         return MessagePage(**page | {"messages": tuple(map(_message, page["messages"]))})
 
-    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
-        content = self._get(f"dead-letters/{_part(queue)}/groups", self._receiving({"where": where, "most": most}))
+    def groups(
+        self, queue: str, where: str = "", *, max_scanned: int | None = None, receive: bool = False
+    ) -> ErrorGroups:
+        query = _look({"where": where, "most": max_scanned}, receive)
+        content = self._get(f"dead-letters/{_part(queue)}/groups", query)
         return self._convert(content, ErrorGroups)
 
     def impact(
-        self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
+        self,
+        queue: str,
+        where: str | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        receive: bool = False,
     ) -> Impact:
-        content = self._get(f"dead-letters/{_part(queue)}/impact", self._receiving(_query(where, ids, all)))
+        content = self._get(f"dead-letters/{_part(queue)}/impact", _look(_query(where, ids, all), receive))
         return self._convert(content, Impact)
 
-    def message(self, queue: str, id: str) -> DeadLetterMessage:
+    def message(self, queue: str, id: str, *, receive: bool = False) -> DeadLetterMessage:
         try:
-            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", self._receiving({}))
+            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", _look({}, receive))
             return _message(self._convert(content, _WireMessage))
         except RemoteError as error:
             if error.status == 404:
                 raise NoSuchMessage(str(error)) from None
             raise
 
-    def find(self, queue: str, id: str) -> MessagePage:
-        return MessagePage((self.message(queue, id),), None, 1)
+    def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
+        return MessagePage((self.message(queue, id, receive=receive),), None, 1)
 
     def export(
         self,
@@ -162,8 +175,9 @@ class RemoteDeadLetterService:
         *,
         all: bool = False,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Exported:
-        lines = self.lines(queue, where, ids, all=all, any_queue=any_queue)
+        lines = self.lines(queue, where, ids, all=all, any_queue=any_queue, receive=receive)
         if isinstance(to, Path):
             count = snapshots.write_lines(lines, to)
             return Exported(count, count, str(to))
@@ -182,8 +196,9 @@ class RemoteDeadLetterService:
         *,
         all: bool = False,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Iterator[bytes]:
-        wanted = self._receiving(_query(where, ids, all) | {"any_queue": int(any_queue) or None})
+        wanted = _look(_query(where, ids, all) | {"any_queue": int(any_queue) or None}, receive)
         with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
@@ -194,10 +209,10 @@ class RemoteDeadLetterService:
 
     # Actions.
 
-    def redrive(self, plan: RedrivePlan) -> Job:
+    def redrive(self, plan: RedrivePlan, *, receive: bool = False) -> Job:
         content = {name: value for name, value in plan.to_json().items() if value not in ("", [])}
         queue = content.pop("queue")
-        return self._start(f"dead-letters/{_part(queue)}/redrive", content)
+        return self._start(f"dead-letters/{_part(queue)}/redrive", content, receive)
 
     def resend(
         self,
@@ -210,6 +225,7 @@ class RemoteDeadLetterService:
         key: str | Key = Key.KEEP,
         to: str = "",
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Resent:
         request: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
@@ -218,7 +234,7 @@ class RemoteDeadLetterService:
             request["new_key"] = "auto" if key is Key.NEW else key
         path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
         request = {name: value for name, value in request.items() if value is not None}
-        return self._convert(self._ask("POST", path, request), Resent)
+        return self._convert(self._ask("POST", path, request, {"receive": int(receive) or None}), Resent)
 
     def delete(
         self,
@@ -230,16 +246,17 @@ class RemoteDeadLetterService:
         all: bool = False,
         shown: ShownMessages | None = None,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Job:
         """The snapshot is kept by the dashboard; the job's result has its path there."""
         if snapshot is not None:
             raise RemoteError("--snapshot cannot be used with --dashboard, which keeps the snapshot; or export first")
         chosen = _query(where, ids, all)
         if shown is None:
-            shown = self.impact(queue, where, ids, all=all).shown
+            shown = self.impact(queue, where, ids, all=all, receive=receive).shown
         content = {"where": where, "ids": chosen["id"], "all": all, "shown": asdict(shown), "any_queue": any_queue}
         content = {name: value for name, value in content.items() if value is not None}
-        return self._start(f"dead-letters/{_part(queue)}/delete", content)
+        return self._start(f"dead-letters/{_part(queue)}/delete", content, receive)
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
         content = source.read_bytes() if isinstance(source, Path) else b"".join(source)
@@ -322,12 +339,9 @@ class RemoteDeadLetterService:
 
     # Requests.
 
-    def _receiving(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        return {**query, "look": 1, "receive": 1 if self._accept_risk else None}
-
-    def _start(self, path: str, content: Mapping[str, Any] | bytes) -> Job:
+    def _start(self, path: str, content: Mapping[str, Any] | bytes, receive: bool = False) -> Job:
         try:
-            return self._seen(self._ask("POST", path, content))
+            return self._seen(self._ask("POST", path, content, {"receive": int(receive) or None}))
         except RemoteError as error:
             if error.status == 0:
                 raise RemoteError(
@@ -467,3 +481,7 @@ def _json(value: Any) -> dict[str, str]:
     if isinstance(content, bytes):
         return {"type": kind, "base64": b64encode(content).decode()}
     return {"type": kind, "value": content}
+
+
+def _look(query: Mapping[str, Any], receive: bool) -> dict[str, Any]:
+    return {**query, "look": 1, "receive": int(receive) or None}

@@ -1,10 +1,10 @@
-"""Letters from a snapshot back into a dead-letter queue, each once, however often this is run.
+"""Messages from a snapshot back into a dead-letter queue, each once, however often this is run.
 
-The rules: a journal next to the file says before a batch is sent that it will be, and after it that it was; both are on
-disk before the next step. So a second run after a crash sends what is missing. Of the one batch that was on its way
-nobody can know: its letters are sent again, and the job says which they are. Their keys keep them from running twice.
-Two runs never work on the same letters at a time: whoever restores holds a lock. In a FIFO group each letter is sent
-after the one before it was taken, and none after one that was not.
+The rules: a journal next to the file records a batch before it is sent and again after it; both are on disk before the
+next step. So a second run after a crash sends what is missing. Of the batch that was being sent nobody can know: its
+messages are sent again, and the job says which they are. Their keys keep them from being processed twice. Two runs
+never work on the same messages at a time: a restore holds a lock. In a FIFO group each message is sent after the one
+before it was accepted, and none after one that was not. Uploaded files are kept for 30 days, with their journals.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from semel.sqs.client.messages import Attribute, Entry, Sent
 
 BATCH: Final = 10
 JOURNAL: Final = ".restored"
-_NO_GROUP: Final = "dead-letters"  # where a FIFO queue gets letters that have no group
+_NO_GROUP: Final = "dead-letters"  # of messages without a group that go into a FIFO queue
+_KEPT_FOR: Final = 30 * 86_400.0  # seconds
+_KEPT: Final = 100  # uploaded files
 
 
 class Restorer:
-    """One file, into the queues that its letters were in, or all into `queue`. `run` is a job's work."""
+    """One file, into the queues that its messages were in, or all into `queue`. `run` is a job's work."""
 
     def __init__(
         self,
@@ -51,18 +53,20 @@ class Restorer:
     ) -> None:
         self._client = client
         self._folder = folder
+        prune(folder, clock())
         self._path = source if isinstance(source, Path) else _spooled(source, folder)
         self._queue = queue
         self._clock = clock
         self._crash = crash
-        # All of it is read once before anything is sent: a file that is broken half-way changes nothing.
+        # All of it is read before anything is sent: a file that is broken in the middle changes nothing.
         self._count = 0
-        self._queues: set[str] = set()
+        queues: set[str] = set()
         for message in snapshots.messages_in(self._path):
             self._count += 1
-            self._queues.add(queue or message.queue)
+            queues.add(queue or message.queue)
         if not self._count:
-            raise snapshots.SnapshotError(f"{self._path}: there are no letters in it")
+            raise snapshots.SnapshotError(f"{self._path}: it has no messages")
+        self.queues = tuple(sorted(queues))
 
     @property
     def name(self) -> str:
@@ -72,18 +76,14 @@ class Restorer:
     def count(self) -> int:
         return self._count
 
-    @property
-    def target_name(self) -> str:
-        return ", ".join(sorted(self._queues))
-
     def run(self, job: Job) -> None:
-        for name in self._queues:
-            # A file is easily given and seldom read: where it sends messages by itself is a dead-letter queue.
+        for name in self.queues:
+            # Few read a file before they restore it: it may send to dead-letter queues only.
             info = listing.dead_letter_queue(self._client, name)
             if not self._queue and not info.sources:
                 raise snapshots.SnapshotError(
                     f"{self._path.name} has messages for {info.name}, which is not the dead-letter queue of any queue, "
-                    f"so nothing was sent; if they are to go there, say so with --to {info.name}"
+                    f"so nothing was sent; to send them there, use --to {info.name}"
                 )
         holder = f"job {job.id} of {job.who or 'somebody'} (process {os.getpid()})"
         with contextlib.ExitStack() as stack:
@@ -97,14 +97,14 @@ class Restorer:
     def _send_all(self, job: Job, journal: _Journal) -> None:
         job.total = self._count
         if journal.done:
-            job.say(f"{len(journal.done):,} letters were sent by an earlier run, and are left out")
+            job.say(f"{len(journal.done):,} messages were sent by an earlier run, and are left out")
         unknown = journal.begun - journal.done
         if unknown:
             job.say(
                 f"an earlier run ended while it sent {len(unknown)}: whether they arrived cannot be known, so they are "
                 f"sent again: {', '.join(sorted(unknown))}"
             )
-        behind: dict[tuple[str, str], str] = {}  # of each FIFO group that is held up, the letter that was not sent
+        behind: dict[tuple[str, str], str] = {}  # the message that was not sent, by FIFO group
         for name, found in self._batches(job, journal, behind):
             job.checkpoint()
             batch = self._missing(job, name, found)
@@ -124,28 +124,26 @@ class Restorer:
                     if target.fifo:
                         behind[name, one.group or _NO_GROUP] = one.id
         if job.counts.failed:
-            held_up = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
-            raise SemelError(
-                f"{job.counts.failed} letters were not sent{held_up}; run it again for those that failed in passing"
-            )
-        job.say(f"{job.counts.sent:,} letters are back in {self.target_name}")
+            waiting = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
+            raise SemelError(f"{job.counts.failed} messages were not sent{waiting}; run it again to send those")
+        job.say(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
 
     def _missing(self, job: Job, queue: str, batch: list[DeadLetterMessage]) -> list[DeadLetterMessage]:
-        """Without those that were never deleted, as a drop was ended half-way. Only Semel's broker can tell."""
+        """Without those that were never deleted, as a delete was interrupted. Only Semel's broker can tell."""
         admin = Admin.of(self._client)
         if admin is None:
             return batch
-        page = admin.peek(self._client.queue(queue).name, ids=[dead_letter.id for dead_letter in batch], bodies=False)
-        there = {message["MessageId"] for message in page.messages}
+        page = admin.peek(self._client.queue(queue).name, ids=[message.id for message in batch], bodies=False)
+        there = {shown["MessageId"] for shown in page.messages}
         if there:
             job.add(skipped=len(there), matched=-len(there))
-            job.say(f"{len(there)} are in {queue} still, and are left out")
-        return [dead_letter for dead_letter in batch if dead_letter.id not in there]
+            job.say(f"{len(there)} messages are still in {queue}, and are left out")
+        return [message for message in batch if message.id not in there]
 
     def _batches(
         self, job: Job, journal: _Journal, behind: Mapping[tuple[str, str], str]
     ) -> Iterator[tuple[str, list[DeadLetterMessage]]]:
-        """In the file's order; a batch is for one queue, and has one letter of a FIFO group at most."""
+        """In the file's order; a batch is for one queue, and has at most one message of a FIFO group."""
         for name, found in groupby(snapshots.messages_in(self._path), key=lambda one: self._queue or one.queue):
             fifo = self._client.queue(name).fifo
             batch: list[DeadLetterMessage] = []
@@ -169,12 +167,12 @@ class Restorer:
 
 
 def entry(message: DeadLetterMessage, *, fifo: bool) -> Entry:
-    """The letter as it was: whoever looks at it finds the same key, reason, error and source."""
+    """The message as it was, with the same key, reason, error and source."""
     return Entry(
         message.body,
         attributes=_attributes(message) or None,
         group=message.group or (_NO_GROUP if fifo else None),
-        # Not its own: SQS would take a letter that was dropped within five minutes for one that is there already.
+        # Not its own: SQS would take a message that was deleted within five minutes for one that is there already.
         dedup=f"restore-{message.id}" if fifo else None,
         trace=message.trace or None,
     )
@@ -205,7 +203,7 @@ def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
 
 
 class _Journal:
-    """Which letters of a file were sent, and which were about to be. Only one run has it at a time."""
+    """Which messages of a file were sent, and which were about to be. Only one run has it at a time."""
 
     def __init__(self, path: Path, restored: Path, where: dict[str, str], holder: str) -> None:
         self._path = path
@@ -236,8 +234,8 @@ class _Journal:
                 continue  # the end of a run that was killed
             if number == 0 and content != where:
                 raise snapshots.SnapshotError(
-                    f"{self._path} says that this file was restored to {content.get('queue') or 'its own queues'} at "
-                    f"{content.get('endpoint')}; to send it to another place too, remove {self._path.name}"
+                    f"{self._path} records that this file was restored to {content.get('queue') or 'its own queues'} "
+                    f"at {content.get('endpoint')}; to restore it elsewhere too, remove {self._path.name}"
                 )
             self.begun.update(content.get("begun", ()))
             self.done.update(content.get("done", ()))
@@ -264,21 +262,33 @@ class _Journal:
 def _lock(path: Path, restored: Path, holder: str = "") -> IO[bytes]:
     """The file, held until it is closed or the process ends. Raises SnapshotError, which says who has it."""
     try:
-        file = path.open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if holder:
-                file.write(orjson.dumps({"holder": holder}) + b"\n")
-                file.flush()
-        except BlockingIOError:
-            file.close()
-            raise snapshots.SnapshotError(
-                f"{restored} is being restored already, by {_holder(path)}; nothing was sent. When that has ended, run "
-                "it again: it sends what is missing"
-            ) from None
+        while (file := _locked(path)) is None:
+            pass  # it was pruned at this moment
+        if holder:
+            file.write(orjson.dumps({"holder": holder}) + b"\n")
+            file.flush()
+    except BlockingIOError:
+        raise snapshots.SnapshotError(
+            f"{restored} is being restored already, by {_holder(path)}; nothing was sent. When that has ended, run it "
+            "again: it sends what is missing"
+        ) from None
     except OSError as error:
         raise _unwritable(path, error) from None
     return file
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """None if the file was removed before it was locked. Raises BlockingIOError."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
 
 
 def _holder(path: Path) -> str:
@@ -301,17 +311,17 @@ def _by_content(path: Path, folder: Path) -> Path:
 
 def _unwritable(path: Path, error: OSError) -> snapshots.SnapshotError:
     return snapshots.SnapshotError(
-        f"{path} cannot be written: {error.strerror or error}; it remembers what was sent: copy the file to a folder "
-        "that this user may write to, and restore from there"
+        f"{path} cannot be written: {error.strerror or error}; it records what was sent: copy the file to a folder "
+        "that this user may write to, and restore it from there"
     )
 
 
 def _spooled(lines: Iterable[bytes], folder: Path) -> Path:
-    """A file of what came in another way, named by its content: the same once more finds the first one's journal."""
+    """An upload as a file that is named by its content: the same once more finds the first one's journal."""
     digest = hashlib.sha256()
+    draft = folder / f".{os.getpid()}-{time.monotonic_ns()}.part"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = folder / f".{os.getpid()}-{time.monotonic_ns()}.part"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             for text in lines:
                 digest.update(text)
@@ -321,5 +331,22 @@ def _spooled(lines: Iterable[bytes], folder: Path) -> Path:
         path = folder / f"{digest.hexdigest()[:16]}.jsonl"
         draft.replace(path)
     except OSError as error:
-        raise snapshots.SnapshotError(f"the letters cannot be kept in {folder}: {error.strerror or error}") from None
+        raise snapshots.SnapshotError(f"the upload cannot be kept in {folder}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
     return path
+
+
+def prune(folder: Path, now: float) -> None:
+    """Removes uploads beyond the newest hundred, and whatever is older than 30 days; nothing that is in use."""
+    uploads = snapshots.newest_first(folder.glob("*.jsonl"))
+    old = [path for path, at in uploads if now - at > _KEPT_FOR] + [path for path, _ in uploads[_KEPT:]]
+    old += [path for path, at in snapshots.newest_first(folder.glob(".*.part")) if now - at > 86_400]
+    old += [path for path, at in snapshots.newest_first(folder.glob("*.lock")) if now - at > _KEPT_FOR]
+    for path in old:
+        with contextlib.suppress(OSError, snapshots.SnapshotError), contextlib.ExitStack() as stack:
+            journal = path if path.suffix == ".lock" else path.with_name(path.name + JOURNAL)
+            if journal.exists():
+                stack.enter_context(_lock(journal, path))
+                journal.unlink()
+            path.unlink(missing_ok=True)

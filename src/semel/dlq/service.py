@@ -1,7 +1,10 @@
-"""The desk: everything that can be done with dead letters, for the command line, the JSON API and the pages alike.
+"""Everything that can be done with dead-letter messages: for the command line, the JSON API and the pages alike.
 
-The rules: looking changes nothing beyond what it says it cost; every action is in the audit log before it begins and
-when it has ended; what takes long is a job, which can be watched, paused and cancelled by anybody who has its id.
+The rules: reading changes nothing beyond the cost that it reports; every action is in the audit log before it begins
+and when it has ended; what takes long is a job, which anybody with its id can watch, pause and cancel.
+
+`receive` accepts a risk: on SQS reading a message means receiving it, and a queue with a RedrivePolicy of its own moves
+messages that were received too often. Without it such a queue is refused (PeekRisk).
 """
 
 from __future__ import annotations
@@ -36,7 +39,6 @@ from semel.dlq.messages import (
     Resent,
     ShownMessages,
 )
-from semel.dlq.queues import no_such_queue
 from semel.dlq.redrive.canary import CanaryFailed
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -44,7 +46,6 @@ from semel.dlq.restore import Restorer
 from semel.dlq.selection import Selection
 from semel.errors import SemelError
 from semel.sqs.client import Client
-from semel.sqs.client.admin import Admin
 from semel.sqs.errors import QueueNotFound
 from semel.state_folder import state_folder
 from semel.telemetry import annotation_log
@@ -53,16 +54,15 @@ from semel.telemetry.annotation_log import Annotation
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
 
-SHOWN: Final = 100  # letters of one answer, unless more are asked for
-SHOWN_IDS: Final = 1_000  # more than these are known by their place in the queue, where there are places
+SHOWN: Final = 50  # messages of one answer
+SHOWN_IDS: Final = 1_000  # more than these are named by their place in the queue, on Semel's broker
 
 
 class DeadLetterService:
-    """One user's desk. `by` gives the same desk for another; jobs, log and folder are shared.
+    """The service for one user. `by` gives it for another; jobs, audit log and state folder are shared.
 
-    `state` is the state folder. `ledger` may be a function that opens it when it is asked for. `accept_risk`: look also
-    where looking may move messages on (see PeekRisk); `most`: so many messages are received at most for one look, where
-    looking means receiving."""
+    `ledger` may be a function that opens it when it is needed. `max_receive`: on SQS, maximum number of messages that
+    one scan receives."""
 
     remote: Final = False
 
@@ -75,8 +75,7 @@ class DeadLetterService:
         who: str = "",
         state: Path | None = None,
         jobs: Jobs | None = None,
-        accept_risk: bool = False,
-        most: int = MAX_RECEIVE,
+        max_receive: int = MAX_RECEIVE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
@@ -85,18 +84,18 @@ class DeadLetterService:
         self.audit = audit if audit is not None else Audit.at(self.state, clock=clock)
         self.who = who or somebody()
         self._jobs = jobs if jobs is not None else Jobs(self.state / "jobs", clock=clock)
-        self._accept_risk, self._most = accept_risk, most
+        self._max_receive = max_receive
         self._clock = clock
 
     def by(self, who: str) -> DeadLetterService:
-        """The same desk in another's name."""
+        """The same service in another user's name."""
         other = copy.copy(self)
         other.who = who
         return other
 
     @property
     def ledger(self) -> Ledger | None:
-        """None if there is none. Raises if there is one that does not answer: what it should say is not guessed."""
+        """None if there is none. Raises if there is one that does not answer."""
         return self._ledger() if callable(self._ledger) else self._ledger
 
     @property
@@ -104,51 +103,65 @@ class DeadLetterService:
         return self.client.endpoint
 
     def address(self, info: DeadLetterQueue) -> str:
-        """Where a queue is, in words: endpoint or AWS region, and account."""
+        """Endpoint or AWS region, and account."""
         return listing.address(info.url, self.client.region, self.client.endpoint)
 
-    # Looking.
+    # Reading.
 
     def queues(self) -> list[DeadLetterQueue]:
-        """All dead-letter queues, by name."""
+        """All dead-letter queues, by name; and, with an `error`, the queues whose attributes may not be read."""
         return listing.dead_letter_queues(self.client, clock=self._clock)
 
     def queue(self, name: str) -> DeadLetterQueue:
-        """One queue, whether or not any other names it as its dead-letter queue. Raises NoSuchQueue."""
+        """One queue, whether or not any queue has it as its dead-letter queue. Raises NoSuchQueue."""
         return listing.dead_letter_queue(self.client, name, clock=self._clock)
 
     def messages(
-        self, queue: str, where: str = "", limit: int = SHOWN, after: str | None = None, *, bodies: bool = False
+        self,
+        queue: str,
+        where: str = "",
+        limit: int = SHOWN,
+        after: str | None = None,
+        *,
+        bodies: bool = False,
+        receive: bool = False,
     ) -> MessagePage:
-        """Letters that match, the oldest first where the endpoint tells; without `bodies`, only their beginnings."""
-        found: list[DeadLetterMessage] = []
-        wanted, place = filters.parse(where), _place(after)
-        page = ScanPage([])
-        for page in self._access(queue).scan(wanted, limit=limit, after=place, bodies=bodies):
-            found += page.messages
+        """Messages that match, in the order of the queue on Semel's broker; without `bodies`, their beginnings."""
+        messages: list[DeadLetterMessage] = []
+        page, wanted, place = ScanPage([]), filters.parse(where), _place(after)
+        for page in self._access(queue, receive).scan(wanted, limit=limit, after=place, bodies=bodies):
+            messages += page.messages
         next = None if page.next is None else str(page.next)
-        return MessagePage(tuple(found), next, page.scanned, page.complete, page.cost, page.notes)
+        return MessagePage(tuple(messages), next, page.scanned, page.complete, page.cost, page.notes)
 
-    def groups(self, queue: str, where: str = "", *, most: int | None = None) -> ErrorGroups:
-        """What they died of, over all letters that match; at most `most` are looked at."""
+    def groups(
+        self, queue: str, where: str = "", *, max_scanned: int | None = None, receive: bool = False
+    ) -> ErrorGroups:
+        """The errors of all messages that match; at most `max_scanned` messages are scanned."""
         grouping, page = Grouping(), ScanPage([])
-        for page in self._access(queue).scan(filters.parse(where), bodies=False, max_scanned=most):
+        for page in self._access(queue, receive).scan(filters.parse(where), bodies=False, max_scanned=max_scanned):
             grouping.add(page.messages)
         return ErrorGroups(grouping.groups, grouping.matched, page.scanned, page.complete, page.cost, page.notes)
 
     def impact(
-        self, queue: str, where: str | None = None, ids: Sequence[str] | None = None, *, all: bool = False
+        self,
+        queue: str,
+        where: str | None = None,
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        receive: bool = False,
     ) -> Impact:
-        """What an action on these letters would touch: those that match, those with these ids, or all."""
+        """What an action would touch: messages that match, those with these ids, or all."""
         chosen = Selection.of(where, ids, all)
         grouping, page = Grouping(), ScanPage([])
-        ids_shown: list[str] | None = []
-        for page in self._access(queue).scan(filters.parse(chosen.where), bodies=False, ids=chosen.ids):
+        shown: list[str] | None = []
+        for page in self._access(queue, receive).scan(filters.parse(chosen.where), bodies=False, ids=chosen.ids):
             grouping.add(page.messages)
-            if ids_shown is not None:
-                ids_shown += [message.id for message in page.messages]
-                if page.end is not None and len(ids_shown) > SHOWN_IDS:
-                    ids_shown = None  # too many to name; the place says which
+            if shown is not None:
+                shown += [message.id for message in page.messages]
+                if page.end is not None and len(shown) > SHOWN_IDS:
+                    shown = None
         return Impact(
             grouping.matched,
             page.scanned,
@@ -159,17 +172,17 @@ class DeadLetterService:
             page.cost,
             page.notes,
             ShownMessages(grouping.matched, None, page.end, page.at)
-            if ids_shown is None
-            else ShownMessages(len(ids_shown), tuple(ids_shown)),
+            if shown is None
+            else ShownMessages(len(shown), tuple(shown)),
         )
 
-    def message(self, queue: str, id: str) -> DeadLetterMessage:
-        """The whole letter, by its MessageId here or before it became one. Raises NoSuchLetter."""
-        return self.find(queue, id).messages[0]
+    def message(self, queue: str, id: str, *, receive: bool = False) -> DeadLetterMessage:
+        """The whole message, by its MessageId here or in the source queue. Raises NoSuchMessage."""
+        return self.find(queue, id, receive=receive).messages[0]
 
-    def find(self, queue: str, id: str) -> MessagePage:
+    def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
         """The same, with what it cost."""
-        found = self._access(queue).get(id)
+        found = self._access(queue, receive).get(id)
         if found.message is None:
             raise editing.no_such_message(queue, id)
         return MessagePage((found.message,), None, found.scanned, False, found.cost, found.notes)
@@ -183,18 +196,19 @@ class DeadLetterService:
         *,
         all: bool = False,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Exported:
-        """Writes letters as JSON lines, whole, so that `restore` can bring them back; none of them is touched."""
-        chosen = self._chosen(queue, where, ids, all, any_queue)
-        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
+        """Writes whole messages as JSON lines, for `restore`; none of them is changed."""
+        chosen = self._chosen(queue, where, ids, all, any_queue, receive)
         page = ScanPage([])
 
         def messages() -> Generator[DeadLetterMessage, None, None]:
             nonlocal page
-            with closing(self._access(queue).scan(filters.parse(chosen.where), ids=chosen.ids)) as pages:
+            with closing(self._access(queue, receive).scan(filters.parse(chosen.where), ids=chosen.ids)) as pages:
                 for page in pages:
                     yield from page.messages
 
+        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
         with closing(messages()) as found:
             count, path = snapshots.export(found, to, at=self._clock())
         known: dict[str, Any] = {"queue": queue, "where": chosen.where, "details": {"file": path}}
@@ -210,12 +224,13 @@ class DeadLetterService:
         *,
         all: bool = False,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Iterator[bytes]:
-        """The lines of an export one by one, for those who stream it."""
-        chosen = self._chosen(queue, where, ids, all, any_queue)
+        """The lines of an export one by one, to stream them."""
+        chosen = self._chosen(queue, where, ids, all, any_queue, receive)
         count = 0
         self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
-        with closing(self._access(queue).scan(filters.parse(chosen.where), ids=chosen.ids)) as pages:
+        with closing(self._access(queue, receive).scan(filters.parse(chosen.where), ids=chosen.ids)) as pages:
             for page in pages:
                 count += len(page.messages)
                 yield from (snapshots.line(message, at=self._clock()) for message in page.messages)
@@ -223,12 +238,12 @@ class DeadLetterService:
 
     # Acting.
 
-    def redrive(self, plan: RedrivePlan) -> Job:
-        """Sends letters back. The job runs on a thread of its own; a dry run is a job too."""
-        filters.parse(plan.where)
-        self._check(plan.queue, plan.any_queue)
-        ledger = self.ledger if plan.canary and not plan.dry_run else None
-        redriver = Redriver(plan, self.client, ledger=ledger, clock=self._clock)
+    def redrive(self, plan: RedrivePlan, *, receive: bool = False) -> Job:
+        """Sends messages back to their source queue. A dry run is a job too."""
+        self._check(plan.queue, plan.any_queue, receive)
+        ledger = self.ledger if plan.canary_size and not plan.dry_run else None
+        access = self._access(plan.queue, receive)
+        redriver = Redriver(plan, self.client, ledger=ledger, access=access, clock=self._clock)
         action = "redrive (dry run)" if plan.dry_run else "redrive"
         return self._start(action, plan.queue, plan.where, redriver.run, plan.to_json())
 
@@ -243,18 +258,18 @@ class DeadLetterService:
         key: str | Key = Key.KEEP,
         to: str = "",
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Resent:
-        """Sends one letter, changed or not, to the queue that it came from (or `to`), then deletes it here."""
-        self._check(queue, any_queue)
+        """Sends one message, changed or not, to its source queue or `to`, then deletes it here."""
+        self._check(queue, any_queue, receive)
         wanted = editing.Wanted(body, attributes, group, key, to)
         self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
         try:
             ledger = self.ledger if key is Key.KEEP else None
-            resent = editing.resend(self._access(queue), ledger, id, wanted)
-        except SemelError as error:
-            self.audit.write(
-                self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details={"id": id, "to": to}
-            )
+            resent = editing.resend(self._access(queue, receive), ledger, id, wanted)
+        except BaseException as error:
+            details = {"id": id, "to": to}
+            self.audit.add(self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details=details)
             raise
         problem = self.audit.add(
             self.who,
@@ -282,27 +297,35 @@ class DeadLetterService:
         all: bool = False,
         shown: ShownMessages | None = None,
         any_queue: bool = False,
+        receive: bool = False,
     ) -> Job:
-        """Deletes letters, each only after it is in a snapshot on disk. With `shown`, of an impact, only those.
+        """Deletes messages, each only after it is in a snapshot on disk. With `shown`, of an impact, only those.
 
-        The snapshot is in the state folder unless it is named; the job's result has its path as `snapshot`."""
-        chosen = self._chosen(queue, where, ids, all, any_queue)
+        Without `snapshot` it is in the state folder; the job's result has its path as `snapshot`."""
+        chosen = self._chosen(queue, where, ids, all, any_queue, receive)
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
-        matches = filters.parse(chosen.where)
-        dropper = Deleter(self._access(queue), matches, path, ids=chosen.ids, shown=shown, clock=self._clock)
+        deleter = Deleter(
+            self._access(queue, receive),
+            filters.parse(chosen.where),
+            path,
+            ids=chosen.ids,
+            shown=shown,
+            clock=self._clock,
+        )
         plan: dict[str, Any] = {"where": chosen.where, "ids": list(chosen.ids), "snapshot": str(path)}
         plan["expected"] = None if shown is None else shown.count
-        return self._start("drop", queue, chosen.where, dropper.run, plan, {"snapshot": str(path)})
+        return self._start("delete", queue, chosen.where, deleter.run, plan, {"snapshot": str(path)})
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
-        """Sends the letters of a snapshot back into their dead-letter queue, or into `queue`; each once.
+        """Sends the messages of a snapshot back into their dead-letter queue, or into `queue`; each once.
 
-        A file is remembered with what was sent of it, next to it: a second run sends what is missing."""
+        What was sent is recorded in a file next to it: a second run sends what is missing."""
         restorer = Restorer(self.client, source, queue, folder=self.state / "restores", clock=self._clock)
-        plan = {"file": restorer.name, "queue": queue}
-        return self._start("restore", restorer.target_name, "", restorer.run, plan, {"file": restorer.name})
+        plan = {"file": restorer.name, "queue": queue, "queues": list(restorer.queues)}
+        details = {"file": restorer.name, "queues": ", ".join(restorer.queues)}
+        return self._start("restore", restorer.queues[0], "", restorer.run, plan, details)
 
-    # Jobs, the log, marks.
+    # Jobs, audit log, annotations.
 
     def jobs(self) -> list[Job]:
         """The newest first."""
@@ -322,8 +345,8 @@ class DeadLetterService:
         self.audit.write(self.who, f"{action} job", outcome="asked", **known)
         try:
             control = self._jobs.control(id, action, self.who)
-        except SemelError as error:
-            self.audit.write(self.who, f"{action} job", outcome=f"failed: {error}", **known)
+        except BaseException as error:
+            self.audit.add(self.who, f"{action} job", outcome=f"failed: {error}", **known)
             raise
         self.audit.add(self.who, f"{action} job", outcome=str(control), **known)
         return control
@@ -332,35 +355,36 @@ class DeadLetterService:
         return list(self.audit.entries(where, limit))
 
     def annotate(self, text: str) -> Annotation:
-        """Writes down that something happened now, such as a deploy."""
-        with self.audit.around(self.who, "mark", text=text):
+        """Records that something happened now, such as a deploy."""
+        with self.audit.around(self.who, "annotate", text=text):
             return annotation_log.add(self.state, text, self.who, self._clock())
 
     def annotations(self, since: float = 0.0) -> list[Annotation]:
         return annotation_log.since(self.state, since)
 
-    # How.
+    # Checks and jobs.
 
     def _chosen(
-        self, queue: str, where: str | None, ids: Sequence[str] | None, all: bool, any_queue: bool
+        self, queue: str, where: str | None, ids: Sequence[str] | None, all: bool, any_queue: bool, receive: bool
     ) -> Selection:
         chosen = Selection.of(where, ids, all)
         filters.parse(chosen.where)
-        self._check(queue, any_queue)
+        self._check(queue, any_queue, receive)
         return chosen
 
-    def _check(self, queue: str, any_queue: bool) -> None:
-        """That it is a dead-letter queue, or meant all the same; and that it may be received from."""
+    def _check(self, queue: str, any_queue: bool, receive: bool) -> None:
+        """Raises NotDeadLetterQueue, NoSuchQueue or PeekRisk."""
         if not any_queue:
             listing.check_dead_letter_queue(self.client, queue)
-        if not self._accept_risk and Admin.of(self.client) is None:
-            try:
-                refuse_risk(self.client.queue(queue))
-            except QueueNotFound:
-                raise no_such_queue(self.client.queue(queue)) from None
+        access = self._access(queue, receive)
+        try:
+            if access.receives and not receive:
+                refuse_risk(access.queue)
+        except QueueNotFound:
+            raise listing.no_such_queue(access.queue) from None
 
-    def _access(self, queue: str) -> MessageAccess:
-        return open_access(self.client, queue, clock=self._clock, max_receive=self._most, accept_risk=self._accept_risk)
+    def _access(self, queue: str, receive: bool) -> MessageAccess:
+        return open_access(self.client, queue, clock=self._clock, max_receive=self._max_receive, accept_risk=receive)
 
     def _start(
         self,

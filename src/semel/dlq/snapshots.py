@@ -1,7 +1,7 @@
-"""Letters as JSON lines: all that is needed to bring each of them back. The same for exports and for snapshots.
+"""Messages as JSON lines, with all that is needed to restore them. The same for exports and for snapshots.
 
 One object a line: `semel` (the format, 1), `exported_at`, `queue` (where it was), `id`, `body`, `attributes` (its own:
-`type` and `value`, or `base64` for bytes), `group`, `dedup`, `trace`, and what it says of itself: `source`, `key`,
+`type` and `value`, or `base64` for bytes), `group`, `dedup`, `trace`, and `source`, `key`,
 `reason`, `error`, `attempts`, `original_id`, `redrives`, `by_semel`; for people: `sent`, `receives`, `first_received`,
 `fingerprint`, `system`.
 """
@@ -24,7 +24,9 @@ from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 
 FORMAT: Final = 1
-_KEPT: Final = (
+_KEPT_FOR: Final = 90 * 86_400.0  # seconds
+_KEPT_FILES: Final = 1_000
+_FIELDS: Final = (
     *("id", "queue", "body", "sent", "receives", "first_received", "source", "key", "reason", "error", "attempts"),
     *("original_id", "group", "dedup", "sequence", "trace", "redrives", "by_semel", "fingerprint", "attributes"),
     "system",
@@ -32,20 +34,20 @@ _KEPT: Final = (
 
 
 class SnapshotError(SemelError):
-    """A file of letters that cannot be written, or a line of it that cannot be read."""
+    """A file of messages that cannot be written, or a line of it that cannot be read."""
 
 
 def line(message: DeadLetterMessage, *, at: float) -> bytes:
     if message.cut:
         raise SnapshotError(
-            f"message {message.id}: only the beginning of its body is known; a snapshot needs all of it"
+            f"message {message.id}: only the beginning of its body was read; a snapshot needs all of it"
         )
     content = as_json(message)
-    return orjson.dumps({"semel": FORMAT, "exported_at": at} | {name: content[name] for name in _KEPT}) + b"\n"
+    return orjson.dumps({"semel": FORMAT, "exported_at": at} | {name: content[name] for name in _FIELDS}) + b"\n"
 
 
 def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetterMessage:
-    """The letter of a line. Raises SnapshotError, which names the line."""
+    """The message of a line. Raises SnapshotError, which names the line."""
     try:
         content: dict[str, Any] = orjson.loads(text)
         if content["semel"] != FORMAT:
@@ -72,15 +74,15 @@ def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetterMess
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SnapshotError(
-            f"{name}, line {number} is no letter as `semel dlq export` writes it ({error!r}); nothing was sent from "
-            "there on"
+            f"{name}, line {number} is not a message as `semel dlq export` writes it ({error!r}); nothing was sent "
+            "from this line on"
         ) from None
 
 
 def _text(content: dict[str, Any], key: str) -> str:
     value = content[key]
     if not isinstance(value, str):
-        raise TypeError(f"{key} is no text")
+        raise TypeError(f"{key} is not a string")
     return value
 
 
@@ -91,7 +93,9 @@ def attribute(value: dict[str, str]) -> Attribute:
 
 
 def new_path(state: Path, queue: str, at: float) -> Path:
-    """A new file for a snapshot of this queue."""
+    """A new file for a snapshot of this queue. Snapshots beyond the newest 1,000, or older than 90 days, are removed:
+    by then SQS itself would have kept no message."""
+    prune(state / "snapshots", at)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", queue.rpartition("/")[2])
     folder = state / "snapshots"
@@ -103,8 +107,25 @@ def new_path(state: Path, queue: str, at: float) -> Path:
     return path
 
 
+def newest_first(paths: Iterable[Path]) -> list[tuple[Path, float]]:
+    """With the times at which they were written."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((path, path.stat().st_mtime))
+    return sorted(found, key=lambda item: item[1], reverse=True)
+
+
+def prune(folder: Path, now: float) -> None:
+    for number, (path, at) in enumerate(newest_first(folder.glob("*.jsonl"))):
+        if number >= _KEPT_FILES or now - at > _KEPT_FOR:
+            for old in (path, path.with_name(path.name + ".restored")):
+                with contextlib.suppress(OSError):
+                    old.unlink(missing_ok=True)
+
+
 class Writer:
-    """A file of letters that is on disk whenever `sync` returns. It must not be there yet."""
+    """A file of messages that is on disk whenever `sync` returns. It must not be there yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,7 +134,7 @@ class Writer:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise SnapshotError(f"{path} is there already; name a file that is not") from None
+            raise SnapshotError(f"{path} exists already; name a new file") from None
         except OSError as error:
             raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from None
         self._file = os.fdopen(handle, "wb")
@@ -127,7 +148,7 @@ class Writer:
             self.count += 1
 
     def sync(self) -> None:
-        """Raises SnapshotError if it did not get there: then nothing may rely on it."""
+        """Raises SnapshotError if it is not on disk: then nothing may rely on it."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -179,7 +200,7 @@ def write_lines(lines: Iterable[bytes], to: Path) -> int:
 
 
 def messages_in(path: Path) -> Iterator[DeadLetterMessage]:
-    """The letters of a file, one by one. Half a line at its end was never relied on: whoever wrote it was killed."""
+    """The messages of a file, one by one. Half a line at its end was never relied on: its writer was killed."""
     try:
         with path.open("rb") as file:
             for number, text in enumerate(file, 1):

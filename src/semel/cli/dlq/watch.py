@@ -127,7 +127,7 @@ def _channels(given: argparse.Namespace, folder: Path, endpoint: str) -> list[Al
 def _queues(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
     queues = [service.queue(name) for name in given.queue] if given.queue else service.queues()
     now = time.time()
-    return [sampled(service, info, now) for info in queues] if given.sample else queues
+    return [sampled(service, info, now, given.receive) for info in queues] if given.sample else queues
 
 
 def _again(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:

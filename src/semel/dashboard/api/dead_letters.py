@@ -170,7 +170,7 @@ def routes(services: Services) -> APIRouter:
         receive: Receive = False,
     ) -> Response:
         check_look(services, queue, look, receive)
-        return answer(service.groups(queue, where, most=most))
+        return answer(service.groups(queue, where, max_scanned=most, receive=receive))
 
     @router.get("/dead-letters/{queue}/impact", summary="What an action on these would touch", response_model=Impact)
     def impact(
@@ -183,7 +183,7 @@ def routes(services: Services) -> APIRouter:
     ) -> Response:
         Selection.of(where, id, all)
         check_look(services, queue, look, receive)
-        return answer(service.impact(queue, where, id, all=all))
+        return answer(service.impact(queue, where, id, all=all, receive=receive))
 
     @router.get("/dead-letters/{queue}/messages", summary="Letters", response_model=MessagePageSchema)
     def messages(
@@ -196,7 +196,7 @@ def routes(services: Services) -> APIRouter:
         receive: Receive = False,
     ) -> Response:
         check_look(services, queue, look, receive)
-        found = service.messages(queue, where, limit, after, bodies=bodies)
+        found = service.messages(queue, where, limit, after, bodies=bodies, receive=receive)
         return answer(
             {
                 "messages": [as_json(message) for message in found.messages],
@@ -211,7 +211,7 @@ def routes(services: Services) -> APIRouter:
     @router.get("/dead-letters/{queue}/messages/{id}", summary="One whole letter", response_model=DeadLetterSchema)
     def message(queue: str, id: str, look: Look = False, receive: Receive = False) -> Response:
         check_look(services, queue, look, receive)
-        return answer(as_json(service.message(queue, id)))
+        return answer(as_json(service.message(queue, id, receive=receive)))
 
     @router.get(
         "/dead-letters/{queue}/export",
@@ -233,7 +233,7 @@ def routes(services: Services) -> APIRouter:
         check_look(services, queue, look, receive)
         service.queue(queue)  # what is not there is said before the answer begins
         return StreamingResponse(
-            _from_first(acting(request).lines(queue, where, id, all=all, any_queue=any_queue)),
+            _from_first(acting(request).lines(queue, where, id, all=all, any_queue=any_queue, receive=receive)),
             media_type="application/x-ndjson",
             headers={"content-disposition": f'attachment; filename="{queue}.jsonl"'},
         )
@@ -247,7 +247,7 @@ def routes(services: Services) -> APIRouter:
             {**given.model_dump(), "where": given.where or "", "ids": given.ids or [], "queue": queue}
         )
         service.queue(queue)
-        job = acting(request).redrive(plan)
+        job = acting(request).redrive(plan, receive=True)
         services.inspector.changed(queue)
         return job_answer(job, 202)
 
@@ -262,7 +262,7 @@ def routes(services: Services) -> APIRouter:
         service.queue(queue)
         shown = None if given.shown is None else given.shown.value
         job = acting(request).delete(
-            queue, given.where, ids=given.ids, all=given.all, shown=shown, any_queue=given.any_queue
+            queue, given.where, ids=given.ids, all=given.all, shown=shown, any_queue=given.any_queue, receive=True
         )
         services.inspector.changed(queue)
         return job_answer(job, 202)
@@ -311,6 +311,7 @@ def routes(services: Services) -> APIRouter:
             key=key,
             to=given.to,
             any_queue=given.any_queue,
+            receive=True,
         )
         services.inspector.changed(queue)
         return answer(sent)

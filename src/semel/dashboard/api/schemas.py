@@ -56,7 +56,7 @@ class JobSchema(BaseModel):
     """A long piece of work on dead letters."""
 
     id: str
-    kind: str = Field(description="redrive, drop or restore")
+    kind: str = Field(description="redrive, delete or restore")
     queue: str
     plan: dict[str, Any]
     who: str

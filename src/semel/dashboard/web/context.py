@@ -84,20 +84,22 @@ class RequestContext:
     def export(self, request: Request, queue: str, where: str, *, all: bool, any_queue: bool) -> Iterator[bytes]:
         """The lines of an export; what is wrong with the request is raised now, and not in the middle of an answer."""
         self.service.queue(queue)
-        lines = self._acting(request).lines(queue, where or None, all=all, any_queue=any_queue)
+        lines = self._acting(request).lines(queue, where or None, all=all, any_queue=any_queue, receive=True)
         first = next(lines, None)
         return iter(()) if first is None else chain([first], lines)
 
     # Acting.
 
     def redrive(self, request: Request, plan: RedrivePlan) -> Job:
-        return self._begun(self._acting(request).redrive(plan))
+        return self._begun(self._acting(request).redrive(plan, receive=True))
 
     def delete(
         self, request: Request, queue: str, where: str, *, all: bool, shown: ShownMessages, any_queue: bool
     ) -> Job:
         service = self._acting(request)
-        return self._begun(service.delete(queue, where or None, all=all, shown=shown, any_queue=any_queue))
+        return self._begun(
+            service.delete(queue, where or None, all=all, shown=shown, any_queue=any_queue, receive=True)
+        )
 
     def restore(self, request: Request, lines: Iterable[bytes], queue: str) -> Job:
         return self._begun(self._acting(request).restore(lines, queue))
@@ -115,7 +117,9 @@ class RequestContext:
     ) -> Resent:
         """`body` None leaves it as it is; `new_key` None keeps the key, "" makes one up."""
         key = Key.KEEP if new_key is None else new_key.strip() or Key.NEW
-        sent = self._acting(request).resend(queue, id, body=body, key=key, to=to.strip(), any_queue=any_queue)
+        sent = self._acting(request).resend(
+            queue, id, body=body, key=key, to=to.strip(), any_queue=any_queue, receive=True
+        )
         self.inspector.changed(queue)
         return sent
 

@@ -23,7 +23,7 @@ COUNTS: Final = {
         ("failed", "Failed"),
         ("given_back", "Given back"),
     ),
-    "drop": (("matched", "Matched"), ("deleted", "Deleted"), ("failed", "Failed"), ("given_back", "Given back")),
+    "delete": (("matched", "Matched"), ("deleted", "Deleted"), ("failed", "Failed"), ("given_back", "Given back")),
     "restore": (("matched", "In the file"), ("sent", "Sent"), ("skipped", "Sent before"), ("failed", "Failed")),
 }
 _BARS: Final = {

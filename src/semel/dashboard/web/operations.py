@@ -17,7 +17,7 @@ from semel.doctor.report.words import number
 from semel.doctor.wording import count
 from semel.errors import SemelError
 
-LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "drop", "restore", "export"})
+LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})
 AUDIT_SHOWN: Final = 200
 _METHODS: Final = ("get", "put", "post", "delete", "patch")
 

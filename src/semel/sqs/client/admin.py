@@ -1,6 +1,6 @@
-"""What Semel's own broker can do beyond SQS: look without receiving, receive by id, faults, history.
+"""What Semel's own broker can do beyond SQS: peek, receive by id, faults, history.
 
-`Admin.of(client)` is None where the endpoint is AWS or anybody else's. Requests are signed as the client's own are.
+`Admin.of(client)` is None if the endpoint is AWS or another one. Requests are signed as the client's own are.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from semel.sqs.client.connection import Answer
 
 MOST: Final = 1_000  # messages in one answer, ids in one request
+_ATTEMPTS: Final = 3
 
 
 class AdminError(SqsError):
-    """The broker's admin interface refused a request, or did not give one that can be read."""
+    """The broker's admin interface refused a request, or its answer cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Messages as they lie in the queue, oldest first: as SQS shows them, and `State`, `Place`, `ExpiresAt` …
+    """Messages in the order of the queue: as SQS shows them, and `State`, `Place`, `ExpiresAt` …
 
     `next` is what to pass as `after` for more, None at the end of the queue. `end` is what to pass as `after` for only
-    those that come later than this answer. `looked_at` counts also those that a word had passed over."""
+    those that come later than this answer. `looked_at` counts also those that a word left out."""
 
     messages: list[dict[str, Any]]
     next: int | None
@@ -49,16 +50,18 @@ class Admin:
 
     @classmethod
     def of(cls, client: Client) -> Admin | None:
-        """None if it is another's endpoint. It is asked once a client; raises if nothing answers at all."""
+        """None if the endpoint is not Semel's broker. It is asked until it answers, then the answer is kept for this
+        client; raises if nothing answers at all."""
         with _lock:
             known = _known.get(client)
         if known is None:
-            known = _is_ours(client)
-            with _lock:
-                _known[client] = known
+            known = _is_broker(client)
+            if known is not None:
+                with _lock:
+                    _known[client] = known
         return cls(client) if known else None
 
-    # Looking.
+    # Reading.
 
     def health(self) -> dict[str, Any]:
         """Its version, and `now`: the time by its clock."""
@@ -79,20 +82,15 @@ class Admin:
         ids: Sequence[str] | None = None,
         state: str | None = None,
         group: str | None = None,
-        body: str | None = None,
-        attributes: Mapping[str, str] | None = None,
-        min_receives: int = 0,
         word: str | None = None,
     ) -> Page:
         """One page. Without `bodies`, each is cut to its first 200 characters, and `BodyBytes` says how long it is.
 
         `word`: those in whose attributes it may occur, whatever its capitals, and a few others.
-        A page may hold fewer than `limit`, even none, and yet have a `next`: one request never looks for long."""
+        A page may hold fewer than `limit`, even none, and yet have a `next`: one request never takes long."""
         wanted: dict[str, Any] = {"after": after, "limit": limit, "bodies": bodies}
-        optional = {"state": state, "group": group, "body": body, "attributes": attributes, "ids": ids, "word": word}
+        optional = {"state": state, "group": group, "ids": ids, "word": word}
         wanted |= {name: value for name, value in optional.items() if value is not None}
-        if min_receives:
-            wanted["min_receives"] = min_receives
         answer = self._ask("POST", f"queues/{quote(queue, safe='')}/messages", wanted)
         found = answer["Messages"]
         return Page(found, answer.get("Next"), answer["End"], answer.get("LookedAt", len(found)))
@@ -109,12 +107,12 @@ class Admin:
         pairs = [f"queue={quote(queue, safe='')}" for queue in queues] + ([f"since={since:.3f}"] if since > 0 else [])
         return self._get(f"history{'?' if pairs else ''}{'&'.join(pairs)}")
 
-    # Taking.
+    # Receiving.
 
     def receive_ids(
         self, queue: str, ids: Sequence[str], *, visibility: int = 30, places: Sequence[int] | None = None
     ) -> list[Received]:
-        """Receives exactly these, in this order; those that are not there or not visible are left out.
+        """Receives these, in this order; those that are not there or not visible are left out.
 
         At most 1,000 at once. `places`, as a peek gave them, spare the broker the search for the ids. The order of FIFO
         groups is the caller's to keep."""
@@ -167,7 +165,7 @@ class Admin:
         raise AdminError(f"{method} /_semel/{where} at {self._client.endpoint}: {text}", status=answer.status)
 
     def _mended(self, method: str, path: str, data: bytes, refused: Answer) -> Answer:
-        """A call of SQS makes the client notice a wrong clock and credentials that have expired."""
+        """A call of SQS makes the client correct a wrong clock and renew credentials that have expired."""
         try:
             self._client.call("ListQueues", {"MaxResults": 1})
         except CredentialsRefused:
@@ -181,13 +179,21 @@ _lock = threading.Lock()
 _known: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
 
 
-def _is_ours(client: Client) -> bool:
+def _is_broker(client: Client) -> bool | None:
+    """None if that cannot be told: a server error may come from a proxy, and be over in a moment."""
     host = urlsplit(client.endpoint).hostname or ""
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
         return False
-    answer = client.exchange("GET", "/_semel/health", signed=False)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            client.pause(0.2 * attempt)
+        answer = client.exchange("GET", "/_semel/health", signed=False)
+        if answer.status < 500:
+            break
+    else:
+        return None
     try:
-        found = orjson.loads(answer.body)
+        health = orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         return False
-    return answer.status == 200 and isinstance(found, dict) and found.get("status") == "ok" and "now" in found
+    return answer.status == 200 and isinstance(health, dict) and health.get("status") == "ok" and "now" in health
