@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 PATIENCE = 60.0
+TOKEN = "a-long-enough-token"
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SEMEL_"))},
     "AWS_ACCESS_KEY_ID": "test",
@@ -75,10 +76,10 @@ def until_gone(url: str) -> None:
 
 
 def test_the_broker_has_a_dashboard_beside_it_that_ends_with_it(tmp_path: Path) -> None:
-    with semel(tmp_path, "broker", "--ephemeral", "--port", "0", "--dashboard-port", "0") as process:
+    with semel(tmp_path, "serve", "--ephemeral", "--port", "0", "--dashboard-port", "0", SEMEL_TOKEN=TOKEN) as process:
         broker = url_in(process, "SQS listening")
         dashboard = url_in(process, "dashboard at")
-        page = asked(f"{dashboard}/api/v1/queues")
+        page = asked(f"{dashboard}/api/v1/queues", TOKEN)
         assert (page["endpoint"], page["is_ours"], page["rows"]) == (broker, True, [])
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
@@ -98,16 +99,16 @@ def test_the_dashboard_does_not_outlive_a_broker_that_is_killed(tmp_path: Path) 
 def test_beside_a_broker_that_checks_signatures_it_signs_and_asks_for_its_token(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("[ops]\naws_access_key_id = AKIAOPS\naws_secret_access_key = secret\n")
-    options = ("--credentials", str(keys), "--dashboard-port", "0", "--dashboard-token", "a-long-token")
+    options = ("--credentials", str(keys), "--dashboard-port", "0", "--dashboard-token", TOKEN)
     with semel(tmp_path, "broker", "--ephemeral", "--port", "0", *options) as process:
         dashboard = url_in(process, "dashboard at")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             asked(f"{dashboard}/api/v1/queues")
-        assert asked(f"{dashboard}/api/v1/queues", "a-long-token")["rows"] == []
+        assert asked(f"{dashboard}/api/v1/queues", TOKEN)["rows"] == []
         command = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         if command.exists():
             children = [Path(f"/proc/{child}/cmdline").read_bytes() for child in command.read_text().split()]
-            assert not any(b"a-long-token" in line for line in children)
+            assert not any(TOKEN.encode() in line for line in children)
 
 
 def test_a_port_that_is_taken_is_known_before_anything_starts(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_beyond_this_machine_it_wants_a_token(tmp_path: Path, command: tuple[str
 
 
 def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
-    with semel(tmp_path, "dashboard", "--endpoint-url", "http://127.0.0.1:1", "--port", "0") as process:
+    with semel(tmp_path, "dashboard", "--endpoint-url", "http://127.0.0.1:1", "--port", "0", "--open") as process:
         url_in(process, "dashboard at")
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=PATIENCE)

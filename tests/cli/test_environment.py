@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from semel.cli import build_parser
+from semel.cli import build_parser, reference
 from semel.cli.command import kind, parsers, variable
 from semel.consumer.settings import OPTIONS
 
@@ -111,3 +112,9 @@ def test_what_an_app_can_set_itself_is_left_to_it(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(str(variable(run, action)), "7")
     given = parsed("run", "shop:app")
     assert {getattr(given, action.dest) for action in left} == {None}
+
+
+def test_the_page_of_all_options_is_what_the_code_says() -> None:
+    """`python -m semel.cli.reference > docs/options.md` makes it so."""
+    page = Path(__file__).parents[2] / "docs" / "options.md"
+    assert page.read_text(encoding="utf-8") == reference.page()

@@ -1,4 +1,4 @@
-"""The first Ctrl-C ends a command: soon, without a traceback, and with every process that it started."""
+"""The first Ctrl-C ends a command: without a traceback, and with every process that it started."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-SOON: Final = 5.0
 PATIENCE: Final = 60.0
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SEMEL_"))}
 
@@ -41,9 +39,8 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, float]:
-    """Its exit code, what it said, and how many seconds its end took. No process of its session may be left."""
-    began = time.monotonic()
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code, and what it said. No process of its session may be left."""
     os.killpg(process.pid, signal.SIGINT)
     try:
         out, errors = process.communicate(timeout=PATIENCE)
@@ -51,27 +48,25 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, float]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    took = time.monotonic() - began
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
-    return process.returncode, out + errors, took
+    return process.returncode, out + errors
 
 
 @pytest.mark.parametrize(
     ("command", "ready"),
     [
         ("broker --ephemeral --port 0", "queues are kept"),
-        ("broker --ephemeral --port 0 --dashboard-port 0", "dashboard at"),
-        ("dashboard --port 0 --endpoint-url URL", "dashboard at"),
+        ("broker --ephemeral --port 0 --dashboard-port 0 --dashboard-token a-long-enough-token", "dashboard at"),
+        ("dashboard --port 0 --open --endpoint-url URL", "dashboard at"),
     ],
 )
 def test_a_server_ends_with_130_on_the_first_ctrl_c(tmp_path: Path, silence: str, command: str, ready: str) -> None:
     process = started(tmp_path, *command.replace("URL", silence).split())
     assert process.stdout is not None
     assert any(ready in line for line in process.stdout)
-    code, said, took = interrupted(process)
+    code, said = interrupted(process)
     assert (code, said) == (130, "")
-    assert took < SOON
 
 
 @pytest.mark.parametrize(
@@ -92,9 +87,8 @@ def test_a_command_that_waits_for_an_answer_ends_on_the_first_ctrl_c(tmp_path: P
         connection, _ = listener.accept()  # by now it waits, or is just about to
         with connection:
             connection.recv(1)
-            code, said, took = interrupted(process)
+            code, said = interrupted(process)
     assert (code, said) == (130, "")
-    assert took < SOON
 
 
 def test_top_ends_on_the_first_ctrl_c(tmp_path: Path, silence: str) -> None:
@@ -113,11 +107,9 @@ def test_top_ends_on_the_first_ctrl_c(tmp_path: Path, silence: str) -> None:
         )
         os.close(theirs)
         shown = _read_until(ours, "Queues")
-        began = time.monotonic()
         os.write(ours, b"\x03")  # a terminal in raw mode hands Ctrl-C on as a character
         shown += _read_until(ours, None)
         assert process.wait(PATIENCE) == 130
-        assert time.monotonic() - began < SOON
         assert "Traceback" not in shown
     finally:
         os.close(ours)

@@ -266,8 +266,20 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         assert (code, found.note.id in errors) == (1, True)
         code, said, _ = semel(tmp_path, "workers", "health", port)
         assert (code, "orders: 1 in progress, paused" in said) == (0, True)
-        (tmp_path / "go").touch()
+        code, said, _ = semel(tmp_path, "workers", "resume", "--queue", "orders", "--queue", "log.fifo")
+        assert (code, "orders" in said, "log.fifo" in said) == (0, True, True)
+        code, said, _ = semel(tmp_path, "workers", "list", "--output", "jsonl", "--queue", "orders")
+        assert [json.loads(line)["id"] for line in said.splitlines()] == [found.note.id]
         assert semel(tmp_path, "workers", "stop", "--worker", found.note.id)[0] == 0
+        code, said, _ = semel(tmp_path, "workers", "health")
+        assert (code, "live, not ready" in said) == (3, True), "it drains"
+        code, said, _ = semel(tmp_path, "workers", "health", port, "1", "--output", "json")
+        assert code == 1
+        assert [(one["url"], one["live"]) for one in json.loads(said)] == [
+            (f"http://127.0.0.1:{port}", True),
+            ("http://127.0.0.1:1", False),
+        ]
+        (tmp_path / "go").touch()
         _, errors = found.process.communicate(timeout=60)
         assert found.process.returncode == 0, errors
     code, _, errors = semel(tmp_path, "workers", "list")
@@ -275,7 +287,10 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
     audit = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
     assert [(entry["action"], entry["outcome"].partition(":")[0]) for entry in audit] == [
         (f"{action} worker", outcome)
-        for action, end in (("pause", "done"), ("concurrency", "done"), ("concurrency", "failed"), ("stop", "done"))
+        for action, end in (
+            *(("pause", "done"), ("concurrency", "done"), ("concurrency", "failed")),
+            *(("resume", "done"), ("stop", "done")),
+        )
         for outcome in ("begun", end)
     ]
 

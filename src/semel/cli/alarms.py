@@ -54,7 +54,13 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue",
     )
-    option(parser, "--dlq", metavar="QUEUE", help="the dead-letter queue; with --offline and one QUEUE")
+    option(
+        parser,
+        "--dlq",
+        type=options.some_text,
+        metavar="QUEUE",
+        help="the dead-letter queue; with --offline and one QUEUE",
+    )
 
 
 def run(given: argparse.Namespace) -> int:

@@ -211,7 +211,7 @@ def _code_lines(codes: Mapping[ExitCode, str]) -> Iterator[str]:
         yield from (f"       {line}" for line in more)
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def parsers(parser: Parser) -> Iterator[Parser]:
     """This parser and those of all its commands."""
     yield parser
     for action in parser._actions:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final
 
-from semel.cli.command import Parser, command, parsers
+from semel.cli.command import ExitCode, Parser, command, parsers
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = ("FILE", "FOLDER", "PATH")  # metavars
@@ -42,7 +42,7 @@ def run(given: argparse.Namespace) -> int:
     install = f"# To install it: {_INSTALL[given.shell]}"
     # zsh wants its own line, #compdef, to come first.
     print("\n".join([first, install, *rest] if first.startswith("#compdef") else [install, first, *rest]))
-    return 0
+    return ExitCode.OK
 
 
 def complete(parser: Parser) -> None:

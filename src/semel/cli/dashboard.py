@@ -24,10 +24,11 @@ def add_to(commands: Any) -> None:
             semel dashboard --ledger postgresql://localhost/shop --attempt-log attempts/
             semel dashboard --worker 10.0.0.5:8080 --worker 10.0.0.6:8080
             semel dashboard --region eu-west-1 --cloudwatch --read-only
-
-          for other machines:
-            export SEMEL_TOKEN=$(openssl rand -hex 16)
-            semel dashboard --host 0.0.0.0 --name ops.example.com
+        """,
+        notes="""
+            for other machines:
+              export SEMEL_TOKEN=$(openssl rand -hex 16)
+              semel dashboard --host 0.0.0.0 --name ops.example.com
         """,
         codes={
             ExitCode.OK: "stopped by SIGTERM",

@@ -243,7 +243,7 @@ def add_yes(parser: Any) -> None:
 
 
 def add_force(parser: Any) -> None:
-    option(parser, "--force", variable="never", action="store_true", help="overwrite an existing file")
+    option(parser, "--force", variable="never", action="store_true", help="replace the file if it exists")
 
 
 def add_receive(parser: Any) -> None:

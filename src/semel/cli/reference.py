@@ -15,14 +15,16 @@ _INTRODUCTION: Final = """\
 
 This page is made from the code: `python -m semel.cli.reference > docs/options.md`.
 
-Every option of the command line has an environment variable: `SEMEL_`, the command and the option, so `SEMEL_BROKER_PORT` is `semel broker --port`.
-An option that means the same in several commands has one variable for all of them: `SEMEL_LEDGER`. The first that is set wins: the flag, what the
-handler or the `App` sets in code (for `semel run`), the variable, the default. An option that can be repeated takes several values from its variable,
-separated by commas; a switch is turned on by `1`. An empty variable counts as not set. What an action is about and whether it is confirmed, such as
-`--all` and `--yes`, has no variable. Options cannot be abbreviated.
+Every option of the command line has an environment variable: `SEMEL_`, the command and the option, so that
+`SEMEL_BROKER_PORT` is `semel broker --port`. An option that means the same in several commands has one variable for all
+of them: `SEMEL_LEDGER`. The first that is set wins: the flag, what the handler or the `App` sets in code (for `semel
+run`), the variable, the default. An option that can be repeated takes several values from its variable, separated by
+commas; a switch is turned on by `1`. An empty variable counts as not set. What an action is about and whether it is
+confirmed, such as `--all` and `--yes`, has no variable. Options cannot be abbreviated.
 
-Where SQS is and who calls it has the variables of AWS: `AWS_ENDPOINT_URL_SQS`, `AWS_REGION`, `AWS_PROFILE`.
-Besides, `SEMEL_STATE` is the folder of jobs, audit log and snapshots, and `SEMEL_SPARK_LOG` the level of Spark's own log (`warn`, `info`).
+SQS's endpoint, region and profile have the variables of AWS: `AWS_ENDPOINT_URL_SQS`, `AWS_REGION`, `AWS_PROFILE`.
+Besides, `SEMEL_STATE` is the folder of jobs, audit log and snapshots, and `SEMEL_SPARK_LOG` the level of Spark's own
+log (`warn`, `info`).
 """
 _AWS: Final = {
     "--endpoint-url": "AWS_ENDPOINT_URL_SQS",

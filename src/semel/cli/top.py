@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from typing import Any
 
 from semel.cli import options
@@ -48,6 +47,8 @@ def run(given: argparse.Namespace) -> int:
         )
     with importing("semel top", extra="dashboard"):
         from semel.dashboard.terminal.app import Top
+    from dataclasses import replace
+
     from semel.dashboard.services import Services
     from semel.dashboard.settings import Settings
     from semel.dlq.audit import somebody

@@ -7,8 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semel import durations
 from semel.cli import options
@@ -29,7 +28,7 @@ def add_to(commands: Any) -> None:
         None,
         help="list, pause, resume, scale or stop workers",
         description="List or control workers that were started with `semel run --health`. Workers of this user on this "
-        "machine are found by themselves.",
+        "machine are found automatically.",
         examples="""
             semel workers list                     all workers and their messages
             semel workers pause --queue orders     stop receiving from orders
@@ -154,13 +153,13 @@ def _add_chosen(parser: Any, variable: Variable, *, queues: bool = True) -> None
         default=[],
         type=options.some_text,
         metavar="ID|[HOST:]PORT",
-        help="only this worker: its id, or the address of its health endpoint; repeatable",
+        help="only this worker: its id, or the address of its health endpoint; repeatable"
+        + (" (default: all workers of this user on this machine)" if queues else ""),
     )
     options.add_control_token(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """What one worker answered; `error`: why it did not."""
 
     worker: str
