@@ -86,12 +86,12 @@ def _add(actions: Any, name: str, run: Any, **words: Any) -> argparse.ArgumentPa
 
 
 def _list(given: argparse.Namespace) -> int:
-    found = open_records(given).jobs()
-    output.show(given, found, lambda: table(found) if found else "there are no jobs")
+    jobs = open_records(given).jobs()
+    output.show(given, jobs, lambda: table(jobs) if jobs else "there are no jobs")
     return 0
 
 
-def table(found: Sequence[Job]) -> str:
+def table(jobs: Sequence[Job]) -> str:
     rows = [
         (
             job.id,
@@ -103,7 +103,7 @@ def table(found: Sequence[Job]) -> str:
             f"{job.counts.failed:,}",
             job.reason,
         )
-        for job in found
+        for job in jobs
     ]
     heads = ("JOB", "KIND", "QUEUE", "STATE", "SENT", "DELETED", "FAILED", "REASON")
     return output.table(heads, rows, right=("SENT", "DELETED", "FAILED"), optional=("DELETED", "FAILED"))

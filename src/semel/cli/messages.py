@@ -307,13 +307,13 @@ def _report(given: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
 
 
 def _ranges(failures: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for line in sorted(line for line, _ in failures):
-        if found and line == found[-1][1] + 1:
-            found[-1] = (found[-1][0], line)
+        if ranges and line == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], line)
         else:
-            found.append((line, line))
-    return found
+            ranges.append((line, line))
+    return ranges
 
 
 # peek

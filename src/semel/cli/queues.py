@@ -90,10 +90,10 @@ def _list(given: argparse.Namespace) -> int:
     with options.client(given) as client:
         queues = sorted(client.queues(given.prefix or ""), key=lambda queue: queue.name)
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = _with_sources(list(pool.map(_summary, queues)))
+            summaries = _with_sources(list(pool.map(_summary, queues)))
         address = client.endpoint
-    output.show(given, found, lambda: _table(found) if found else _none(given.prefix, address))
-    unread = [one for one in found if one.error]
+    output.show(given, summaries, lambda: _table(summaries) if summaries else _none(given.prefix, address))
+    unread = [one for one in summaries if one.error]
     if unread and given.output == "table":
         output.notes(f"{output.counted(len(unread), 'queue')} could not be read; --output json has the errors in full")
     return ExitCode.OK
@@ -259,9 +259,9 @@ def _create(given: argparse.Namespace) -> int:
                 queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
             if existing is not None and given.tag:
                 queue.call("TagQueue", {"Tags": dict(given.tag)})
-        found = _summarized(queue, queue.attributes())
+        summary = _summarized(queue, queue.attributes())
         address = _address(client, queue)
-    output.show_one(given, found, lambda: _created_text(found, created, address))
+    output.show_one(given, summary, lambda: _created_text(summary, created, address))
     return ExitCode.OK
 
 
@@ -299,11 +299,11 @@ def _checked(
     return existing.get("RedrivePolicy") or None
 
 
-def _created_text(found: QueueSummary, created: Sequence[str], address: str) -> str:
-    lines = [f"created {name}" for name in created] or [f"{found.name} exists with these attributes"]
-    if found.dead_letter_queue:
+def _created_text(summary: QueueSummary, created: Sequence[str], address: str) -> str:
+    lines = [f"created {name}" for name in created] or [f"{summary.name} exists with these attributes"]
+    if summary.dead_letter_queue:
         lines.append(
-            f"messages go to {found.dead_letter_queue} after {output.counted(found.max_receives or 0, 'receive')}"
+            f"messages go to {summary.dead_letter_queue} after {output.counted(summary.max_receives or 0, 'receive')}"
         )
     return "\n".join([*lines, f"  at {address}"])
 
@@ -356,11 +356,11 @@ def _add_describe(actions: Any) -> None:
 def _describe(given: argparse.Namespace) -> int:
     with options.client(given) as client:
         queue = client.queue(given.queue)
-        found, attributes = _read(queue)
+        summary, attributes = _read(queue)
         tags = _tags(queue)
         address = _address(client, queue)
-    content = output.as_json(found) | {"attributes": attributes, "tags": tags}
-    output.show_one(given, content, lambda: _description(found, attributes, tags, address))
+    content = output.as_json(summary) | {"attributes": attributes, "tags": tags}
+    output.show_one(given, content, lambda: _description(summary, attributes, tags, address))
     return ExitCode.OK
 
 
@@ -391,16 +391,16 @@ def _tags(queue: Queue) -> dict[str, str]:
         return {}
 
 
-def _description(found: QueueSummary, attributes: Mapping[str, str], tags: Mapping[str, str], address: str) -> str:
+def _description(summary: QueueSummary, attributes: Mapping[str, str], tags: Mapping[str, str], address: str) -> str:
     from semel.dashboard.views.attributes import explained
 
     rows = [
-        ("queue", found.name),
+        ("queue", summary.name),
         ("at", address),
-        ("type", "FIFO" if found.fifo else "standard"),
-        ("messages", found.counts),
-        ("dead-letter queue", _role(found._replace(sources=()))),
-        ("sources", ", ".join(found.sources) or "-"),
+        ("type", "FIFO" if summary.fifo else "standard"),
+        ("messages", summary.counts),
+        ("dead-letter queue", _role(summary._replace(sources=()))),
+        ("sources", ", ".join(summary.sources) or "-"),
         *(("tag", f"{name}={value}") for name, value in tags.items()),
     ]
     lines = [output.pairs(rows), ""]
@@ -439,6 +439,7 @@ def _add_removals(actions: Any) -> None:
         parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
         options.add_yes(parser)
         options.add_aws(parser)
+        options.add_output(parser)
 
 
 def _purge(given: argparse.Namespace) -> int:
@@ -453,19 +454,21 @@ def _removed(given: argparse.Namespace, action: str) -> int:
     confirm.check_terminal(given, action)
     with options.client(given) as client:
         queue = client.queue(given.queue)
-        found, _ = _read(queue)
-        messages = output.counted(found.depth, "message")
-        what = f"delete all {messages} of {found.name}" if action == "purge" else f"delete {found.name} and {messages}"
-        print(f"{what}: {found.counts}\n  at {_address(client, queue)}", file=sys.stderr)
-        if found.sources:
-            print(f"  it is the dead-letter queue of {', '.join(found.sources)}", file=sys.stderr)
-        if not given.yes and not confirm.typed(found.name, action + " it"):
+        summary, _ = _read(queue)
+        messages = output.counted(summary.depth, "message")
+        what = (
+            f"delete all {messages} of {summary.name}" if action == "purge" else f"delete {summary.name} and {messages}"
+        )
+        print(f"{what}: {summary.counts}\n  at {_address(client, queue)}", file=sys.stderr)
+        if summary.sources:
+            print(f"  it is the dead-letter queue of {', '.join(summary.sources)}", file=sys.stderr)
+        if not given.yes and not confirm.typed(summary.name, action + " it"):
             return ExitCode.FAILED
-        with _audited(f"{action} queue", found.name) as ending:
-            ending.count = found.depth
+        with _audited(f"{action} queue", summary.name) as ending:
+            ending.count = summary.depth
             queue.purge() if action == "purge" else queue.drop()
     past = {"purge": "purged", "delete": "deleted"}[action]
-    print(f"{past} {found.name}: {messages}")
+    output.show_one(given, summary, lambda: f"{past} {summary.name}: {messages}")
     return ExitCode.OK
 
 

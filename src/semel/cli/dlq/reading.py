@@ -38,7 +38,7 @@ def _add_queues(actions: Any) -> None:
         _queues,
         help="list dead-letter queues: depth, age, first expiry, sources",
         description="""List all dead-letter queues. OLDEST and EXPIRES IN are known on Semel's broker (~: from the
-        first 1,000 messages). SQS tells them only by receiving messages (--sample).""",
+        first 1,000 messages). On SQS messages must be received for that (--sample).""",
         examples="semel dlq queues\nsemel dlq queues --output json\nsemel dlq queues --sample",
     )
     option(
@@ -95,7 +95,7 @@ def _queue_table(queues: Sequence[DeadLetterQueue], now: float) -> str:
                 f"{info.in_flight:,}",
                 unknown if info.oldest_age is None else f"{about}{output.duration(info.oldest_age)}",
                 unknown if expires is None else f"{about}{output.duration(expires)}",
-                getattr(info, "error", "") or ", ".join(info.sources) or "(none)",
+                info.error or ", ".join(info.sources) or "(none)",
             )
         )
     heads = ("QUEUE", "MESSAGES", "IN FLIGHT", "OLDEST", "EXPIRES IN", "SOURCES")
@@ -227,21 +227,21 @@ def _add_groups(actions: Any) -> None:
 def _groups(given: argparse.Namespace) -> int:
     now = time.time()
     with open_service(given) as service:
-        found = service.groups(given.queue, given.where, receive=given.receive)
+        grouped = service.groups(given.queue, given.where, receive=given.receive)
     if given.output == "json":
-        output.print_json(found)
+        output.print_json(grouped)
     elif given.output == "jsonl":
-        output.show(given, found.groups, str)
-    elif found.groups:
-        print(group_table(found.groups, now))
+        output.show(given, grouped.groups, str)
+    elif grouped.groups:
+        print(group_table(grouped.groups, now))
         print(
-            f"\n{found.matched:,} of {output.counted(found.looked_at, 'message')}, "
-            f"{output.counted(len(found.groups), 'error')}"
+            f"\n{grouped.matched:,} of {output.counted(grouped.looked_at, 'message')}, "
+            f"{output.counted(len(grouped.groups), 'error')}"
         )
-        print(f"one group:  semel dlq list {given.queue} --where '{found.groups[0].where}'")
+        print(f"one group:  semel dlq list {given.queue} --where '{grouped.groups[0].where}'")
     else:
-        print(_none(given.queue, found.looked_at))
-    output.notes(*found.notes, str(found.cost))
+        print(_none(given.queue, grouped.looked_at))
+    output.notes(*grouped.notes, str(grouped.cost))
     return 0
 
 
