@@ -108,7 +108,13 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
     place.clock.advance(1)
     effects = Effects(place, there.queue)
     # Where only SQS's calls are and no ledger is at hand, a canary that does not come back in time is taken to live.
-    plan = {"queue": there.dead, "where": WHERE, "engine": "stream", "canary_wait": 3_600 if admitted else 1} | options
+    plan = {
+        "queue": there.dead,
+        "where": WHERE,
+        "engine": "stream",
+        "canary": 0,
+        "canary_wait": 3_600 if admitted else 1,
+    } | options
     ahead = place.clock.now() - time.time()
 
     died = processes.Process(
@@ -125,7 +131,7 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
         effects.work()
     again = Job("redrive", there.dead)
     with redrive_process.client_for(place.broker.url, admitted=admitted) as client:
-        rest = {"queue": there.dead, "where": WHERE, "engine": "stream"}
+        rest = {"queue": there.dead, "where": WHERE, "engine": "stream", "canary": 0}
         ahead = place.clock.now() + 1 - time.time()
         place.clock.advance(1)
         again.run(redrive_process.redriver(client, rest, admitted=admitted, ahead=ahead, crash=lambda _point: None).run)
