@@ -212,6 +212,6 @@ def _start(folder: Path, options: Iterable[str], file_size: int | None) -> subpr
 Starter = Callable[..., Serve]
 
 
-def assert_clean(ended: Ended) -> None:
-    """Exit 0, and nothing was said after the line that it is ready."""
-    assert (ended.code, ended.output, ended.errors) == (0, "", "")
+def assert_clean(ended: Ended, number: signal.Signals = signal.SIGTERM) -> None:
+    """Exit 0, or 130 after Ctrl-C, and nothing was said after the line that it is ready."""
+    assert (ended.code, ended.output, ended.errors) == (130 if number == signal.SIGINT else 0, "", "")

@@ -105,7 +105,7 @@ def test_a_ready_line_that_nobody_can_take_ends_it_without_a_stack_trace() -> No
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_answers_every_waiting_poll_and_exits_0(serve: Starter, number: signal.Signals) -> None:
+def test_a_signal_answers_every_waiting_poll_and_exits(serve: Starter, number: signal.Signals) -> None:
     broker = serve()
     broker.create("empty")
     with ExitStack() as stack:
@@ -119,7 +119,7 @@ def test_a_signal_answers_every_waiting_poll_and_exits_0(serve: Starter, number:
             answer = poll.answer()
             assert (answer.status, answer.json) == (200, {})
             assert poll.at_end()
-    assert_clean(ended)
+    assert_clean(ended, number)
     assert monotonic() - asked < 5
 
 
@@ -156,7 +156,7 @@ def test_a_signal_under_load_loses_no_answer_and_no_acknowledged_send(serve: Sta
         ended = broker.stop(number)
     for sender in senders:
         sender.result()
-    assert_clean(ended)
+    assert_clean(ended, number)
     # What was sent while it was closing the door may stay outside; what had come in before that is answered.
     assert [asked for asked in under_way if asked < signalled - 0.05] == []
     stored = {message["MessageId"] for message in _everything(serve(), "orders")}
@@ -206,7 +206,7 @@ def test_two_signals_end_it_as_cleanly_as_one(serve: Starter) -> None:
     broker = serve()
     broker.create("orders")
     broker.send_signal(signal.SIGINT)
-    assert_clean(broker.stop(signal.SIGTERM))
+    assert_clean(broker.stop(signal.SIGTERM), signal.SIGINT)
 
 
 # What keeps it from starting: one line that names the trouble, and exit 1.

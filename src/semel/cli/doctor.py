@@ -219,12 +219,7 @@ def _watch(given: argparse.Namespace, wanted: Request) -> int:
     # SIGTERM ends the watch after the examination under way; Ctrl-C ends it at once.
     with Progress("semel doctor", quiet=given.quiet) as progress, OnSignals(stop.set, (signal.SIGTERM,)):
         diagnosis.watch(
-            wanted,
-            interval=given.interval,
-            window=given.window,
-            on_diagnosis=on_diagnosis,
-            say=progress.say,
-            stop=stop,
+            wanted, interval=given.interval, window=given.window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop
         )
     if lines is not sys.stdout:
         lines.close()

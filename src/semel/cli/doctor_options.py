@@ -82,12 +82,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="read timeout of the consumers' AWS SDK (default: 60s)",
     )
     option(group, "--lambda-timeout", metavar="TIME", help="timeout of the Lambda function that consumes the queues")
-    option(
-        group,
-        "--probe",
-        action="store_true",
-        help="test permissions with a receipt handle that does not exist",
-    )
+    option(group, "--probe", action="store_true", help="test permissions with a receipt handle that does not exist")
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:

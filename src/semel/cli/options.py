@@ -42,12 +42,7 @@ def add_aws(parser: Any, *, code: str = "", toml: str = "") -> None:
         metavar="REGION",
         help="AWS region (default: $AWS_REGION, $AWS_DEFAULT_REGION, then the profile's)",
     )
-    add(
-        "--profile",
-        type=some_text,
-        metavar="NAME",
-        help="profile in ~/.aws (default: $AWS_PROFILE)",
-    )
+    add("--profile", type=some_text, metavar="NAME", help="profile in ~/.aws (default: $AWS_PROFILE)")
 
 
 def client(given: argparse.Namespace) -> Client:
@@ -170,11 +165,7 @@ def add_exit_when_empty(parser: Any, code: str, help: str) -> None:
 
 def add_cores(parser: Any) -> None:
     option(
-        parser,
-        "--cores",
-        type=at_least(1),
-        metavar="N",
-        help="number of cores of this machine to use (default: all)",
+        parser, "--cores", type=at_least(1), metavar="N", help="number of cores of this machine to use (default: all)"
     )
 
 

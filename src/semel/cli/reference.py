@@ -26,11 +26,7 @@ SQS's endpoint, region and profile have the variables of AWS: `AWS_ENDPOINT_URL_
 Besides, `SEMEL_STATE` is the folder of jobs, audit log and snapshots, and `SEMEL_SPARK_LOG` the level of Spark's own
 log (`warn`, `info`).
 """
-_AWS: Final = {
-    "--endpoint-url": "AWS_ENDPOINT_URL_SQS",
-    "--region": "AWS_REGION",
-    "--profile": "AWS_PROFILE",
-}
+_AWS: Final = {"--endpoint-url": "AWS_ENDPOINT_URL_SQS", "--region": "AWS_REGION", "--profile": "AWS_PROFILE"}
 
 
 def page() -> str:
