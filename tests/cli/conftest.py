@@ -11,7 +11,7 @@ from semel.dlq.access.peek import ReceivingPeeker
 
 from cli.shell import DLQ, Shell
 from semel.broker import EmbeddedBroker, running
-from semel.dlq.access.sqs import SqsClaims
+from semel.dlq.access.sqs import SqsAccess
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin
 
@@ -50,5 +50,4 @@ def shell(
 def plain_sqs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker as if it were SQS: messages are read by receiving them."""
     monkeypatch.setattr(Admin, "of", lambda _client: None)
-    for kind in (ReceivingPeeker, SqsClaims):
-        monkeypatch.setitem(kind.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
+    monkeypatch.setitem(SqsAccess.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]

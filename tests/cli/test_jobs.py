@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
-import io
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.shell import DLQ, Shell, Terminal
-from semel.cli.follow import follow
 from semel.cli.service import LocalRecords
-from semel.dlq.jobs import Job, Jobs, JobStopped, State
-from semel.dlq.remote import RemoteDeadLetterService
+from semel.dlq.jobs import Job, JobStopped, State
 from semel.errors import SemelError
 
 
@@ -75,50 +66,3 @@ def test_wait_of_a_job_that_goes_on_ends_at_its_timeout_or_with_ctrl_c_and_cance
     assert shell("jobs", "wait", job.id).code == 4
     again = shell("jobs", "pause", job.id)
     assert (again.code, "it has already ended: cancelled" in again.err) == (1, True)
-
-
-# Through a dashboard that fails.
-
-
-@contextmanager
-def dashboard(answers: list[int], job: Job) -> Iterator[str]:
-    """A server that answers with these HTTP statuses, one a request, and with the job where that is 200."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status = answers.pop(0) if len(answers) > 1 else answers[0]
-            content = json.dumps(job.to_json() if status == 200 else {"error": "out of memory"}).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_poll_that_fails_is_repeated(tmp_path: Path) -> None:
-    job = Jobs(tmp_path).create("redrive", DLQ).run(lambda job: job.add(sent=3))
-    slept: list[float] = []
-    with dashboard([503, 500, 200], job) as url:
-        said = io.StringIO()
-        found = follow(RemoteDeadLetterService(url), job, stream=said, sleep=slept.append)
-    assert (found.job.state, found.job.counts.sent, slept) == (State.DONE, 3, [0.5, 1.0])
-    assert "out of memory; trying again in 0.5 s" in said.getvalue()
-
-
-def test_giving_up_names_the_job_and_the_command_that_shows_it(tmp_path: Path) -> None:
-    job = Jobs(tmp_path).create("redrive", DLQ)
-    slept: list[float] = []
-    with dashboard([503], job) as url, pytest.raises(SemelError) as raised:
-        follow(RemoteDeadLetterService(url), job, quiet=True, sleep=slept.append)
-    assert f"semel jobs show {job.id} --dashboard {url}" in str(raised.value)
-    assert sum(slept) > 60
-    with dashboard([404], job) as url, pytest.raises(SemelError, match="out of memory"):
-        follow(RemoteDeadLetterService(url), job, quiet=True, sleep=slept.append)
-    job.end(State.CANCELLED)

@@ -1,7 +1,7 @@
 """A job on a terminal until its end: a progress bar, keys to pause and cancel, and Ctrl-C.
 
 The rule: the first Ctrl-C cancels the job, which releases what it has claimed; the second ends the process at once. A
-job that was only waited for goes on. A dashboard that does not answer is asked again for a minute.
+job that was only waited for goes on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _ERASE: Final = "\r\x1b[K"
 _TICK: Final = 0.1
 _REMOTE_TICK: Final = 0.5
 _LINE_INTERVAL: Final = 5.0  # seconds between lines where there is no terminal
-_RETRIES: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds before each
 
 
 class Followed(NamedTuple):
@@ -48,7 +47,6 @@ def follow(
     cancel: bool = True,
     timeout: float | None = None,
     stream: TextIO | None = None,
-    sleep: Callable[[float], object] = time.sleep,
 ) -> Followed:
     """The job as it is at its end. With `cancel`, Ctrl-C and the key c cancel it."""
     screen = _Screen(sys.stderr if stream is None else stream, quiet)
@@ -56,7 +54,7 @@ def follow(
     cancelled = False
     with _interrupts(cancel) as interrupted, _keys(screen, cancel) as key:
         while True:
-            job = _polled(service, job.id, screen, sleep)
+            job = service.job(job.id)
             screen.news(job)
             if job.state.ended or (timeout is not None and time.monotonic() - started >= timeout):
                 break
@@ -76,26 +74,6 @@ def follow(
             job.wait(left if service.remote else min(_TICK, left))
     screen.erase()
     return Followed(job, cancelled)
-
-
-def _polled(service: Records, id: str, screen: _Screen, sleep: Callable[[float], object]) -> Job:
-    from semel.dlq.remote import RemoteDeadLetterService, RemoteError
-
-    if not isinstance(service, RemoteDeadLetterService):
-        return service.job(id)
-    for pause in (*_RETRIES, None):
-        try:
-            return service.job(id)
-        except RemoteError as error:
-            if 0 < error.status < 500 and error.status != 429:
-                raise
-            if pause is None:
-                raise SemelError(
-                    f"{error}. Job {id} may still be running there: semel jobs show {id} --dashboard {service.url}"
-                ) from None
-            screen.say(f"{error}; trying again in {pause:g} s")
-            sleep(pause)
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:

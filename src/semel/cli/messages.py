@@ -19,7 +19,7 @@ from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.dlq.reading import add_page, show_messages
 from semel.cli.dlq.selection import FILTERS, add_filter, add_queue
 from semel.cli.progress import Progress
-from semel.cli.service import add_places, local_service
+from semel.cli.service import add_places
 
 if TYPE_CHECKING:
     from semel.dlq.messages import DeadLetterMessage
@@ -422,7 +422,7 @@ def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
 
 def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]]:
     """What arrived since the poll before, each time; by place, so that nothing is received."""
-    from semel.dlq.access.peek import peeked
+    from semel.dlq.messages import DeadLetterMessage
 
     place = admin.peek(queue.name, limit=1, bodies=False).end
     yield []
@@ -431,20 +431,24 @@ def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]
         arrived: list[DeadLetterMessage] = []
         while after is not None:
             page = admin.peek(queue.name, after=after)
-            arrived += [peeked(message, queue.name) for message in page.messages]
+            arrived += [DeadLetterMessage.peeked(message, queue.name) for message in page.messages]
             after, place = page.next, page.end if page.next is None else page.next
         yield arrived
 
 
 def _by_receiving(queue: Queue, max_receive: int | None) -> Iterator[list[DeadLetterMessage]]:
     """What arrived since the poll before, each time. A poll receives every message once and releases it."""
-    service = local_service(queue.client, max_receive, accept_risk=True)
+    from semel.dlq.access import MAX_RECEIVE, ScanPage, open_access
+    from semel.dlq.messages import DeadLetterMessage
+
+    access = open_access(queue.client, queue, max_receive=max_receive or MAX_RECEIVE, accept_risk=True)
     known: dict[str, None] = {}  # in order
     while True:
-        page = service.messages(queue.name, limit=max_receive or _KNOWN, bodies=True)
+        page, arrived = ScanPage([]), list[DeadLetterMessage]()
+        for page in access.scan():
+            arrived += [message for message in page.messages if message.id not in known]
+            known |= dict.fromkeys(message.id for message in page.messages)
         output.notes(*page.notes, str(page.cost))
-        arrived = [message for message in page.messages if message.id not in known]
-        known |= dict.fromkeys(message.id for message in page.messages)
         for id in list(itertools.islice(known, max(0, len(known) - _KNOWN))):
             del known[id]
         yield arrived

@@ -114,8 +114,8 @@ def _summary(queue: Queue) -> QueueSummary:
 
 
 def _summarized(queue: Queue, attributes: Mapping[str, str]) -> QueueSummary:
-    policy = _redrive_policy(attributes)
-    target, receives = str(policy.get("deadLetterTargetArn", "")), str(policy.get("maxReceiveCount", ""))
+    from semel.dlq.queues import dead_letter_queue_name, max_receives
+
     visible, in_flight, delayed = (
         int(attributes.get(f"ApproximateNumberOfMessages{kind}", "0")) for kind in ("", "NotVisible", "Delayed")
     )
@@ -126,15 +126,9 @@ def _summarized(queue: Queue, attributes: Mapping[str, str]) -> QueueSummary:
         visible,
         in_flight,
         delayed,
-        target.rpartition(":")[2] or None,
-        int(receives) if receives.isdigit() else None,
+        dead_letter_queue_name(attributes) or None,
+        max_receives(attributes),
     )
-
-
-def _redrive_policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    from semel.dlq.queues import policy_of
-
-    return policy_of(attributes)
 
 
 def _with_sources(queues: Sequence[QueueSummary]) -> list[QueueSummary]:
@@ -285,6 +279,8 @@ def _checked(
 ) -> str | None:
     """The RedrivePolicy that the queue has and that is wanted. Raises if the queue exists with other attributes, before
     anything is created."""
+    from semel.dlq.queues import dead_letter_queue_name, max_receives
+
     if existing is None:
         return None
     different = [
@@ -292,11 +288,9 @@ def _checked(
         for key, value in attributes.items()
         if existing.get(key) != value
     ]
-    policy = _redrive_policy(existing)
-    if dlq is not None and policy:
-        target, most = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2], policy.get("maxReceiveCount")
-        if (target, str(most)) != (dlq, str(receives)):
-            different.append(f"messages go to {target} after {most} receives, not to {dlq} after {receives}")
+    target, most = dead_letter_queue_name(existing), max_receives(existing)
+    if dlq is not None and target and (target, most) != (dlq, receives):
+        different.append(f"messages go to {target} after {most} receives, not to {dlq} after {receives}")
     if different:
         raise SemelError(
             f"queue {name} exists with other attributes: {'; '.join(different)}. Leave these options out, or choose "
@@ -372,6 +366,7 @@ def _describe(given: argparse.Namespace) -> int:
 
 def _read(queue: Queue) -> tuple[QueueSummary, dict[str, str]]:
     """With the queues that have this one as their dead-letter queue."""
+    from semel.dlq.queues import source_urls
     from semel.sqs.errors import QueueNotFound, SqsError
 
     try:
@@ -381,10 +376,9 @@ def _read(queue: Queue) -> tuple[QueueSummary, dict[str, str]]:
             f"there is no queue {queue.name} at {queue.client.endpoint}; semel queues list shows all queues"
         ) from None
     try:
-        urls = queue.call("ListDeadLetterSourceQueues", {"MaxResults": 1_000}).get("queueUrls") or ()
+        sources = tuple(sorted(source_urls(queue)))
     except SqsError:  # no permission for that
-        urls = ()
-    sources = tuple(sorted(url.rpartition("/")[2] for url in urls))
+        sources = ()
     return _summarized(queue, attributes)._replace(sources=sources), attributes
 
 

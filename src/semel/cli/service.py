@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from semel.cli import options
 from semel.cli.command import UsageError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from semel.dlq.jobs import Control, Job
     from semel.dlq.remote import RemoteDeadLetterService
     from semel.dlq.service import DeadLetterService
-    from semel.sqs import Client
+    from semel.ledger.contract import Ledger
     from semel.telemetry.annotation_log import Annotation
 
     Service = DeadLetterService | RemoteDeadLetterService
@@ -35,7 +35,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def open_service(given: argparse.Namespace) -> Iterator[Service]:
-    from semel.dlq.access.peek import PeekRisk
+    from semel.dlq.access import PeekRisk
 
     try:
         with _opened(given) as service:
@@ -46,30 +46,28 @@ def open_service(given: argparse.Namespace) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def _opened(given: argparse.Namespace) -> Iterator[Service]:
-    receive = bool(getattr(given, "receive", False))
     ledger_url = getattr(given, "ledger", None)
     if url := options.dashboard(given):
         from semel.dlq.remote import RemoteDeadLetterService
 
         if ledger_url and "ledger" not in given.environment:
             raise UsageError("--ledger and --dashboard exclude each other: the dashboard has its own ledger")
-        yield RemoteDeadLetterService(url, given.token or "", accept_risk=receive)
+        yield RemoteDeadLetterService(url, given.token or "")
         return
+    from semel.dlq.service import DeadLetterService
+
     with contextlib.ExitStack() as stack:
-        ledger = None
+        ledger: Ledger | None = None
         if ledger_url:
             from semel.ledger.connect import connect
 
             ledger = stack.enter_context(contextlib.closing(connect(ledger_url)))
         client = stack.enter_context(options.client(given))
-        yield local_service(client, getattr(given, "max_receive", None), ledger=ledger, accept_risk=receive)
-
-
-def local_service(client: Client, max_receive: int | None, **known: Any) -> DeadLetterService:
-    """`max_receive`: of one scan, where reading means receiving; None is the service's default."""
-    from semel.dlq.service import DeadLetterService
-
-    return DeadLetterService(client, **(known if max_receive is None else known | {"most": max_receive}))
+        max_receive = getattr(given, "max_receive", None)
+        if max_receive is None:
+            yield DeadLetterService(client, ledger=ledger)
+        else:
+            yield DeadLetterService(client, ledger=ledger, max_receive=max_receive)
 
 
 # Records.

@@ -69,7 +69,7 @@ def _file(name: str) -> Path:
 
 def _delete(given: argparse.Namespace) -> int:
     confirm.check_terminal(given, "delete")
-    selected = selection.selection(given)
+    selected = selection.selection(given) | {"receive": given.receive}
     with open_service(given) as service:
         info = selection.dead_letter_queue(service, given)
         address = service.address(info)

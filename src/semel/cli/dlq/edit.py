@@ -81,7 +81,7 @@ def _edit(given: argparse.Namespace) -> int:
     confirm.check_terminal(given, "send")
     with _Draft(given) as draft, open_service(given) as service:
         info = selection.dead_letter_queue(service, given)
-        message = service.message(given.queue, given.id)
+        message = service.message(given.queue, given.id, receive=given.receive)
         wanted = _wanted(message, key, given, draft)
         if wanted is None:
             print("nothing was changed, and nothing was sent")
@@ -103,6 +103,7 @@ def _edit(given: argparse.Namespace) -> int:
             key=key,
             to=to,
             any_queue=given.any_queue,
+            receive=given.receive,
         )
         draft.sent = True
     with_key = f", key {output.plain(resent.key)}" if resent.key else ""

@@ -55,20 +55,20 @@ def _queues(given: argparse.Namespace) -> int:
     with open_service(given) as service:
         queues = service.queues()
         if given.sample:
-            queues = [sampled(service, info, now) for info in queues]
+            queues = [sampled(service, info, now, given.receive) for info in queues]
     output.show(given, queues, lambda: _queue_table(queues, now))
     return 0
 
 
-def sampled(service: Service, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
+def sampled(service: Service, info: DeadLetterQueue, now: float, receive: bool) -> DeadLetterQueue:
     """With ages from up to ten messages, where they are not known yet. They are received for that."""
-    from semel.dlq.access.peek import PeekRisk
+    from semel.dlq.access import PeekRisk
     from semel.dlq.queues import estimated
 
     if not info.depth or info.oldest_age is not None:
         return info
     try:
-        page = service.messages(info.name, limit=10)
+        page = service.messages(info.name, limit=10, receive=receive)
     except PeekRisk as error:
         output.notes(f"{error}; --receive accepts that")
         return info
@@ -95,7 +95,7 @@ def _queue_table(queues: Sequence[DeadLetterQueue], now: float) -> str:
                 f"{info.in_flight:,}",
                 unknown if info.oldest_age is None else f"{about}{output.duration(info.oldest_age)}",
                 unknown if expires is None else f"{about}{output.duration(expires)}",
-                getattr(info, "error", "") or ", ".join(info.sources) or "(none)",
+                info.error or ", ".join(info.sources) or "(none)",
             )
         )
     heads = ("QUEUE", "MESSAGES", "IN FLIGHT", "OLDEST", "EXPIRES IN", "SOURCES")
@@ -148,7 +148,9 @@ def show_messages(given: argparse.Namespace, *, dead_letters: bool) -> int:
     """A page of messages of any queue."""
     now = time.time()
     with open_service(given) as service:
-        page = service.messages(given.queue, given.where, given.limit, given.after, bodies=given.bodies)
+        page = service.messages(
+            given.queue, given.where, given.limit, given.after, bodies=given.bodies, receive=given.receive
+        )
     if given.output == "json":
         output.print_json(page)
     elif given.output == "jsonl":
@@ -225,7 +227,7 @@ def _add_groups(actions: Any) -> None:
 def _groups(given: argparse.Namespace) -> int:
     now = time.time()
     with open_service(given) as service:
-        grouped = service.groups(given.queue, given.where)
+        grouped = service.groups(given.queue, given.where, receive=given.receive)
     if given.output == "json":
         output.print_json(grouped)
     elif given.output == "jsonl":
@@ -290,7 +292,7 @@ def _add_show(actions: Any) -> None:
 def _show(given: argparse.Namespace) -> int:
     now = time.time()
     with open_service(given) as service:
-        page = service.find(given.queue, given.id)
+        page = service.find(given.queue, given.id, receive=given.receive)
     (message,) = page.messages
     if not given.body:
         output.show_one(given, message, lambda: _details(message, now))
@@ -373,7 +375,11 @@ def _export(given: argparse.Namespace) -> int:
         selection.dead_letter_queue(service, given)
         try:
             done = service.export(
-                given.queue, to=path or sys.stdout.buffer, any_queue=given.any_queue, **selection.selection(given)
+                given.queue,
+                to=path or sys.stdout.buffer,
+                any_queue=given.any_queue,
+                receive=given.receive,
+                **selection.selection(given),
             )
         except BrokenPipeError:
             raise

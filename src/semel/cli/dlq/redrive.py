@@ -112,4 +112,4 @@ def _redrive(given: argparse.Namespace) -> int:
             to = f" to {given.to}" if given.to else ""
             print(f"redrive {output.plain(selection.described(info, given) + to)}", file=sys.stderr)
             print(f"  at {service.address(info)}", file=sys.stderr)
-        return finish(service, service.redrive(plan), given)
+        return finish(service, service.redrive(plan, receive=given.receive), given)

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options, output
@@ -21,7 +22,7 @@ from semel.signals import OnSignals
 if TYPE_CHECKING:
     from semel.cli.service import Service
     from semel.dlq.messages import DeadLetterQueue
-    from semel.dlq.watch import Alarm
+    from semel.dlq.watch import Alarm, AlarmChannel
 
 _NOTES: Final = """\
 A command (--exec) has SEMEL_ALARM_KIND (arrival, expiry), SEMEL_ALARM_QUEUE,
@@ -84,27 +85,21 @@ def _watch(given: argparse.Namespace) -> int:
             watching.check_webhook(given.webhook)
         except SemelError as error:
             raise UsageError(str(error)) from None
-    folder = state_folder()
     with _signals() as signals, open_service(given) as service:
-        endpoint = service.endpoint
-        watch = watching.Watch(given.expires_within, watching.load(folder, endpoint))
         queues = _queues(service, given)  # a name that does not exist is an error now, and only now
+        channels = _channels(given, state_folder(), service.endpoint)
         if given.ignore_existing:
-            watch.know(queues)
+            for channel in channels:
+                channel.watch.ignore_existing(queues)
         _begin(given, queues)
-        waiting: list[_Delivery] = []
         while True:
-            alarms = watch.look(queues, time.time())
-            for alarm in alarms:
-                _show(alarm, given)
-            waiting += [_Delivery(alarm, given) for alarm in alarms]
-            failed: set[str] = set()
-            # Saved only once it is delivered: a kill, or a webhook that is down, must not lose an alarm.
-            for delivery in list(waiting):
-                if delivery.made(failed):
-                    waiting.remove(delivery)
-                    watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
-            watching.save(folder, endpoint, watch.delivered({one.alarm.queue for one in waiting}))
+            for channel in channels:
+                channel.check(queues, time.time())
+            alarms = any(channel.pending for channel in channels)
+            for channel in channels:
+                if problem := channel.deliver():
+                    again = "the next run delivers it" if given.once else "it is retried at the next poll"
+                    print(f"semel: {output.plain(problem)}; {again}", file=sys.stderr, flush=True)
             if given.once or (given.exit and alarms):
                 return ExitCode.FOUND if alarms else ExitCode.OK
             if signals.ended.wait(given.interval):
@@ -112,10 +107,27 @@ def _watch(given: argparse.Namespace) -> int:
             queues = _again(service, given)
 
 
+def _channels(given: argparse.Namespace, folder: Path, endpoint: str) -> list[AlarmChannel]:
+    from semel.dlq import watch as watching
+
+    def show(alarm: Alarm) -> str:
+        _show(alarm, given)
+        return ""
+
+    places: list[tuple[str, Callable[[Alarm], str]]] = [("output", show)]
+    if given.webhook:
+        places.append((f"webhook {given.webhook}", lambda alarm: watching.post(alarm, given.webhook)))
+    if given.command:
+        places.append((f"exec {given.command}", lambda alarm: watching.execute(alarm, given.command)))
+    return [
+        watching.AlarmChannel(folder, endpoint, name, deliver, before=given.expires_within) for name, deliver in places
+    ]
+
+
 def _queues(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
     queues = [service.queue(name) for name in given.queue] if given.queue else service.queues()
     now = time.time()
-    return [sampled(service, info, now) for info in queues] if given.sample else queues
+    return [sampled(service, info, now, given.receive) for info in queues] if given.sample else queues
 
 
 def _again(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
@@ -147,29 +159,6 @@ def _show(alarm: Alarm, given: argparse.Namespace) -> None:
         bell = "\a" if sys.stdout.isatty() else ""
         text = output.plain(alarm.text)
         print(f"{bell}{output.moment(alarm.at)}  {alarm.kind.upper():<8} {text}", flush=True)
-
-
-class _Delivery:
-    """An alarm on its way to the webhook and the command; each gets it once."""
-
-    def __init__(self, alarm: Alarm, given: argparse.Namespace) -> None:
-        self.alarm, self._given = alarm, given
-        self._left = [name for name in ("webhook", "command") if getattr(given, name)]
-
-    def made(self, failed: set[str]) -> bool:
-        """Whether nothing is left to do. A channel that fails is added to `failed`, and not tried again in the same
-        round."""
-        from semel.dlq import watch as watching
-
-        for name in [name for name in self._left if name not in failed]:
-            deliver = watching.post if name == "webhook" else watching.execute
-            if problem := deliver(self.alarm, getattr(self._given, name)):
-                failed.add(name)
-                again = "" if self._given.once else "; it is tried again at the next poll"
-                print(f"semel: {output.plain(problem)}{again}", file=sys.stderr, flush=True)
-            else:
-                self._left.remove(name)
-        return not self._left
 
 
 class _Signals:
