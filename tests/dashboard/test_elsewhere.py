@@ -75,16 +75,16 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
     settings = Settings(endpoint_url=client.endpoint, region="us-east-1", port=0, state=tmp_path)
     with serving(settings, client=client) as site:
         page = site.get("/dead-letters/orders-dlq").text
-        assert "This queue moves its messages on after 2 receives" in page
+        assert "This queue to its own dead-letter queue after 2 receives" in page
         paths = ("messages", f"messages/{id}", "groups", "impact?all=1", "export?all=1")
         for path in paths:
             address = f"/api/v1/dead-letters/orders-dlq/{path}{'&' if '?' in path else '?'}look=1"
             refused = site.get(address)
             assert refused.status == 409, (path, refused.text)
-            assert "moves its messages on after 2 receives" in refused.json()["error"]
+            assert "to its own dead-letter queue after 2 receives" in refused.json()["error"]
             assert "receive=1" in refused.json()["what_to_do"]
         remote = RemoteDeadLetterService(site.url)
-        with pytest.raises(PeekRisk, match="moves its messages on after 2 receives"):
+        with pytest.raises(PeekRisk, match="to its own dead-letter queue after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
         (found,) = RemoteDeadLetterService(site.url).messages("orders-dlq", receive=True).messages
