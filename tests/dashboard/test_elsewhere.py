@@ -75,7 +75,7 @@ def test_a_look_that_may_move_messages_on_is_made_only_if_that_is_accepted(clien
     settings = Settings(endpoint_url=client.endpoint, region="us-east-1", port=0, state=tmp_path)
     with serving(settings, client=client) as site:
         page = site.get("/dead-letters/orders-dlq").text
-        assert "This queue to its own dead-letter queue after 2 receives" in page
+        assert "This queue moves its messages on after 2 receives" in page
         paths = ("messages", f"messages/{id}", "groups", "impact?all=1", "export?all=1")
         for path in paths:
             address = f"/api/v1/dead-letters/orders-dlq/{path}{'&' if '?' in path else '?'}look=1"
