@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from semel.dlq.access.peek import ReceivingPeeker
 
 from cli.shell import DLQ, Shell
 from semel.broker import EmbeddedBroker, running
