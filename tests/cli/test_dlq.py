@@ -159,7 +159,7 @@ def test_show_prints_one_letter_and_nothing_in_it_steers_the_terminal(shell: She
     assert shell("dlq", "show", DLQ, one["id"], "--body").out == '{"a": "\u009b31mred\u202e"}'
     assert shell("dlq", "show", DLQ, one["id"], "--json").json["body_bytes"] == 20
     missing = shell("dlq", "show", DLQ, "nobody")
-    assert (missing.code, "there is no message nobody in orders-dlq" in missing.err) == (1, True)
+    assert (missing.code, "message nobody is not available in orders-dlq" in missing.err) == (1, True)
 
 
 def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
         (["list", DLQ, "--where", "eror ~ x"], 2, "did you mean error?"),
         (["list", "nowhere"], 1, "there is no queue nowhere at http"),
         (["list", DLQ, "--limit", "0"], 2, "is not a number from 1"),
-        (["redrive", DLQ, "--all", "--canary", "51"], 2, "canary 51: give a number from 0 to 50"),
-        (["redrive", DLQ, "--all", "--engine", "sqs-move", "--limit", "5"], 2, "SQS's own task cannot have a limit"),
+        (["redrive", DLQ, "--all", "--canary", "51"], 2, "canary 51: expected int <= 50"),
+        (["redrive", DLQ, "--all", "--engine", "sqs-move", "--limit", "5"], 2, "SQS's move task cannot have a limit"),
         (
             ["redrive", DLQ, "--all", "--engine", "sqs-move", "--stop-after", "1"],
             2,
@@ -264,14 +264,14 @@ def test_drop_keeps_a_snapshot_that_restore_brings_back_and_audit_has_both(shell
     shell.bury(6)
     file = tmp_path / "gone.jsonl"
     ran = shell("dlq", "drop", DLQ, "--where", "$.n < 4", "--yes", "--snapshot", str(file))
-    assert (ran.code, ran.out) == (0, "drop of orders-dlq: done: 4 matched, 4 deleted\n")
+    assert (ran.code, ran.out) == (0, "delete of orders-dlq: done: 4 matched, 4 deleted\n")
     assert f"semel dlq restore {file}" in ran.err
     assert shell.count() == 2
     back = shell("dlq", "restore", str(file), "--json")
     assert (back.code, back.json["counts"]["sent"], shell.count()) == (0, 4, 6)
     assert shell("dlq", "restore", str(file)).out == "restore of orders-dlq: done: 4 skipped\n"
     log = shell("audit", "--where", "outcome = done")
-    assert [line.split()[3] for line in log.out.splitlines()[1:]] == ["restore", "restore", "drop"]
+    assert [line.split()[3] for line in log.out.splitlines()[1:]] == ["restore", "restore", "delete"]
     entries = [json.loads(line) for line in shell("audit", "--json", "--limit", "1").out.splitlines()]
     assert (entries[0]["action"], entries[0]["details"]["file"]) == ("restore", str(file))
     assert shell("audit", "--where", "who = nobody").out == "the audit log has nothing like that\n"
@@ -479,7 +479,7 @@ def test_saying_yes_is_not_saying_that_messages_may_be_moved_on(shell: Shell, mo
     ):
         ran = shell("dlq", *arguments)
         assert (ran.code, ran.out) == (1, "")
-        assert "moves its messages on after 2 receives" in ran.err
+        assert "to its own dead-letter queue after 2 receives" in ran.err
         assert ran.err.endswith("; --receive accepts that\n")
     (message,) = shell.broker.peek(DLQ)
     assert message["Attributes"]["ApproximateReceiveCount"] == "0"

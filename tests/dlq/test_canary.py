@@ -251,7 +251,7 @@ def test_without_one_it_is_watched_whether_the_queue_grows(bad: bool) -> None:
             assert sorted(standard.dead_names("visible")) == ["a1", "b1", "c1"]
         else:
             assert (job.state, job.counts.sent) == (State.DONE, 3)
-            assert any("No more can be told here" in line.text for line in job.messages)
+            assert any("No more is known here" in line.text for line in job.messages)
 
 
 def test_a_key_that_belongs_to_something_else_is_a_failure() -> None:

@@ -1,6 +1,6 @@
 """Which messages an action is about: those that match a filter, those with these ids, or all of the queue.
 
-The rule: exactly one of the three is said. Nothing selected is an error, and never everything.
+The rule: exactly one of the three is given. Nothing selected is an error, and never everything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from semel.errors import SemelError
 
 
 class SelectionError(SemelError):
-    """Nothing says which messages are meant, or more than one thing does. Nothing was touched."""
+    """Messages are not selected, or in more than one way. Nothing was touched."""
 
 
 class Selection(NamedTuple):
@@ -23,12 +23,12 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, where: str | None = None, ids: Sequence[str] | None = None, all: bool = False) -> Selection:
-        """None is what was not said. Raises SelectionError."""
+        """None is what was not given. Raises SelectionError."""
         if where is not None and not where.strip():
-            raise SelectionError("the filter is empty, and selects nothing; if all messages are meant, say all")
+            raise SelectionError("the filter is empty and selects nothing; to select every message, say all")
         if ids is not None and (not ids or not all_named(ids)):
             raise SelectionError(
-                "an id is empty, and selects nothing" if ids else "no ids are given: nothing is selected"
+                "an id is empty and selects nothing" if ids else "no ids are given: nothing is selected"
             )
         ways = [name for name, said in (("a filter", where), ("ids", ids), ("all", all or None)) if said is not None]
         if not ways:

@@ -60,7 +60,7 @@ class ScanPage:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One message, if it is there, and what it cost to look for it."""
+    """One message, if it is there, and what it cost to find it."""
 
     message: DeadLetterMessage | None
     scanned: int = 0

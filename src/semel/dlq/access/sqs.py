@@ -1,8 +1,8 @@
 """Messages on SQS: it shows a message only to whoever receives it.
 
 So a scan receives, keeps hidden what it received so that nothing comes twice, and releases all of it at its end. A
-claim does the same with what does not match. SQS stamps messages by its own clock, so the start of a claim is told by
-that clock too.
+claim does the same with what does not match. SQS stamps messages by its own clock, so that clock also
+decides what arrived after the start of a claim.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WAIT: Final = 1  # seconds of a long poll: a short one asks only some of SQS's 
 _EMPTY: Final = 2  # empty receives in a row that are the end of a queue
 _STALE: Final = 100  # receives in a row that bring only what is held already
 _SAMPLED: Final = 100  # messages among which a sample is chosen
-_SKEW: Final = 2.0  # seconds; a Date header has whole seconds, so less cannot be told
+_SKEW: Final = 2.0  # seconds; a Date header has whole seconds, so less cannot be measured
 MAX_HELD: Final = 110_000  # SQS hides no more than 120,000 messages of a queue; a few are left for others
 
 

@@ -77,7 +77,7 @@ def watch(
         sleep(min(_CHECK_EVERY if outcomes.certain else _CHECK_SELDOM, max(0.05, until - clock())))
     if outcomes.only_absence(copies):
         job.say(
-            f"none of the {len(copies)} canary messages came back within {wait:g} s. No more can be told here; with a "
+            f"none of the {len(copies)} canary messages came back within {wait:g} s. No more is known here; with a "
             "ledger, or on Semel's broker, their outcome is known"
         )
         return

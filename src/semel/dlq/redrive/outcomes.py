@@ -99,7 +99,7 @@ class Outcomes:
 
     @property
     def certain(self) -> bool:
-        """Whether a success can be told from silence."""
+        """Whether success can be observed."""
         return self._admin is not None or self._ledger is not None
 
     def only_absence(self, copies: Sequence[SentBack]) -> bool:

@@ -122,7 +122,7 @@ _TOO_LARGE: Final = Failure("TooLarge", "it is too large to carry its key; SQS's
 
 
 class Sender:
-    """Sends claimed messages, on several threads. `returns` is told of every queue and of every copy."""
+    """Sends claimed messages, on several threads. `returns` gets every target queue and every copy."""
 
     def __init__(
         self,
