@@ -224,12 +224,12 @@ def test_the_terminal_has_the_defaults_of_the_plan() -> None:
     from textual.app import App
     from textual.widgets import Input
 
-    from semel.dashboard.terminal.dialogs import Choice, RedriveForm
+    from semel.dashboard.terminal.dialogs import RedriveForm, RedriveSelection
 
     async def values() -> dict[str, str]:
         app: App[None] = App()
         async with app.run_test():
-            form = RedriveForm(Choice("orders-dlq", "", 1, True, "here"))
+            form = RedriveForm(RedriveSelection("orders-dlq", "", 1, True, "here"))
             await app.push_screen(form)
             return {str(field.id): field.value for field in form.query(Input)}
 

@@ -25,7 +25,6 @@ from semel.dlq.messages import DeadLetterMessage, ErrorGroup
 from semel.text import UNKNOWN, indented_json, is_json, moment, printable
 
 BARS: Final = "▁▂▃▄▅▆▇█"
-OTHERS: Final = "others"  # the key of the group that has no filter
 MAX_BODY: Final = 64 * 1024  # characters
 STYLES: Final = {Level.OK: "green", Level.INFO: "cyan", Level.WARNING: "yellow", Level.CRITICAL: "bold red"}
 JOB_STYLES: Final = {
