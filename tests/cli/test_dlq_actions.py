@@ -111,7 +111,7 @@ def test_a_cancelled_redrive_releases_what_it_has_and_exits_with_130(shell: Shel
 def test_a_bar_says_what_is_known_and_fits_the_terminal() -> None:
     job = Job("redrive", DLQ)
     job.begin()
-    job.add(looked_at=1_200)
+    job.add(scanned=1_200)
     assert bar(job, 100) == "1,200 scanned"
     job.total = 800
     job.add(sent=200, deleted=200)

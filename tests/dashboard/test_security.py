@@ -51,11 +51,6 @@ def cookie_of(answer: Answer) -> str:
     return answer.cookies[0].partition(";")[0]
 
 
-def browse(_site: Site) -> tuple[str, str]:
-    """For tests whose forms still pass a cookie and a csrf field: an open dashboard needs neither."""
-    return "", ""
-
-
 def session(site: Site, token: str = TOKEN) -> str:
     """The cookie of somebody who has logged in."""
     return cookie_of(site.form("/login", {"token": token}))
@@ -576,14 +571,14 @@ def test_the_audit_log_says_who_and_from_where(place: Shop) -> None:
             "x-forwarded-for": "1.1.1.1, 10.0.0.7",
         }
         assert site.post("/api/v1/annotations", {"text": "behind a proxy"}, origin="https://ops.example").status == 200
-        assert site.api("audit", where="action = mark", limit=1)["rows"][0]["who"] == "alice (operator, 10.0.0.7)"
+        assert site.api("audit", where="action = annotate", limit=1)["rows"][0]["who"] == "alice (operator, 10.0.0.7)"
 
 
 def test_nobody_gives_himself_a_name_without_a_proxy(place: Shop) -> None:
     with place.dashboard() as site:
         site.headers = {"x-forwarded-user": "alice", "x-forwarded-for": "10.0.0.7"}
         assert site.post("/api/v1/annotations", {"text": "not behind a proxy"}).status == 200
-        assert site.api("audit", where="action = mark", limit=1)["rows"][0]["who"] == "operator 127.0.0.1"
+        assert site.api("audit", where="action = annotate", limit=1)["rows"][0]["who"] == "operator 127.0.0.1"
 
 
 # What answers carry, and what requests may.

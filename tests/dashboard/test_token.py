@@ -57,7 +57,7 @@ def test_a_command_of_the_same_user_needs_no_token(
         assert file.name == f"dashboard-{url.rpartition(':')[2]}.json"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         monkeypatch.setenv("SEMEL_STATE", str(tmp_path))
-        assert main(["dlq", "show", "orders-dlq", id, "--via", url]) == 0
+        assert main(["dlq", "show", "orders-dlq", id, "--dashboard", url]) == 0
         assert id in capsys.readouterr().out
         monkeypatch.setenv("SEMEL_STATE", str(tmp_path / "other"))
         with pytest.raises(RemoteError, match="needs a token"):

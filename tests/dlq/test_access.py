@@ -346,7 +346,7 @@ def test_while_a_job_is_paused_nothing_is_claimed_and_then_all_of_it_is_again(pl
         claims.checkpoint()
         assert hidden == [0]
         assert sorted(numbers(claims.claim(10))) == [4, 5, 6, 7, 8, 9]
-    assert (job.counts.looked_at, job.counts.matched) == (10, 6)
+    assert (job.counts.scanned, job.counts.matched) == (10, 6)
 
 
 def test_a_process_that_is_killed_hides_nothing_for_more_than_two_minutes(place: Place) -> None:
@@ -455,7 +455,7 @@ def test_groups_count_what_died_of_the_same(place: Place, service: DeadLetterSer
         (7, "TimeoutError: read timed out after <n> s"),
         (3, "TimeoutError: no such tenant '…'"),
     ]
-    assert (found.matched, found.looked_at, found.complete) == (10, 10, True)
+    assert (found.matched, found.scanned, found.complete) == (10, 10, True)
     group = found.groups[0]
     assert (group.sources, group.first, group.last) == (("orders",), group.last, group.first)
     assert group.where is not None

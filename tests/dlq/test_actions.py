@@ -423,7 +423,7 @@ def test_a_delete_that_is_paused_has_nothing_claimed(
     access = open_access(place.client, DLQ, clock=place.clock.now)
     job.run(Deleter(access, parse("$.n > 4"), tmp_path / "some.jsonl").run)
     assert (job.state, job.in_flight, job.counts.deleted) == (State.DONE, [0], 7)
-    assert (job.counts.looked_at, job.counts.matched) == (12, 7)
+    assert (job.counts.scanned, job.counts.matched) == (12, 7)
     assert len(place.messages(DLQ, "visible")) == 5
 
 

@@ -30,7 +30,7 @@ def test_every_field_is_in_the_guide() -> None:
 def test_every_command_is_in_the_guide() -> None:
     dlq = commands(commands(build_parser())["dlq"])
     table = PAGE.split("| command |")[1].split("All take")[0]
-    assert set(re.findall(r"^\| `(\w+)", table, re.MULTILINE)) == set(dlq)
+    assert set(re.findall(r"^\| `semel dlq (\w+)", table, re.MULTILINE)) == set(dlq)
 
 
 def test_every_member_of_a_snapshot_is_in_the_guide() -> None:

@@ -124,7 +124,7 @@ def test_what_does_not_match_stays_as_it_was(standard: Site) -> None:
             one for one in before if '"x1"' not in one["Body"] and '"y1"' not in one["Body"]
         ]
     else:
-        assert job.counts.given_back == 4
+        assert job.counts.released == 4
 
 
 def test_a_filter_may_ask_for_the_body(standard: Site) -> None:

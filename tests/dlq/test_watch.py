@@ -192,7 +192,7 @@ def test_a_webhook_that_fails_and_recovers_gets_the_alarm(tmp_path: Path, webhoo
 
 def test_a_command_that_fails_is_reported() -> None:
     alarm = Alarm("arrival", DLQ, "text", 5.0, 1, 1)
-    assert watching.execute(alarm, 'test "$SEMEL_QUEUE $SEMEL_NEW" = "orders-dlq 1"') == ""
+    assert watching.execute(alarm, 'test "$SEMEL_ALARM_QUEUE $SEMEL_ALARM_NEW" = "orders-dlq 1"') == ""
     assert "exited with status 3" in watching.execute(alarm, "exit 3")
 
 
@@ -221,7 +221,7 @@ def test_an_alarm_survives_a_kill_before_it_was_delivered(place: Shop, tmp_path:
     hook.write_text("kill -9 $PPID\n")
     assert run() == -signal.SIGKILL
     assert [one["new"] for one in webhook.got] == [3]
-    hook.write_text(f'echo "$SEMEL_NEW" >> {log}\n')
+    hook.write_text(f'echo "$SEMEL_ALARM_NEW" >> {log}\n')
     assert run() == 3
     assert run() == 0
     assert log.read_text() == "3\n"

@@ -50,7 +50,7 @@ def test_the_same_letters_match(admin: Admin, text: str, bodies: bool) -> None:
     where = parse(text)
     helped = admin.peek("dead", word=where.word, bodies=bodies)
     whole = admin.peek("dead", bodies=bodies)
-    assert helped.looked_at == len(whole.messages) == len(ERRORS) + 1
+    assert helped.scanned == len(whole.messages) == len(ERRORS) + 1
     assert [m["MessageId"] for m in helped.messages if where.matches(DeadLetterMessage.peeked(m, "dead"), 0)] == [
         m["MessageId"] for m in whole.messages if where.matches(DeadLetterMessage.peeked(m, "dead"), 0)
     ]
@@ -74,15 +74,15 @@ def test_pages_go_on_where_they_ended_and_count_what_was_passed(sqs_broker: Embe
     queue.send_many([Entry(str(n), attributes) for n, attributes in enumerate(some)])
     admin = Admin.of(client)
     assert admin is not None
-    bodies, looked_at = list[int](), 0
+    bodies, scanned = list[int](), 0
     place: int | None = 0
     while place is not None:
         page = admin.peek("many", after=place, limit=7, word="timeout")
         bodies += [int(message["Body"]) for message in page.messages]
-        looked_at += page.looked_at
+        scanned += page.scanned
         place = page.next
     assert bodies == list(range(0, 4_500, 100))
-    assert looked_at == 4_500
+    assert scanned == 4_500
 
 
 def test_binary_attributes_are_looked_at_by_the_asker(sqs_broker: EmbeddedBroker) -> None:

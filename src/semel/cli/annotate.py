@@ -31,6 +31,6 @@ def _run(given: argparse.Namespace) -> int:
     annotation = open_records(given).annotate(given.text)
     where = f"  (at {given.dashboard})" if given.dashboard else ""
     output.show_one(
-        given, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.plain(annotation.text)}{where}"
+        given, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.one_line(annotation.text)}{where}"
     )
     return 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 from semel.cli import output
 from semel.cli.command import ExitCode
-from semel.cli.output import plain
+from semel.cli.output import one_line
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def finish(service: Records, job: Job, given: argparse.Namespace) -> int:
     job = followed.job
     output.show_one(given, job, lambda: summary(job))
     if job.reason and given.quiet and str(job.state) != "done":
-        print(f"semel: {job.kind} of {job.queue}: {plain(job.reason)}", file=sys.stderr)
+        print(f"semel: {job.kind} of {job.queue}: {one_line(job.reason)}", file=sys.stderr)
     return ExitCode.INTERRUPTED if followed.interrupted and str(job.state) == "cancelled" else exit_code(job)
 
 
@@ -125,7 +125,7 @@ def summary(job: Job) -> str:
     ]
     seconds = job.ended - job.started if job.ended and job.started else 0.0
     took = f" in {output.duration(seconds)}" if seconds >= 1 else ""
-    return f"{job.kind} of {plain(job.queue)}: {job.state}{took}: {', '.join(parts) or 'no messages'}"
+    return f"{job.kind} of {one_line(job.queue)}: {job.state}{took}: {', '.join(parts) or 'no messages'}"
 
 
 def bar(job: Job, room: int, *, unicode: bool = True) -> str:
@@ -139,9 +139,7 @@ def bar(job: Job, room: int, *, unicode: bool = True) -> str:
     failed = f"  {counts.failed:,} failed" if counts.failed else ""
     returned = f"  {counts.returned:,} returned" if counts.returned else ""
     text = (
-        f" {done:,}/{total:,}{rate}{left}{failed}{returned}{state}"
-        if total
-        else f" {counts.looked_at:,} scanned{state}"
+        f" {done:,}/{total:,}{rate}{left}{failed}{returned}{state}" if total else f" {counts.scanned:,} scanned{state}"
     )
     cells = min(30, room - len(text) - 3)
     if cells < 5 or not total:
@@ -170,7 +168,7 @@ class _Screen:
     def say(self, text: str) -> None:
         if not self._quiet:
             self.erase()
-            self._write("\n".join(plain(line) for line in text.split("\n")) + "\n")
+            self._write("\n".join(one_line(line) for line in text.split("\n")) + "\n")
 
     def draw(self, job: Job) -> None:
         if self.moves:

@@ -131,7 +131,7 @@ def _details(job: Job) -> str:
         ("counts", ", ".join(counts) or "none"),
         *(("result", f"{name}: {value}") for name, value in job.result.items()),
     ]
-    lines = [f"{output.moment(line.at)}  {output.plain(line.text)}" for line in job.messages]
+    lines = [f"{output.moment(line.at)}  {output.one_line(line.text)}" for line in job.messages]
     return "\n".join([output.pairs([row for row in rows if row[1]]), *([""] if lines else []), *lines])
 
 

@@ -280,7 +280,7 @@ def _report(given: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
     """The end, on standard error: what was not sent, and how to send it."""
 
     def say(text: str) -> None:
-        print(f"semel: {output.plain(text)}", file=sys.stderr)
+        print(f"semel: {output.one_line(text)}", file=sys.stderr)
 
     empty = f"; {output.counted(sender.empty, 'empty line')} skipped" if sender.empty else ""
     if not sender.failures and sender.stopped is None:
@@ -415,7 +415,7 @@ def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
     if given.output == "jsonl":
         output.print_json(message, line=True)
         return
-    text = f"{output.moment(message.sent)}  {message.id}  {output.plain(message.body)}"
+    text = f"{output.moment(message.sent)}  {message.id}  {output.one_line(message.body)}"
     room = output.width()
     print(text if len(text) <= room else f"{text[: room - 1]}…", flush=True)
 

@@ -7,43 +7,24 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from semel import durations
+from semel.text import indented_json, is_json, printable
+from semel.text import moment as moment
+from semel.text import one_line as one_line
 
 _UNLIMITED: Final = 1_000_000  # columns: a pipe gets whole lines
 _LEAST: Final = 24  # columns that the last cell of a line keeps; before that, optional columns are left out
 
 
-def plain(text: str) -> str:
-    """Without characters that move the cursor, change colours or reverse the line."""
-    return "".join(char if char.isprintable() or char == " " else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    if char in "\n\t":
-        return " "
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
-
-
 def body(text: str) -> str:
     """The body of a message for a terminal; JSON is indented."""
-    try:
-        parsed: Any = json.loads(text)
-        shown = json.dumps(parsed, indent=2, ensure_ascii=False) if isinstance(parsed, dict | list) else text
-    except (ValueError, RecursionError):
-        shown = text
-    return "\n".join(plain(line) for line in shown.split("\n"))
+    return printable(indented_json(text) if is_json(text) else text)
 
 
 def duration(seconds: float | None) -> str:
     return "?" if seconds is None else durations.text(int(max(0.0, seconds)))
-
-
-def moment(at: float | None) -> str:
-    """In UTC."""
-    return "?" if not at else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def size(count: int) -> str:
@@ -66,7 +47,7 @@ def table(
 ) -> str:
     """Columns as wide as they need to be. On a narrow terminal the `optional` columns are left out, the first one
     first, and then the last column is cut."""
-    lines = [list(heads), *([plain(cell) for cell in row] for row in rows)]
+    lines = [list(heads), *([one_line(cell) for cell in row] for row in rows)]
     widths = {head: max(len(line[place]) for line in lines) for place, head in enumerate(heads)}
     room, shown = width(), list(heads)
     for head in optional:
@@ -90,7 +71,7 @@ def table(
 def pairs(rows: Sequence[tuple[str, str]]) -> str:
     """Names and values, one a line."""
     widest = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{widest}}  {plain(value)}".rstrip() for name, value in rows)
+    return "\n".join(f"{name:<{widest}}  {one_line(value)}".rstrip() for name, value in rows)
 
 
 # JSON.
@@ -143,4 +124,4 @@ def notes(*lines: str) -> None:
     """On standard error."""
     for line in lines:
         if line:
-            print(f"note: {plain(line)}", file=sys.stderr)
+            print(f"note: {one_line(line)}", file=sys.stderr)

@@ -408,7 +408,7 @@ def _description(summary: QueueSummary, attributes: Mapping[str, str], tags: Map
     for attribute in explained(attributes):
         if attribute.name.startswith("ApproximateNumberOf"):
             continue
-        lines.append(f"{attribute.name}: {output.plain(attribute.shown)}")
+        lines.append(f"{attribute.name}: {output.one_line(attribute.shown)}")
         lines += textwrap.wrap(attribute.meaning, room - 4, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 

@@ -68,15 +68,15 @@ _ENDED: Final = frozenset({State.DONE, State.CANCELLED, State.STOPPED, State.FAI
 
 @dataclass(slots=True)
 class Counts:
-    """`given_back`: claimed and released. `skipped`: matched, but left where it is for a reason. `returned`: sent, and
+    """`released`: claimed and released. `skipped`: matched, but left where it is for a reason. `returned`: sent, and
     back in the dead-letter queue."""
 
-    looked_at: int = 0
+    scanned: int = 0
     matched: int = 0
     sent: int = 0
     deleted: int = 0
     failed: int = 0
-    given_back: int = 0
+    released: int = 0
     skipped: int = 0
     returned: int = 0
 

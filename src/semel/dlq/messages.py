@@ -185,7 +185,7 @@ class MessagePage:
 
     messages: tuple[DeadLetterMessage, ...]
     next: str | None = None
-    looked_at: int = 0
+    scanned: int = 0
     complete: bool = True  # whether all of the queue was scanned
     cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
@@ -278,7 +278,7 @@ class Grouping:
 class ErrorGroups:
     groups: tuple[ErrorGroup, ...]  # the largest first
     matched: int
-    looked_at: int
+    scanned: int
     complete: bool = True
     cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ class Impact:
     `shown` is for the delete that follows, if it is confirmed."""
 
     count: int
-    looked_at: int
+    scanned: int
     complete: bool = True
     oldest: float | None = None  # when it was sent
     newest: float | None = None
@@ -317,7 +317,7 @@ class Impact:
 @dataclass(frozen=True, slots=True)
 class Exported:
     count: int
-    looked_at: int
+    scanned: int
     path: str = ""
     complete: bool = True
     cost: ReceiveCost = FREE

@@ -154,7 +154,7 @@ class Restorer:
                 ):
                     yield name, batch
                     batch = []
-                job.add(looked_at=1)
+                job.add(scanned=1)
                 if message.id in journal.done:
                     job.add(skipped=1)
                 elif fifo and (name, group) in behind:

@@ -77,7 +77,7 @@ def _delete(given: argparse.Namespace) -> int:
         if not given.yes or service.remote:
             impact = service.impact(given.queue, **selected)
             if not impact.count:
-                print(f"none of the {impact.looked_at:,} messages in {info.name} match; nothing was deleted")
+                print(f"none of the {impact.scanned:,} messages in {info.name} match; nothing was deleted")
                 return ExitCode.OK
         if given.yes or impact is None:
             if not given.quiet:
@@ -86,7 +86,7 @@ def _delete(given: argparse.Namespace) -> int:
                     if impact is None
                     else f"{output.counted(impact.count, 'message')} in {info.name}"
                 )
-                print(f"delete {output.plain(which)}\n  at {address}", file=sys.stderr)
+                print(f"delete {output.one_line(which)}\n  at {address}", file=sys.stderr)
         else:
             _show_impact(impact, info, address)
             if not confirm.typed(info.name, "delete them"):
@@ -143,7 +143,7 @@ def _restore(given: argparse.Namespace) -> int:
     with open_service(given) as service:
         if not given.quiet:
             for name, count in _queues_in(path, given.to or "").items():
-                print(f"restore {output.counted(count, 'message')} into {output.plain(name)}", file=sys.stderr)
+                print(f"restore {output.counted(count, 'message')} into {output.one_line(name)}", file=sys.stderr)
                 print(f"  at {service.address(service.queue(name))}", file=sys.stderr)
         return finish(service, service.restore(path, given.to or ""), given)
 

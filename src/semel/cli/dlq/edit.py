@@ -88,8 +88,8 @@ def _edit(given: argparse.Namespace) -> int:
             return ExitCode.OK
         to = wanted.to or given.to or ""
         if not given.yes:
-            target = output.plain(to or message.source or "its source queue")
-            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {output.plain(_key_text(message, key))}")
+            target = output.one_line(to or message.source or "its source queue")
+            print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {output.one_line(_key_text(message, key))}")
             print(f"send 1 message to {target}, and delete it from {info.name}\n  at {service.address(info)}")
             if not confirm.agreed(f"Send it to {target}?"):
                 print("nothing was sent")
@@ -106,7 +106,7 @@ def _edit(given: argparse.Namespace) -> int:
             receive=given.receive,
         )
         draft.sent = True
-    with_key = f", key {output.plain(resent.key)}" if resent.key else ""
+    with_key = f", key {output.one_line(resent.key)}" if resent.key else ""
     output.show_one(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
     output.notes(*resent.notes)
     return ExitCode.OK if resent.deleted else ExitCode.FAILED
@@ -197,7 +197,7 @@ def _edited(message: DeadLetterMessage, key: str | Key, given: argparse.Namespac
             return read_document(path.read_text(encoding="utf-8"), message, key, to)
         except (EditError, UnicodeDecodeError) as error:
             again = sys.stdin.isatty() and not given.yes
-            if not again or not confirm.agreed(f"{output.plain(str(error))}\nOpen the editor again?"):
+            if not again or not confirm.agreed(f"{output.one_line(str(error))}\nOpen the editor again?"):
                 raise EditError(f"message {message.id}: {error}; nothing was sent") from None
 
 

@@ -160,7 +160,7 @@ def show_messages(given: argparse.Namespace, *, dead_letters: bool) -> int:
         if page.next:
             print(f"\nmore: --after {page.next}, or a larger --limit")
     else:
-        print(_none(given.queue, page.looked_at))
+        print(_none(given.queue, page.scanned))
     output.notes(*page.notes, str(page.cost))
     return 0
 
@@ -235,12 +235,12 @@ def _groups(given: argparse.Namespace) -> int:
     elif grouped.groups:
         print(group_table(grouped.groups, now))
         print(
-            f"\n{grouped.matched:,} of {output.counted(grouped.looked_at, 'message')}, "
+            f"\n{grouped.matched:,} of {output.counted(grouped.scanned, 'message')}, "
             f"{output.counted(len(grouped.groups), 'error')}"
         )
         print(f"one group:  semel dlq list {given.queue} --where '{grouped.groups[0].where}'")
     else:
-        print(_none(given.queue, grouped.looked_at))
+        print(_none(given.queue, grouped.scanned))
     output.notes(*grouped.notes, str(grouped.cost))
     return 0
 
@@ -297,7 +297,7 @@ def _show(given: argparse.Namespace) -> int:
     if not given.body:
         output.show_one(given, message, lambda: _details(message, now))
     elif sys.stdout.isatty():
-        print("\n".join(output.plain(line) for line in message.body.split("\n")))
+        print("\n".join(output.one_line(line) for line in message.body.split("\n")))
     else:
         sys.stdout.write(message.body)
     output.notes(*page.notes, str(page.cost))
@@ -337,7 +337,7 @@ def _details(message: DeadLetterMessage, now: float) -> str:
     for name, value in sorted(message.attributes.items()):
         text = f"{len(value.value)} bytes" if isinstance(value.value, bytes) else value.value
         rows.append((f"  {name}", f"{text}  ({value.type})"))
-    head = output.pairs([(output.plain(name), value) for name, value in rows])
+    head = output.pairs([(output.one_line(name), value) for name, value in rows])
     size = output.size(message.body_bytes)
     return f"{head}\n\n{output.body(message.body)}  ({size})" if message.body else f"{head}\n\n(no body)"
 

@@ -110,6 +110,6 @@ def _redrive(given: argparse.Namespace) -> int:
         info = selection.dead_letter_queue(service, given)
         if not given.quiet:
             to = f" to {given.to}" if given.to else ""
-            print(f"redrive {output.plain(selection.described(info, given) + to)}", file=sys.stderr)
+            print(f"redrive {output.one_line(selection.described(info, given) + to)}", file=sys.stderr)
             print(f"  at {service.address(info)}", file=sys.stderr)
         return finish(service, service.redrive(plan, receive=given.receive), given)

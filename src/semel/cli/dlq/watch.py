@@ -99,7 +99,7 @@ def _watch(given: argparse.Namespace) -> int:
             for channel in channels:
                 if problem := channel.deliver():
                     again = "the next run delivers it" if given.once else "it is retried at the next poll"
-                    print(f"semel: {output.plain(problem)}; {again}", file=sys.stderr, flush=True)
+                    print(f"semel: {output.one_line(problem)}; {again}", file=sys.stderr, flush=True)
             if given.once or (given.exit and alarms):
                 return ExitCode.FOUND if alarms else ExitCode.OK
             if signals.ended.wait(given.interval):
@@ -135,7 +135,7 @@ def _again(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]
     try:
         return _queues(service, given)
     except SemelError as error:
-        print(f"semel: {output.plain(str(error))}", file=sys.stderr, flush=True)
+        print(f"semel: {output.one_line(str(error))}", file=sys.stderr, flush=True)
         return []
 
 
@@ -157,7 +157,7 @@ def _show(alarm: Alarm, given: argparse.Namespace) -> None:
         output.print_json(alarm, line=True)  # as they come: an array would never end
     else:
         bell = "\a" if sys.stdout.isatty() else ""
-        text = output.plain(alarm.text)
+        text = output.one_line(alarm.text)
         print(f"{bell}{output.moment(alarm.at)}  {alarm.kind.upper():<8} {text}", flush=True)
 
 

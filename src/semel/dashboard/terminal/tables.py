@@ -185,7 +185,7 @@ class DeadLettersBoard(Board):
         else:
             verb = "matches" if page.matched == 1 else "match"
             which = f" {verb} {page.where}" if page.where else ""
-            progress = "" if page.complete else f"; {page.looked_at:,} of {page.total:,} read so far"
+            progress = "" if page.complete else f"; {page.scanned:,} of {page.total:,} read so far"
             cost = f"; {page.cost}" if page.cost else ""
             self.set_note(f"{page.queue.name}: {count(page.matched, 'message')}{which}{progress}{cost}")
 

@@ -360,7 +360,7 @@ class QueueInspector:
             groups=result.groups,
             messages=messages,
             matched=result.matched,
-            looked_at=result.scanned,
+            scanned=result.scanned,
             total=row.depth if result.finished else max(row.depth, result.scanned),
             complete=result.finished,
             where=where,

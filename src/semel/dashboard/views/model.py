@@ -35,7 +35,6 @@ class Viewer:
 
     name: str  # as the audit log has it: "operator 127.0.0.1"
     can_act: bool  # False: read only
-    csrf: str = ""
     can_log_out: bool = False  # whether there is a session to end
 
 
@@ -230,7 +229,7 @@ class DeadLetterPage:
     groups: tuple[ErrorGroup, ...] = ()  # of those that match, largest first
     messages: tuple[DeadLetterMessage, ...] = ()
     matched: int = 0
-    looked_at: int = 0
+    scanned: int = 0
     total: int = 0
     complete: bool = True
     where: str = ""

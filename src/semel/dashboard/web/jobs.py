@@ -15,7 +15,7 @@ from semel.dlq.jobs import State
 from semel.doctor.report.words import number
 from semel.errors import SemelError
 
-_MATCHED, _FAILED, _RELEASED = ("matched", "Matched"), ("failed", "Failed"), ("given_back", "Released")
+_MATCHED, _FAILED, _RELEASED = ("matched", "Matched"), ("failed", "Failed"), ("released", "Released")
 _DELETED: Final = ("deleted", "Deleted here")
 COUNTS: Final = {
     "redrive": (_MATCHED, ("sent", "Sent"), _DELETED, ("returned", "Came back"), _FAILED, _RELEASED),
@@ -76,7 +76,7 @@ def _total(job: Mapping[str, Any], state: State, done: int) -> int:
 def _done(job: Mapping[str, Any]) -> int:
     counts = job["counts"]
     if job["plan"].get("dry_run"):
-        return int(counts["looked_at"] or counts["matched"])
+        return int(counts["scanned"] or counts["matched"])
     finished = counts["deleted"] if job["kind"] != "restore" else counts["sent"] + counts["skipped"]
     return int(finished + counts["failed"])
 

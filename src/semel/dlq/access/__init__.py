@@ -139,7 +139,7 @@ class MessageClaims(ABC):
     def __exit__(self, *_: object) -> None:
         self.leases.__exit__()
         if self.leases.released:
-            self.job.add(given_back=self.leases.released)
+            self.job.add(released=self.leases.released)
 
     def _heads(self, messages: Iterable[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Those before which none of the same FIFO group stands."""

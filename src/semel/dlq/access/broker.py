@@ -215,7 +215,7 @@ class BrokerAccess(MessageAccess):
         place: int | None = 0
         while place is not None and place < end:
             page = self._peek(after=place, bodies=bodies, word=where.word)
-            yield page.looked_at, [one for one in page.messages if one["Place"] <= end]
+            yield page.scanned, [one for one in page.messages if one["Place"] <= end]
             place = page.next
 
     def receive(self, ids: Sequence[str], places: Sequence[int] | None = None) -> list[DeadLetterMessage]:
@@ -276,7 +276,7 @@ class BrokerClaims(MessageClaims):
     def _scan(self) -> None:
         try:
             for scanned, page in self._matching():
-                self.job.add(looked_at=scanned)
+                self.job.add(scanned=scanned)
                 if page:
                     self._put([_Match.of(message.shown) for message in page])
                 if self._stop.is_set():

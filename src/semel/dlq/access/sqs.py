@@ -269,7 +269,7 @@ class SqsClaims(MessageClaims):
         ready = [message for message in new if self._wanted(message)]
         self._ready.extend(ready)
         self.job.add(
-            looked_at=sum(message.id not in self._counted for message in new),
+            scanned=sum(message.id not in self._counted for message in new),
             matched=sum(message.id not in self._counted for message in ready),
         )
         self._counted.update(message.id for message in new)

@@ -34,12 +34,12 @@ class Page:
     """Messages in the order of the queue: as SQS shows them, and `State`, `Place`, `ExpiresAt` …
 
     `next` is what to pass as `after` for more, None at the end of the queue. `end` is what to pass as `after` for only
-    those that come later than this answer. `looked_at` counts also those that a word left out."""
+    those that come later than this answer. `scanned` counts also those that a word left out."""
 
     messages: list[dict[str, Any]]
     next: int | None
     end: int
-    looked_at: int
+    scanned: int
 
 
 class Admin:
