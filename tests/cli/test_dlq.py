@@ -255,7 +255,7 @@ def test_a_body_on_a_terminal_is_escaped_and_in_a_pipe_it_is_not(shell: Shell) -
     id = shell.client.queue(DLQ).send(text).message_id
     terminal = Terminal("dlq", "show", DLQ, id, "--body")
     assert terminal.end() == 0
-    assert "one \\x9b31m\r\nt\\u202ewo" in terminal.text
+    assert "one U+009B31m\r\ntU+202Ewo" in terminal.text
     assert not set(terminal.text) & {"\x1b", "\u009b", "\u202e"}
     assert shell("dlq", "show", DLQ, id, "--body").out == text
 
