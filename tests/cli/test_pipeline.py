@@ -106,7 +106,7 @@ def test_a_queue_that_does_not_exist_is_told_before_spark_starts_with_the_comman
     file.write_text(file.read_text().replace('to = "dead-letter-queue"', 'table = "rejects"'))
     monkeypatch.setattr("semel.spark.pipeline.spark_start.started", lambda *_: pytest.fail("Spark was started"))
     assert main(["pipeline", "run", str(file), "--endpoint-url", sqs_broker.url, "--exit-when-empty"]) == 1
-    assert "aws sqs create-queue --queue-name orders" in capsys.readouterr().err
+    assert "semel queues create orders" in capsys.readouterr().err
 
 
 def test_run_needs_at_least_one_core(file: Path) -> None:

@@ -425,7 +425,7 @@ def test_a_missing_queue_is_named(shop: Shop, broker: EmbeddedBroker) -> None:
     (shop.folder / "shop.py").write_text(APP.replace('"orders"', '"no-such-queue"'))
     code, _, errors = shop.run("run", "shop:app", "--queue", "no-such-queue")
     assert code == 1
-    assert f"aws sqs create-queue --queue-name no-such-queue --region us-east-1 --endpoint-url {broker.url}" in errors
+    assert f"semel queues create no-such-queue --region us-east-1 --endpoint-url {broker.url}" in errors
     assert "Traceback" not in errors
 
 

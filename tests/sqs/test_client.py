@@ -265,7 +265,7 @@ def test_a_queue_that_is_not_there_is_named_with_the_way_out(client: Client) -> 
     assert (error.operation, error.queue, error.status, error.retryable) == ("GetQueueUrl", "nowhere", 400, False)
     assert error.code == "AWS.SimpleQueueService.NonExistentQueue"
     assert error.request_id
-    command = f"aws sqs create-queue --queue-name nowhere --region us-east-1 --endpoint-url {client.endpoint}"
+    command = f"semel queues create nowhere --region us-east-1 --endpoint-url {client.endpoint}"
     for words in (command, "create_queue()"):
         assert words in str(error)
 

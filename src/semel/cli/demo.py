@@ -1,4 +1,4 @@
-"""`semel demo`: exactly once under fire, with an audit: a handler in seconds, a Spark pipeline in about a minute."""
+"""`semel demo`: exactly once on a faulty queue with killed workers, and an audit: a handler in seconds, a Spark pipeline in about a minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
         commands,
         "demo",
         handler,
-        help="exactly once under fire: a faulty queue, killed workers, an audit",
+        help="show exactly once on a faulty queue with killed workers",
         description="Process a queue that misbehaves as SQS may, while processes are killed. Then compare what was "
         "sent with what was done.",
         usage="semel demo [-h] [COMMAND] ...",

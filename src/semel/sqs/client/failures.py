@@ -177,11 +177,10 @@ def _advice(kind: type[SqsError], call: Call) -> str:
 
 
 def _create_command(call: Call) -> str:
-    """For AWS CLI 1 and 2: the first knows no endpoint but the one it is given."""
     name = re.split("[/:]", call.queue)[-1] or "NAME"
-    fifo = " --attributes FifoQueue=true" if name.endswith(".fifo") else ""
+    fifo = " --fifo" if name.endswith(".fifo") else ""
     elsewhere = "" if ".amazonaws.com" in call.where else f" --endpoint-url {call.where}"
-    return f"aws sqs create-queue --queue-name {name}{fifo} --region {call.region}{elsewhere}"
+    return f"semel queues create {name}{fifo} --region {call.region}{elsewhere}"
 
 
 def _permission(operation: str) -> str:
