@@ -1,4 +1,4 @@
-"""`semel demo`: exactly once on a faulty queue with killed workers, and an audit: a handler in seconds, a Spark pipeline in about a minute."""
+"""`semel demo`: exactly once on a faulty queue with killed workers: a handler in seconds, a pipeline in a minute."""
 
 from __future__ import annotations
 
