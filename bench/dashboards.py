@@ -2,8 +2,8 @@
 
 A broker in a process of its own, with a queue of a million messages and a dead-letter queue of a hundred thousand. Each
 page is opened in a real Chromium, several times, the first one included; while it is open its longest task is noted.
-Then 10,000 letters that match a filter are redriven over the API. Last, an idle broker with 50 queues: alone, with the
-dashboard, and with the dashboard open in a tab.
+Then 10,000 dead-letter messages that match a filter are redriven over the API. Last, an idle broker with 50 queues:
+alone, with the dashboard, and with the dashboard open in a tab.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ example:
   python bench/dashboards.py                     everything, some ten minutes
   python bench/dashboards.py --quick             small, to see that it runs
 """
-MESSAGES, LETTERS, REDRIVEN = 1_000_000, 100_000, 10_000
+MESSAGES, DEAD_LETTERS, REDRIVEN = 1_000_000, 100_000, 10_000
 QUEUES = 50
 WHERE = 'error ~ "TimeoutError"'
 
@@ -53,14 +53,16 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help="in the queue (1,000,000)")
-    parser.add_argument("--letters", type=int, default=LETTERS, metavar="N", help="in its dead-letter queue (100,000)")
+    parser.add_argument(
+        "--dead-letters", type=int, default=DEAD_LETTERS, metavar="N", help="in its DLQ (100,000)"
+    )
     parser.add_argument("--visits", type=int, default=5, metavar="N", help="of each page (5)")
     parser.add_argument("--idle", type=float, default=30.0, metavar="S", help="seconds of each idle measurement (30)")
-    parser.add_argument("--quick", action="store_true", help="small: 20,000 messages, 2,000 letters, 5 s")
+    parser.add_argument("--quick", action="store_true", help="small: 20,000 messages, 2,000 dead-letter messages, 5 s")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.messages, options.messages, options.visits, options.idle = 20_000, 2_000, 2, 5.0
+        options.messages, options.dead_letters, options.visits, options.idle = 20_000, 2_000, 2, 5.0
     folder = DATA / "dashboard"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -73,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         progress.finish()
         shutil.rmtree(folder, ignore_errors=True)
     head = [f"{name}: {value}" for name, value in machine.description().items()]
-    head.append(f"{options.messages:,} messages, {options.messages:,} dead letters")
+    head.append(f"{options.messages:,} messages, {options.dead_letters:,} dead-letter messages")
     parts = [
         ("Pages", page_table(found.shown)),
         ("Idle", idle_table(found.idle)),
@@ -90,16 +92,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace, folder: Path, progress: Progress) -> Found:
     with browsing.running() as browser:
         with places.semel(folder, "serve", "--data", str(folder / "data"), "--port", "0") as broker:
-            places.fill(broker.url, options.messages, options.messages, progress.say)
+            places.fill(broker.url, options.messages, options.dead_letters, progress.say)
             with places.semel(folder, "dashboard", "--open", "--endpoint-url", broker.url, "--port", "0") as dashboard:
                 wanted = pages.addresses(broker.url)
                 progress.expect(len(wanted) + 5)
                 shown = pages.measured(browser, dashboard.url, wanted, options.visits, progress.step)
-                limit = min(REDRIVEN, options.messages // 10)
+                limit = min(REDRIVEN, options.dead_letters // 10)
                 redriven = redriving.measured(dashboard.url, WHERE, limit)
                 progress.step(f"redrive of {redriven.count:,} over the API: {redriven.rate:,.0f} messages/s")
             with places.client_of(broker.url) as client:
-                engine = redrive.measure(client, options.messages, limit)
+                engine = redrive.measure(client, options.dead_letters, limit)
             progress.step(
                 f"redrive of {engine.matched:,} out of {engine.messages:,}: {engine.per_second:,.0f} messages/s"
             )

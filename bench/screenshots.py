@@ -1,7 +1,7 @@
 """Pictures of every page of the dashboard, light and dark, and some on a phone: `make screenshots`.
 
 A shop with an hour behind it and two workers at work, one of which is held up for a while, on a real broker with
-faults; then an operator works on its dead letters. Everything in the pictures happened.
+faults; then an operator works on its dead-letter messages. Everything in the pictures happened.
 """
 
 from __future__ import annotations

@@ -60,15 +60,15 @@ def client_of(url: str) -> Client:
 
 
 def fill(url: str, messages: int, dead: int, say: Callable[[str], None]) -> None:
-    """A queue with so many messages, and its dead-letter queue with so many letters that died of five things."""
+    """A queue with so many messages, and its dead-letter queue with so many messages of five errors."""
     with client_of(url) as client:
         target = client.create_queue(DEAD, {"MessageRetentionPeriod": "1209600"})
         policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 3}
         client.create_queue(LARGE, {"VisibilityTimeout": "30", "RedrivePolicy": policy})
         began = time.monotonic()
         _send(client, LARGE, messages, _message)
-        _send(client, DEAD, dead, _letter)
-        say(f"{messages:,} messages and {dead:,} dead letters sent in {time.monotonic() - began:.0f} s")
+        _send(client, DEAD, dead, _dead_letter_message)
+        say(f"{messages:,} messages and {dead:,} dead-letter messages sent in {time.monotonic() - began:.0f} s")
 
 
 def _send(client: Client, queue: str, count: int, make: Callable[[int], Entry]) -> None:
@@ -86,7 +86,7 @@ def _message(number: int) -> Entry:
     return Entry(json.dumps({"order": number, "customer": f"c-{number % 997}", "lines": [{"sku": "A1", "count": 2}]}))
 
 
-def _letter(number: int) -> Entry:
+def _dead_letter_message(number: int) -> Entry:
     error = ERRORS[number % 10 if number % 10 < len(ERRORS) else 0]
     told = error.format(number % 256, number // 256 % 256, number % 7)
     message = own_attributes.Letter(f"order-{number}", told.partition(":")[0], told, 3, f"m-{number}", LARGE)

@@ -1,4 +1,4 @@
-"""Redrive of 10,000 filtered letters out of 100,000, against a broker that is a process of its own."""
+"""Redrive of 10,000 filtered messages out of 100,000, against a broker that is a process of its own."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Redriven:
 
 
 def fill(client: Client, total: int, matching: int) -> None:
-    """A dead-letter queue of `total` letters; every so many-eth matches WHERE."""
+    """A dead-letter queue of `total` messages; every so many-eth matches WHERE."""
     target = client.create_queue(DEAD)
     policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 5}
     client.create_queue(QUEUE, {"RedrivePolicy": policy})
     every = total // matching
     for begin in range(0, total, 1_000):
-        target.send_many([_letter(n, matches=n % every == 0) for n in range(begin, min(total, begin + 1_000))])
+        target.send_many([_message(n, matches=n % every == 0) for n in range(begin, min(total, begin + 1_000))])
 
 
-def _letter(n: int, *, matches: bool) -> Entry:
+def _message(n: int, *, matches: bool) -> Entry:
     error = f"TimeoutError: timeout after {n % 90} s" if matches else _ERRORS[n % len(_ERRORS)]
     body = f'{{"order": {{"id": {n}, "total": {500 if matches else 50}, "customer": "customer-{n % 1_000}"}}}}'
     message = own_attributes.Letter(f"order-{n}", "failed", error, 5, f"m-{n}", QUEUE)

@@ -1,4 +1,4 @@
-"""Redrive of the letters that match a filter, asked for over the dashboard's API, out of many."""
+"""Redrive of the messages that match a filter, asked for over the dashboard's API, out of many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Redriven:
 
 
 def measured(dashboard: str, where: str, limit: int) -> Redriven:
-    job = _ask(dashboard, f"dead-letters/{DEAD}/redrive", {"where": where, "limit": limit})
+    job = _ask(dashboard, f"dead-letters/{DEAD}/redrive", {"where": where, "limit": limit, "canary": 0})
     while job["state"] in ("planned", "running", "canary", "paused"):
         time.sleep(0.2)
         job = _ask(dashboard, f"jobs/{job['id']}")

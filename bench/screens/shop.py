@@ -1,4 +1,4 @@
-"""A shop with an hour behind it: queues with a past, dead letters of several kinds, a worker that is busy now.
+"""A shop with an hour behind it: queues with a past, dead-letter messages of several errors, a worker that is busy now.
 
 The past is made by a broker whose clock starts an hour ago and is moved on step by step; then the clock follows the
 wall's, and real workers with a real ledger take over, against faults, so that there is something to be caught.
@@ -30,7 +30,7 @@ from semel.sqs import Client, Entry, Queue
 
 HOUR: Final = 3_600.0
 STEP: Final = 10.0
-# name, messages in ten seconds at its mean, receives before it dies (0: no dead-letter queue), retention in days
+# name, messages in ten seconds at its mean, maxReceiveCount (0: no dead-letter queue), retention in days
 QUEUES: Final = (
     ("orders", 88, 5, 4),
     ("payments.fifo", 36, 4, 4),
@@ -124,7 +124,7 @@ def _past(shop: Shop) -> None:
     """An hour of trade: it comes in waves, and the workers of orders were slow for a while."""
     chance, n = random.Random(7), 10_000
     queues = {name: shop.client.queue(name) for name, *_ in QUEUES}
-    messages = _letters(chance)
+    messages = _dead_letter_messages(chance)
     for step in range(int(HOUR / STEP)):
         minutes_ago = 60 - step * STEP / 60
         for name, mean, *_ in QUEUES:
@@ -164,8 +164,8 @@ def _work(queue: Queue, most: int) -> None:
         taken += len(got)
 
 
-def _letters(chance: random.Random) -> list[tuple[float, str, Entry]]:
-    """(minutes ago, queue, letter), the earliest first."""
+def _dead_letter_messages(chance: random.Random) -> list[tuple[float, str, Entry]]:
+    """(minutes ago, queue, message), the earliest first."""
     found = []
     numbers = iter(chance.sample(range(1_000, 9_999), sum(trouble[3] for trouble in TROUBLES)))
     for name, reason, error, count, began, ended in TROUBLES:
