@@ -50,7 +50,7 @@ def test_any_text_has_a_fingerprint_of_ten_digits(text: str) -> None:
     assert len(fingerprints.fingerprint(text)) == 10
 
 
-def test_a_letter_speaks_as_the_attempt_log_does() -> None:
+def test_a_message_is_described_as_in_the_attempt_log() -> None:
     """Which says `reason: error`, and of an error without a reason only that."""
     assert fingerprints.error_of(message(reason="ValueError", error="bad")) == "ValueError: bad"
     assert fingerprints.error_of(message(reason="poisonous", error="poisonous")) == "poisonous"

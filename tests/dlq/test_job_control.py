@@ -57,7 +57,7 @@ class Elsewhere:
 
 @contextmanager
 def redrive_elsewhere(place: Shop) -> Iterator[Elsewhere]:
-    place.bury(MANY)
+    place.dead_letter(MANY)
     arguments = ["dlq", "redrive", "orders-dlq", "--where", "key exists", "--no-canary", "--rate", "4", "--quiet"]
     process = subprocess.Popen([sys.executable, "-m", "semel.cli", *arguments], stdout=subprocess.PIPE, text=True)
     try:

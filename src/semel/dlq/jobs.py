@@ -249,7 +249,7 @@ class Job:
             self._samples.append((time.monotonic(), self.counts.deleted or self.counts.sent))
         self._notify()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         with self._lock:
             self.messages.append(Line(self._clock(), text))
         self._notify()
@@ -543,7 +543,7 @@ class Jobs:
             requests = own.control.new() if own is not None else ()
             for request in requests:
                 _apply(job, request.action)
-                job.say(f"{request.who or 'somebody'} asked to {request.action} it")
+                job.log(f"{request.who or 'somebody'} asked to {request.action} it")
                 if own is not None:
                     own.acknowledged.append(request.id)
             if requests:

@@ -124,14 +124,8 @@ class DeadLetterMessage:
 
     @cached_property
     def why(self) -> str:
-        """Reason and error in one line."""
-        return in_one_line(self.reason, self.error)
-
-
-def in_one_line(reason: str, error: str) -> str:
-    if reason or error:
-        return f"{reason}: {error}" if reason and error and reason != error else reason or error
-    return "moved by SQS: received too often"
+        """Reason and error in one line; "" if neither is known and no queue had it before."""
+        return fingerprints.error_line(self.reason, self.error) or (fingerprints.MOVED if self.source else "")
 
 
 @dataclass(frozen=True, slots=True)

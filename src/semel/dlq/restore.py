@@ -97,10 +97,10 @@ class Restorer:
     def _send_all(self, job: Job, journal: _Journal) -> None:
         job.total = self._count
         if journal.done:
-            job.say(f"{len(journal.done):,} messages were sent by an earlier run, and are left out")
+            job.log(f"{len(journal.done):,} messages were sent by an earlier run, and are left out")
         unknown = journal.begun - journal.done
         if unknown:
-            job.say(
+            job.log(
                 f"an earlier run ended while it sent {len(unknown)}: whether they arrived cannot be known, so they are "
                 f"sent again: {', '.join(sorted(unknown))}"
             )
@@ -120,13 +120,13 @@ class Restorer:
             job.add(sent=len(sent), failed=len(batch) - len(sent))
             for one, outcome in zip(batch, outcomes, strict=True):
                 if not isinstance(outcome, Sent):
-                    job.say(f"message {one.id} was not sent: {outcome.code}: {outcome.message}")
+                    job.log(f"message {one.id} was not sent: {outcome.code}: {outcome.message}")
                     if target.fifo:
                         behind[name, one.group or _NO_GROUP] = one.id
         if job.counts.failed:
             waiting = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
             raise SemelError(f"{job.counts.failed} messages were not sent{waiting}; run it again to send those")
-        job.say(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
+        job.log(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
 
     def _missing(self, job: Job, queue: str, batch: list[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Without those that were never deleted, as a delete was interrupted. Only Semel's broker can tell."""
@@ -137,7 +137,7 @@ class Restorer:
         there = {shown["MessageId"] for shown in page.messages}
         if there:
             job.add(skipped=len(there), matched=-len(there))
-            job.say(f"{len(there)} messages are still in {queue}, and are left out")
+            job.log(f"{len(there)} messages are still in {queue}, and are left out")
         return [message for message in batch if message.id not in there]
 
     def _batches(
@@ -181,7 +181,7 @@ def entry(message: DeadLetterMessage, *, fifo: bool) -> Entry:
 def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
     size = len(message.body.encode())
     if message.by_semel:
-        about = own_attributes.Letter(
+        about = own_attributes.DeadLetterDetails(
             key=message.key,
             reason=message.reason,
             error=message.error,

@@ -402,7 +402,7 @@ class DeadLetterService:
             count = counts.matched if action.endswith("(dry run)") else max(counts.deleted, counts.sent)
             known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, "details": details}
             if problem := self.audit.add(self.who, action, count=count, outcome=outcome, **known):
-                job.say(problem)
+                job.log(problem)
 
         def audited(job: Job) -> None:
             # Before the job's own end: whoever waits for that finds the entry.

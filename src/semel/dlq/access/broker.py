@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 from semel.dlq.access import CLAIM_VISIBILITY, Choose, Lookup, MessageAccess, MessageClaims, ScanPage
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
-from semel.dlq.messages import DeadLetterMessage, in_one_line
+from semel.dlq.messages import DeadLetterMessage
 from semel.dlq.queues import depth, no_such_queue
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client import Queue
@@ -57,10 +57,6 @@ class LazyMessage:
             self.reason, self.error = self.whole.reason, self.whole.error
         else:
             self.reason, self.error = reason, error.get("StringValue", "")
-
-    @property
-    def why(self) -> str:
-        return in_one_line(self.reason, self.error)
 
     @property
     def whole(self) -> DeadLetterMessage:
@@ -387,4 +383,4 @@ class BrokerClaims(MessageClaims):
             self._scanner.join()
         super().__exit__(*exception)
         if self._in_flight:
-            self.job.say(f"{self._in_flight} messages were in flight (claimed by somebody else) and were left there")
+            self.job.log(f"{self._in_flight} messages were in flight (claimed by somebody else) and were left there")

@@ -215,7 +215,7 @@ class SqsClaims(MessageClaims):
 
     def __enter__(self) -> Self:
         if limit := max_receives(self.queue.attributes("RedrivePolicy")):
-            self.job.say(
+            self.job.log(
                 f"{self.queue.name} moves messages to its own dead-letter queue after {limit} receives, and every "
                 "message is received here"
             )
@@ -248,7 +248,7 @@ class SqsClaims(MessageClaims):
                 raise OverLimit("")
             received = self.queue.receive(wait=self._wait, visibility=CLAIM_VISIBILITY)
         except OverLimit:
-            self.job.say(
+            self.job.log(
                 f"{len(self.leases)} messages of {self.queue.name} are in flight, and SQS allows no more: those beyond "
                 "were not scanned. Narrow the filter, or redrive or delete some of the others first."
             )
@@ -318,14 +318,14 @@ class SqsClaims(MessageClaims):
             self._note_those_behind()
         super().__exit__(*exception)
         if self._late:
-            self.job.say(f"{len(self._late)} messages arrived after the start and were not touched")
+            self.job.log(f"{len(self._late)} messages arrived after the start and were not touched")
 
     def _note_those_behind(self) -> None:
         with contextlib.suppress(SqsError):
             name = "ApproximateNumberOfMessages"
             waiting = int(self.queue.attributes(name).get(name, 0))
             if waiting:
-                self.job.say(
+                self.job.log(
                     f"about {waiting} messages were not scanned: SQS shows the next message of a FIFO group only when "
                     "those before it are deleted, and messages that stay stand before them"
                 )
