@@ -132,7 +132,9 @@ def test_nobody_sees_the_end_of_a_job_before_it_is_on_disk() -> None:
     """A command that follows the job exits as soon as it has ended."""
     readable: list[bool] = []
 
-    def on_change(job: Job) -> None:
+    job = Job("redrive", "dead")
+
+    def on_change() -> None:
         def read() -> None:
             readable.append(job._lock.acquire(blocking=False))
             if readable[-1]:
@@ -143,7 +145,8 @@ def test_nobody_sees_the_end_of_a_job_before_it_is_on_disk() -> None:
             reader.start()
             reader.join()
 
-    job = Job("redrive", "dead", on_change=on_change).run(lambda _job: None)
+    job.on_change = on_change
+    job.run(lambda _job: None)
     assert (readable, job.state) == ([False], State.DONE)
 
 
@@ -303,11 +306,12 @@ def test_an_older_state_never_overwrites_a_newer_one(tmp_path: Path) -> None:
 
     def pause() -> None:
         job.pause()
-        jobs._write(job)
+        own.write()
 
+    own = jobs._own[job.id]
     pausing = threading.Thread(target=pause)
     job.to_json = held_up  # type: ignore[method-assign]
-    jobs._writing = Held()  # type: ignore[assignment]
+    own._writing = Held()  # type: ignore[assignment]
     pausing.start()
     assert taken.wait(60)
     job.end(State.DONE)

@@ -16,8 +16,7 @@ import pytest
 
 from dashboard.serving import Shop, Site, shop
 from semel.cli import main
-from semel.dlq.job_control import JobNotRunning
-from semel.dlq.jobs import Job, NoSuchJob, State
+from semel.dlq.jobs import Job, JobNotRunning, NoSuchJob, State
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.remote import RETRY_FOR, RemoteDeadLetterService, RemoteError
 from semel.dlq.selection import SelectionError

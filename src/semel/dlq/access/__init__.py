@@ -45,6 +45,19 @@ def refuse_risk(queue: Queue) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """The arguments of `MessageAccess.scan`."""
+
+    where: Filter
+    after: int | None
+    limit: int | None
+    max_scanned: int | None
+    bodies: bool
+    ids: Collection[str]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScanPage:
     """Messages that match, and totals since the scan began. The last page of a scan has no messages."""
 
@@ -167,7 +180,6 @@ class MessageAccess(ABC):
     def now(self) -> float:
         """The time by the clock that stamps the messages."""
 
-    @abstractmethod
     def scan(
         self,
         where: Filter = EVERYTHING,
@@ -182,6 +194,11 @@ class MessageAccess(ABC):
         """Messages that match, at most `limit`, of at most `max_scanned`. Without `bodies` only their beginnings; with
         `ids` only these. The filter goes by the time `at`, by default now. A page may be without messages. Close it
         when it is left early: that releases what it received."""
+        at = self.now() if at is None else at
+        return self._scan(Scan(where, after, limit, max_scanned, bodies, ids, at))
+
+    @abstractmethod
+    def _scan(self, wanted: Scan) -> Generator[ScanPage, None, None]: ...
 
     @abstractmethod
     def get(self, id: str, place: int | None = None) -> Lookup:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import queue as queues
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from semel.dlq.access import CLAIM_VISIBILITY, Choose, Lookup, MessageAccess, MessageClaims, ScanPage
+from semel.dlq.access import CLAIM_VISIBILITY, Choose, Lookup, MessageAccess, MessageClaims, Scan, ScanPage
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import DeadLetterMessage
@@ -87,33 +88,20 @@ class BrokerAccess(MessageAccess):
     def now(self) -> float:
         return float(self._admin.health()["now"])
 
-    def scan(
-        self,
-        where: Filter = EVERYTHING,
-        *,
-        after: int | None = None,
-        limit: int | None = None,
-        max_scanned: int | None = None,
-        bodies: bool = True,
-        ids: Collection[str] = (),
-        at: float | None = None,
-    ) -> Generator[ScanPage, None, None]:
-        at = self.now() if at is None else at
-        scan = self._scan_ids(where, ids, limit, bodies, at) if ids else None
-        yield from scan or self._scan(where, after or 0, limit, max_scanned, bodies, at)
-
-    def _scan(
-        self, where: Filter, after: int, limit: int | None, max_scanned: int | None, bodies: bool, at: float
-    ) -> Iterator[ScanPage]:
-        place: int | None = after
+    def _scan(self, wanted: Scan) -> Generator[ScanPage, None, None]:
+        if wanted.ids:
+            yield from self._scan_ids(wanted)
+            return
+        where, at = wanted.where, wanted.at
+        place: int | None = wanted.after or 0
         end: int | None = None
-        scanned, left = 0, limit
-        whole = bodies or where.needs_body
-        while place is not None and left != 0 and (max_scanned is None or scanned < max_scanned):
-            size = MOST if max_scanned is None else min(MOST, max_scanned - scanned)
+        scanned, left = 0, wanted.limit
+        most = sys.maxsize if wanted.max_scanned is None else wanted.max_scanned
+        while place is not None and left != 0 and scanned < most:
+            size = min(MOST, most - scanned)
             if where.everything and left is not None:
                 size = min(size, left)
-            page = self._peek(after=place, limit=size, bodies=whole)
+            page = self._peek(after=place, limit=size, bodies=wanted.bodies or where.needs_body)
             messages: list[DeadLetterMessage] = []
             place = page.next
             for number, shown in enumerate(page.messages, 1):
@@ -121,7 +109,7 @@ class BrokerAccess(MessageAccess):
                 scanned += 1
                 if not where.matches(cast(DeadLetterMessage, message), at):
                     continue
-                messages.append(message.whole if bodies else message.whole.shortened())
+                messages.append(message.whole if wanted.bodies else message.whole.shortened())
                 if left is not None:
                     left -= 1
                     if left == 0 and number < len(page.messages):
@@ -131,18 +119,17 @@ class BrokerAccess(MessageAccess):
             yield ScanPage(messages, scanned, place, end, at=at)
         yield ScanPage([], scanned, place, end, complete=place is None, at=at)
 
-    def _scan_ids(
-        self, where: Filter, ids: Collection[str], limit: int | None, bodies: bool, at: float
-    ) -> Iterator[ScanPage]:
-        scanned, left = 0, limit
-        for shown in self._by_ids(ids, bodies=bodies or where.needs_body):
+    def _scan_ids(self, wanted: Scan) -> Iterator[ScanPage]:
+        where, at = wanted.where, wanted.at
+        scanned, left = 0, wanted.limit
+        for shown in self._by_ids(wanted.ids, bodies=wanted.bodies or where.needs_body):
             if left == 0:
                 break
             messages = [message for one in shown if where.matches(message := self._message(one), at)][:left]
             scanned += len(shown)
             left = None if left is None else left - len(messages)
             if messages:
-                yield ScanPage(messages if bodies else [one.shortened() for one in messages], scanned, at=at)
+                yield ScanPage(messages if wanted.bodies else [one.shortened() for one in messages], scanned, at=at)
         yield ScanPage([], scanned, complete=left != 0, at=at)
 
     def get(self, id: str, place: int | None = None) -> Lookup:

@@ -21,6 +21,7 @@ from semel.dlq.access import (
     Lookup,
     MessageAccess,
     MessageClaims,
+    Scan,
     ScanPage,
     refuse_risk,
 )
@@ -73,37 +74,27 @@ class SqsAccess(MessageAccess):
                 self._ahead = ahead if abs(ahead) > _SKEW else 0.0
         return self._clock() + self._ahead
 
-    def scan(
-        self,
-        where: Filter = EVERYTHING,
-        *,
-        after: int | None = None,
-        limit: int | None = None,
-        max_scanned: int | None = None,
-        bodies: bool = True,
-        ids: Collection[str] = (),
-        at: float | None = None,
-    ) -> Generator[ScanPage, None, None]:
-        queue, wanted = self.queue, frozenset(ids)
-        if after:
+    def _scan(self, wanted: Scan) -> Generator[ScanPage, None, None]:
+        queue, ids, where, limit = self.queue, frozenset(wanted.ids), wanted.where, wanted.limit
+        if wanted.after:
             raise SemelError(f"queue {queue.name}: SQS has no places in a queue to continue from; raise the limit")
         try:
             if not self._accept_risk:
                 refuse_risk(queue)
         except QueueNotFound:
             raise no_such_queue(queue) from None
-        if wanted:
-            limit = len(wanted) if limit is None else min(limit, len(wanted))
-        most = self._max_receive if max_scanned is None else max_scanned
-        at, left = self.now() if at is None else at, limit
+        if ids:
+            limit = len(ids) if limit is None else min(limit, len(ids))
+        most = self._max_receive if wanted.max_scanned is None else wanted.max_scanned
+        at, left = wanted.at, limit
         begin = totals = ScanPage([], at=at)
         leases = Leases(queue, SCAN_VISIBILITY, self._monotonic)
         with leases:
             for totals, received in self._received(leases, most, begin):
                 messages = [
-                    message if bodies else message.shortened()
+                    message if wanted.bodies else message.shortened()
                     for message in received
-                    if (not wanted or message.id in wanted) and where.matches(message, at)
+                    if (not ids or message.id in ids) and where.matches(message, at)
                 ][:left]
                 left = None if left is None else left - len(messages)
                 yield replace(totals, messages=messages)
