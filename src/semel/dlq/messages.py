@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -62,7 +62,8 @@ class DeadLetterMessage:
     @classmethod
     def of(cls, received: Received, queue: str, **known: Any) -> DeadLetterMessage:
         found = received.attributes
-        message, own = own_attributes.read(found)
+        about, own = own_attributes.read(found)
+        details = about or own_attributes.DeadLetterDetails("", "", "", 0, "", "", own_attributes.redrives(found))
         source = (received.source_queue or "").rpartition(":")[2]
         return cls(
             id=received.message_id,
@@ -75,20 +76,19 @@ class DeadLetterMessage:
             system=received.system,
             first_received=received.first_received_at,
             # A message may say what it likes; what SQS says of it comes first.
-            source=source or (message.queue if message else "") or own_attributes.first_queue(found),
-            key=(message.key if message else "") or own_attributes.carried_key(found),
-            reason=message.reason if message else "",
-            error=message.error if message else "",
-            attempts=message.attempts if message else 0,
-            original_id=(message.message_id if message else "")
-            or own_attributes.original_id(found, received.message_id),
+            source=source or details.queue or own_attributes.first_queue(found),
+            key=details.key or own_attributes.carried_key(found),
+            reason=details.reason,
+            error=details.error,
+            attempts=details.attempts,
+            original_id=details.message_id or own_attributes.original_id(found, received.message_id),
             group=received.group or "",
             dedup=received.dedup or "",
             sequence=received.sequence or "",
             trace=received.trace or "",
             receipt=received.receipt,
-            redrives=message.redrives if message else own_attributes.redrives(found),
-            by_semel=message is not None,
+            redrives=details.redrives,
+            by_semel=about is not None,
             **{"body_bytes": len(received.body.encode("utf-8", "surrogatepass")), **known},
         )
 
@@ -211,6 +211,11 @@ class _Count:
     count: int = 0
     sources: set[str] = field(default_factory=set)
 
+    def group(self, fingerprint: str) -> ErrorGroup:
+        where = f"fingerprint = {fingerprint}" if fingerprint else None
+        known = {known.name: getattr(self, known.name) for known in fields(self)}
+        return ErrorGroup(fingerprint, where=where, **known | {"sources": tuple(sorted(self.sources))})
+
 
 class Grouping:
     """Counts messages by their error in one pass: `add` them as they come, read `groups` at any time.
@@ -251,19 +256,9 @@ class Grouping:
     def groups(self) -> tuple[ErrorGroup, ...]:
         """The largest first."""
         return tuple(
-            ErrorGroup(
-                fingerprint=fingerprint,
-                shape=count.shape,
-                sample=count.sample,
-                sample_id=count.sample_id,
-                count=count.count,
-                first=count.first,
-                last=count.last,
-                where=f"fingerprint = {fingerprint}" if fingerprint else None,
-                sources=tuple(sorted(count.sources)),
-            )
-            for fingerprint, count in sorted(
-                self._counts.items(), key=lambda item: (not item[0], -item[1].count, item[0])
+            sorted(
+                (count.group(fingerprint) for fingerprint, count in self._counts.items()),
+                key=lambda group: (not group.fingerprint, -group.count, group.fingerprint),
             )
         )
 

@@ -87,9 +87,10 @@ class MessageClaims(ABC):
 
     batch: int  # messages that are claimed at a time, as they are hidden from everybody else meanwhile
 
-    def __init__(self, queue: Queue, job: Job, monotonic: Callable[[], float]) -> None:
-        self.queue, self.job = queue, job
-        self.leases = Leases(queue, CLAIM_VISIBILITY, monotonic)
+    def __init__(self, access: MessageAccess, job: Job, where: Filter, ids: Collection[str], at: float) -> None:
+        self.queue, self.job = access.queue, job
+        self._where, self._ids, self._at = where, frozenset(ids), at
+        self.leases = Leases(access.queue, CLAIM_VISIBILITY, access.monotonic)
         self.blocked: set[str] = set()  # FIFO groups of which a message had to stay
         self._sent: set[str] = set()  # a delete may be lost, and the message be received again
         self._copies: set[str] = set()
@@ -174,7 +175,7 @@ class MessageAccess(ABC):
 
     def __init__(self, queue: Queue, *, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self.queue = queue
-        self._clock, self._monotonic = clock, monotonic
+        self._clock, self.monotonic = clock, monotonic
 
     @abstractmethod
     def now(self) -> float:

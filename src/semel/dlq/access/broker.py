@@ -157,7 +157,7 @@ class BrokerAccess(MessageAccess):
         at: float | None = None,
         include_new: bool = False,  # noqa: ARG002 - whatever is there when it is called is not new
     ) -> BrokerClaims:
-        return BrokerClaims(self, job, where, frozenset(ids), until, self.now() if at is None else at, self._monotonic)
+        return BrokerClaims(self, job, where, ids, self.now() if at is None else at, until)
 
     # Asking the broker.
 
@@ -224,17 +224,10 @@ class BrokerClaims(MessageClaims):
     batch = 1_000
 
     def __init__(
-        self,
-        access: BrokerAccess,
-        job: Job,
-        where: Filter,
-        ids: frozenset[str],
-        until: int | None,
-        at: float,
-        monotonic: Callable[[], float],
+        self, access: BrokerAccess, job: Job, where: Filter, ids: Collection[str], at: float, until: int | None
     ) -> None:
-        super().__init__(access.queue, job, monotonic)
-        self._access, self._where, self._ids, self._at = access, where, ids, at
+        super().__init__(access, job, where, ids, at)
+        self._access = access
         end = access.end()
         self._end = end if until is None else min(end, until)
         self._ahead: queues.Queue[list[_Match] | BaseException | None] = queues.Queue(_PAGES_AHEAD)

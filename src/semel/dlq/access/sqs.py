@@ -88,7 +88,7 @@ class SqsAccess(MessageAccess):
         most = self._max_receive if wanted.max_scanned is None else wanted.max_scanned
         at, left = wanted.at, limit
         begin = totals = ScanPage([], at=at)
-        leases = Leases(queue, SCAN_VISIBILITY, self._monotonic)
+        leases = Leases(queue, SCAN_VISIBILITY, self.monotonic)
         with leases:
             for totals, received in self._received(leases, most, begin):
                 messages = [
@@ -174,9 +174,7 @@ class SqsAccess(MessageAccess):
             raise SemelError(f"queue {self.queue.name}: SQS has no places in a queue; name the messages by their ids")
         started = self.now()
         arrived_before = None if include_new or ids else started
-        return SqsClaims(
-            self, job, where, frozenset(ids), started if at is None else at, arrived_before, self._monotonic
-        )
+        return SqsClaims(self, job, where, ids, started if at is None else at, arrived_before)
 
 
 class SqsClaims(MessageClaims):
@@ -189,13 +187,12 @@ class SqsClaims(MessageClaims):
         access: SqsAccess,
         job: Job,
         where: Filter,
-        ids: frozenset[str],
+        ids: Collection[str],
         at: float,
         arrived_before: float | None,
-        monotonic: Callable[[], float],
     ) -> None:
-        super().__init__(access.queue, job, monotonic)
-        self._where, self._ids, self._at, self._arrived_before = where, ids, at, arrived_before
+        super().__init__(access, job, where, ids, at)
+        self._arrived_before = arrived_before
         self._wait, self._max_held = access.wait, access.max_held
         self._ready: deque[DeadLetterMessage] = deque()  # claimed, and not yet handed out
         self._empty = self._stale = 0

@@ -41,12 +41,16 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class _Combined:
     parts: tuple[Condition, ...]
 
     @property
     def needs_body(self) -> bool:
         return any(part.needs_body for part in self.parts)
+
+
+class And(_Combined):
+    __slots__ = ()
 
     def holds(self, candidate: Any) -> bool:
         return all(part.holds(candidate) for part in self.parts)
@@ -55,13 +59,8 @@ class And:
         return " and ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
-    parts: tuple[Condition, ...]
-
-    @property
-    def needs_body(self) -> bool:
-        return any(part.needs_body for part in self.parts)
+class Or(_Combined):
+    __slots__ = ()
 
     def holds(self, candidate: Any) -> bool:
         return any(part.holds(candidate) for part in self.parts)
