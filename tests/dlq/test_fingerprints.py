@@ -57,6 +57,12 @@ def test_a_message_is_described_as_in_the_attempt_log() -> None:
     assert fingerprints.error_of(message(reason="", error="")) == "moved by SQS: received too often"
 
 
+def test_only_a_message_that_another_queue_had_is_said_to_be_moved() -> None:
+    assert message(reason="", error="").why == "moved by SQS: received too often"
+    assert message(reason="", error="", source="").why == ""
+    assert message(reason="ValueError", error="bad", source="").why == "ValueError: bad"
+
+
 def test_the_doctor_makes_the_same_shapes_in_sql() -> None:
     import duckdb
 

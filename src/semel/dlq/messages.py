@@ -61,9 +61,9 @@ class DeadLetterMessage:
 
     @classmethod
     def of(cls, received: Received, queue: str, **known: Any) -> DeadLetterMessage:
-        found = received.attributes
-        about, own = own_attributes.read(found)
-        details = about or own_attributes.DeadLetterDetails("", "", "", 0, "", "", own_attributes.redrives(found))
+        attributes = received.attributes
+        about, own = own_attributes.read(attributes)
+        details = about or own_attributes.DeadLetterDetails("", "", "", 0, "", "", own_attributes.redrives(attributes))
         source = (received.source_queue or "").rpartition(":")[2]
         return cls(
             id=received.message_id,
@@ -72,16 +72,16 @@ class DeadLetterMessage:
             sent=received.sent_at or 0.0,
             receives=received.receive_count,
             attributes=own,
-            carried={name: value for name, value in found.items() if name.startswith("semel-")},
+            carried={name: value for name, value in attributes.items() if name.startswith("semel-")},
             system=received.system,
             first_received=received.first_received_at,
             # A message may say what it likes; what SQS says of it comes first.
-            source=source or details.queue or own_attributes.first_queue(found),
-            key=details.key or own_attributes.carried_key(found),
+            source=source or details.queue or own_attributes.first_queue(attributes),
+            key=details.key or own_attributes.carried_key(attributes),
             reason=details.reason,
             error=details.error,
             attempts=details.attempts,
-            original_id=details.message_id or own_attributes.original_id(found, received.message_id),
+            original_id=details.message_id or own_attributes.original_id(attributes, received.message_id),
             group=received.group or "",
             dedup=received.dedup or "",
             sequence=received.sequence or "",

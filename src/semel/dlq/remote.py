@@ -51,6 +51,8 @@ RETRY_FOR: Final = 120.0  # seconds without an answer, after which a running job
 _MAX_BACKOFF: Final = 15.0
 _POLL_TIMEOUT: Final = 15.0
 _TRANSIENT: Final = (0, 429, 500, 502, 503, 504)
+_JOB_ERRORS: Final[Mapping[int, type[SemelError]]] = {404: NoSuchJob, 409: JobNotRunning}
+_NO_ERRORS: Final[Mapping[int, type[SemelError]]] = {}
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("semel.dlq")
 
@@ -155,13 +157,9 @@ class RemoteDeadLetterService:
         return self._convert(content, Impact)
 
     def message(self, queue: str, id: str, *, receive: bool = False) -> DeadLetterMessage:
-        try:
-            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", {"receive": receive})
-            return _message(self._convert(content, _WireMessage))
-        except RemoteError as error:
-            if error.status == 404:
-                raise NoSuchMessage(str(error)) from None
-            raise
+        path = f"dead-letters/{_part(queue)}/messages/{_part(id)}"
+        content = self._ask("GET", path, query={"receive": receive}, errors={404: NoSuchMessage})
+        return _message(self._convert(content, _WireMessage))
 
     def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
         return MessagePage((self.message(queue, id, receive=receive),), None, 1)
@@ -281,10 +279,8 @@ class RemoteDeadLetterService:
         if followed is not None and now < followed.retry_at:
             return followed.job
         try:
-            return self._seen(self._ask("GET", f"jobs/{_part(id)}", timeout=_POLL_TIMEOUT))
+            return self._follow(self._ask("GET", f"jobs/{_part(id)}", timeout=_POLL_TIMEOUT, errors=_JOB_ERRORS))
         except RemoteError as error:
-            if error.status == 404:
-                raise NoSuchJob(str(error)) from None
             if followed is None or error.status not in _TRANSIENT:
                 raise
             if followed.failing_since is None:
@@ -305,12 +301,8 @@ class RemoteDeadLetterService:
 
     def control(self, id: str, action: str) -> Control:
         try:
-            content = self._ask("POST", f"jobs/{_part(id)}/{_part(action)}")
+            content = self._ask("POST", f"jobs/{_part(id)}/{_part(action)}", errors=_JOB_ERRORS)
         except RemoteError as error:
-            if error.status == 409:
-                raise JobNotRunning(str(error)) from None
-            if error.status == 404:
-                raise NoSuchJob(str(error)) from None
             if error.status in _TRANSIENT:
                 raise RemoteError(
                     f"{error}\nit is not known whether job {id} was asked to {action}; see it with: "
@@ -318,7 +310,7 @@ class RemoteDeadLetterService:
                     error.status,
                 ) from None
             raise
-        return Control(self._seen(content), action, acknowledged=bool(content.get("acknowledged")))
+        return Control(self._follow(content), action, acknowledged=bool(content.get("acknowledged")))
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
         content = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})
@@ -334,7 +326,7 @@ class RemoteDeadLetterService:
 
     def _start(self, path: str, content: Mapping[str, Any] | bytes, receive: bool = False) -> Job:
         try:
-            return self._seen(self._ask("POST", path, content, {"receive": receive}))
+            return self._follow(self._ask("POST", path, content, {"receive": receive}))
         except RemoteError as error:
             if error.status == 0:
                 raise RemoteError(
@@ -342,7 +334,7 @@ class RemoteDeadLetterService:
                 ) from None
             raise
 
-    def _seen(self, content: Mapping[str, Any]) -> Job:
+    def _follow(self, content: Mapping[str, Any]) -> Job:
         job = Job.of(self._convert(content, JobRecord))
         if job.state.ended:
             self._followed.pop(job.id, None)
@@ -373,10 +365,16 @@ class RemoteDeadLetterService:
         query: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        errors: Mapping[int, type[SemelError]] = _NO_ERRORS,
     ) -> dict[str, Any]:
+        """`errors`: what to raise instead of RemoteError, by the HTTP status."""
         try:
             with self._open(method, path, query, content, timeout=timeout) as answer:
                 answered = json.load(answer)
+        except RemoteError as error:
+            if error.status in errors:
+                raise errors[error.status](str(error)) from None
+            raise
         except (ValueError, OSError, http.client.HTTPException) as error:
             raise RemoteError(f"the answer of {self.url} cannot be read: {error}; is a dashboard there?") from None
         if not isinstance(answered, dict):

@@ -182,10 +182,10 @@ class DeadLetterService:
 
     def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
         """The same, with what it cost."""
-        found = self._access(queue, receive).get(id)
-        if found.message is None:
+        lookup = self._access(queue, receive).get(id)
+        if lookup.message is None:
             raise editing.no_such_message(queue, id)
-        return MessagePage((found.message,), None, found.scanned, False, found.cost, found.notes)
+        return MessagePage((lookup.message,), None, lookup.scanned, False, lookup.cost, lookup.notes)
 
     def export(
         self,
@@ -211,7 +211,7 @@ class DeadLetterService:
         path, at = str(to) if isinstance(to, Path) else "", self._clock()
         with self.audit.around(self.who, "export", queue=queue, where=chosen.where, file=path) as ending:
             with closing(messages()) as exported:
-                ending.count = snapshots.write_lines((snapshots.line(one, at=at) for one in exported), to)
+                ending.count = snapshots.write_lines((snapshots.line(message, at=at) for message in exported), to)
         notes = (*page.notes, ending.problem) if ending.problem else page.notes
         return Exported(ending.count, page.scanned, path, page.complete, page.cost, notes)
 

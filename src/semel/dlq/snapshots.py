@@ -109,11 +109,11 @@ def new_path(state: Path, queue: str, at: float) -> Path:
 
 def newest_first(paths: Iterable[Path]) -> list[tuple[Path, float]]:
     """With the times at which they were written."""
-    found = []
+    dated = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((path, path.stat().st_mtime))
-    return sorted(found, key=lambda item: item[1], reverse=True)
+            dated.append((path, path.stat().st_mtime))
+    return sorted(dated, key=lambda item: item[1], reverse=True)
 
 
 def prune(folder: Path, now: float) -> None:

@@ -125,11 +125,13 @@ class BrokerAccess(MessageAccess):
         for shown in self._by_ids(wanted.ids, bodies=wanted.bodies or where.needs_body):
             if left == 0:
                 break
-            messages = [message for one in shown if where.matches(message := self._message(one), at)][:left]
+            messages = [message for item in shown if where.matches(message := self._message(item), at)][:left]
             scanned += len(shown)
             left = None if left is None else left - len(messages)
             if messages:
-                yield ScanPage(messages if wanted.bodies else [one.shortened() for one in messages], scanned, at=at)
+                yield ScanPage(
+                    messages if wanted.bodies else [message.shortened() for message in messages], scanned, at=at
+                )
         yield ScanPage([], scanned, complete=left != 0, at=at)
 
     def get(self, id: str, place: int | None = None) -> Lookup:
@@ -140,9 +142,9 @@ class BrokerAccess(MessageAccess):
             for shown in page:
                 return Lookup(self._message(shown))
         scanned = 0
-        for found in self.scan(bodies=False):
-            scanned = found.scanned
-            for message in found.messages:
+        for scan_page in self.scan(bodies=False):
+            scanned = scan_page.scanned
+            for message in scan_page.messages:
                 if message.original_id == id:
                     return Lookup(self.get(message.id, message.place).message, scanned)
         return Lookup(None, scanned)
@@ -192,18 +194,18 @@ class BrokerAccess(MessageAccess):
         """What can match, up to the place `end`, in the order of the queue; and how many were scanned for it."""
         bodies = where.needs_body
         if ids:
-            shown = [one for page in self._by_ids(sorted(ids), bodies=bodies) for one in page]
-            yield len(shown), sorted(shown, key=lambda one: int(one["Place"]))
+            shown = [item for page in self._by_ids(sorted(ids), bodies=bodies) for item in page]
+            yield len(shown), sorted(shown, key=lambda item: int(item["Place"]))
             return
         place: int | None = 0
         while place is not None and place < end:
             page = self._peek(after=place, bodies=bodies, word=where.word)
-            yield page.scanned, [one for one in page.messages if one["Place"] <= end]
+            yield page.scanned, [item for item in page.messages if item["Place"] <= end]
             place = page.next
 
     def receive(self, ids: Sequence[str], places: Sequence[int] | None = None) -> list[DeadLetterMessage]:
         received = self._admin.receive_ids(self.queue.name, ids, places=places, visibility=CLAIM_VISIBILITY)
-        return [DeadLetterMessage.of(one, self.queue.name) for one in received]
+        return [DeadLetterMessage.of(item, self.queue.name) for item in received]
 
 
 class _Match(NamedTuple):
@@ -246,7 +248,7 @@ class BrokerClaims(MessageClaims):
         for count, page in self._access.candidates(self._where, self._ids, self._end):
             messages = [LazyMessage(shown, self.queue.name) for shown in page]
             if not self._where.everything:
-                messages = [one for one in messages if self._where.matches(cast(DeadLetterMessage, one), self._at)]
+                messages = [lazy for lazy in messages if self._where.matches(cast(DeadLetterMessage, lazy), self._at)]
             yield count, messages
 
     def _scan(self) -> None:
@@ -308,7 +310,7 @@ class BrokerClaims(MessageClaims):
         heads = self._heads(self.preview(_SAMPLED))
         chosen = choose([message for message in heads if message.state == "visible"], count)
         self.job.add(matched=len(chosen))
-        return self._receive([_Match(one.id, one.place or 0, one.group, True) for one in chosen])
+        return self._receive([_Match(message.id, message.place or 0, message.group, True) for message in chosen])
 
     def _receive(self, matches: Sequence[_Match]) -> list[DeadLetterMessage]:
         wanted, skipped = [], 0

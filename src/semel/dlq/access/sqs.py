@@ -118,7 +118,7 @@ class SqsAccess(MessageAccess):
                 note = "SQS hides no more messages at once than these; those beyond were not scanned"
                 yield replace(totals, notes=(*totals.notes, note)), []
                 return
-            messages = [DeadLetterMessage.of(one, self.queue.name) for one in received]
+            messages = [DeadLetterMessage.of(item, self.queue.name) for item in received]
             leases.add(messages)
             new = [message for message in messages if message.id not in held]
             held.update(message.id for message in new)
@@ -148,7 +148,7 @@ class SqsAccess(MessageAccess):
         message: DeadLetterMessage | None = None
         page = ScanPage([])
         for page in self._until(id):
-            message = next((one for one in page.messages if id in (one.id, one.original_id)), message)
+            message = next((match for match in page.messages if id in (match.id, match.original_id)), message)
         return Lookup(message, page.scanned, page.cost, page.notes)
 
     def _until(self, id: str) -> Iterator[ScanPage]:
@@ -243,8 +243,8 @@ class SqsClaims(MessageClaims):
             self._empty = _EMPTY
             return False
         self._empty = 0 if received else self._empty + 1
-        self._stale = 0 if any(one.message_id not in self._held for one in received) else self._stale + 1
-        self._sort([DeadLetterMessage.of(one, self.queue.name) for one in received])
+        self._stale = 0 if any(item.message_id not in self._held for item in received) else self._stale + 1
+        self._sort([DeadLetterMessage.of(item, self.queue.name) for item in received])
         return self._stale < _STALE
 
     def _sort(self, messages: Sequence[DeadLetterMessage]) -> None:

@@ -41,12 +41,12 @@ def survey(access: MessageAccess, targets: Targets, job: Job) -> Queue | None:
             if message.state not in ("visible", ""):
                 raise _refused(access, f"message {message.id} is in flight")
             try:
-                found = targets.of(message)
+                next_target = targets.of(message)
             except SemelError as error:
                 raise _refused(access, str(error)) from None
-            if target is not None and found.name != target.name:
-                raise _refused(access, f"messages go to {target.name} and to {found.name}")
-            target = found
+            if target is not None and next_target.name != target.name:
+                raise _refused(access, f"messages go to {target.name} and to {next_target.name}")
+            target = next_target
     if surveyed < there:
         job.log(f"of about {there} messages only {surveyed} were checked for their keys")
     return target

@@ -141,7 +141,7 @@ class Redriver:
             raise canary.CanaryFailed(
                 f"{len(messages) - len(copies)} of the {len(messages)} canary messages could not be sent: {reason}"
             )
-        wait = self.plan.canary_wait or canary.default_wait(list({one.name: one for _, one in known}.values()))
+        wait = self.plan.canary_wait or canary.default_wait(list({target.name: target for _, target in known}.values()))
         canary.watch(job, outcomes, copies, wait, self._clock, lambda seconds: self._sleep(job, claims, seconds))
         self._crash("after_canary")
         return job.working(State.RUNNING)
