@@ -145,20 +145,13 @@ class SqsAccess(MessageAccess):
         return replace(totals, notes=(note,) if note else (), complete=not waiting)
 
     def get(self, id: str, place: int | None = None) -> Lookup:  # noqa: ARG002 - SQS has no places
-        message: DeadLetterMessage | None = None
         page = ScanPage([])
-        for page in self._until(id):
-            message = next((match for match in page.messages if id in (match.id, match.original_id)), message)
-        return Lookup(message, page.scanned, page.cost, page.notes)
-
-    def _until(self, id: str) -> Iterator[ScanPage]:
-        """A scan that ends with the message."""
-        pages = self.scan()
-        with contextlib.closing(pages):
+        with contextlib.closing(self.scan()) as pages:
             for page in pages:
-                yield page
-                if any(id in (message.id, message.original_id) for message in page.messages):
-                    return
+                for message in page.messages:
+                    if id in (message.id, message.original_id):
+                        return Lookup(message, page.scanned, page.cost, page.notes)
+        return Lookup(None, page.scanned, page.cost, page.notes)
 
     def claims(
         self,

@@ -85,17 +85,21 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """`field sign value`, or `field in (value, …)`; `sign` may also be "in" or "not in"."""
-
+class _OfField:
     of: Field
-    sign: str
-    values: tuple[Value, ...]
-    tests: tuple[Test, ...] = field(compare=False, repr=False)
 
     @property
     def needs_body(self) -> bool:
         return self.of.needs_body
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(_OfField):
+    """`field sign value`, or `field in (value, …)`; `sign` may also be "in" or "not in"."""
+
+    sign: str
+    values: tuple[Value, ...]
+    tests: tuple[Test, ...] = field(compare=False, repr=False)
 
     def holds(self, candidate: Any) -> bool:
         values = self.of.values(candidate)
@@ -116,13 +120,8 @@ class Comparison:
         return [word.lower() for word in _WORD.findall(self.values[0].text)] if by_text else []
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
-    of: Field
-
-    @property
-    def needs_body(self) -> bool:
-        return self.of.needs_body
+class Exists(_OfField):
+    __slots__ = ()
 
     def holds(self, candidate: Any) -> bool:
         return bool(self.of.values(candidate))
