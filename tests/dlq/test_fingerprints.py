@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dlq.dead_letters import message
 from semel.dlq import fingerprints
+from semel.dlq.messages import as_json
 
 ERRORS = (
     "",
@@ -58,9 +59,9 @@ def test_a_message_is_described_as_in_the_attempt_log() -> None:
 
 
 def test_only_a_message_that_another_queue_had_is_said_to_be_moved() -> None:
-    assert message(reason="", error="").why == "moved by SQS: received too often"
-    assert message(reason="", error="", source="").why == ""
-    assert message(reason="ValueError", error="bad", source="").why == "ValueError: bad"
+    assert as_json(message(reason="", error=""))["why"] == "moved by SQS: received too often"
+    assert as_json(message(reason="", error="", source=""))["why"] == ""
+    assert as_json(message(reason="ValueError", error="bad", source=""))["why"] == "ValueError: bad"
 
 
 def test_the_doctor_makes_the_same_shapes_in_sql() -> None:

@@ -221,7 +221,7 @@ _HELP: Final = (
 def document(message: DeadLetterMessage, to: str = "") -> str:
     """JSON with the body unfolded where that loses nothing."""
     content: dict[str, Any] = {
-        "_": [_HELP, f"message {message.id} of {message.queue}{message.why and f', {message.why}'}"],
+        "_": [_HELP, f"message {message.id} of {message.queue}, {message.why}"],
         "to": to or message.source,
         "key": message.key,
     }

@@ -124,8 +124,8 @@ class DeadLetterMessage:
 
     @cached_property
     def why(self) -> str:
-        """Reason and error in one line; "" if neither is known and no queue had it before."""
-        return fingerprints.error_line(self.reason, self.error) or (fingerprints.MOVED if self.source else "")
+        """Reason and error in one line."""
+        return fingerprints.error_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +334,8 @@ _JSON: Final = (
 def as_json(message: DeadLetterMessage, *, now: float | None = None) -> dict[str, Any]:
     """A message for `--json` and the API. Binary attributes are base64."""
     content: dict[str, Any] = {name: getattr(message, name) for name in _JSON}
+    if not (message.reason or message.error or message.source):
+        content["why"] = ""  # no other queue had it
     content["fingerprint"] = fingerprints.of(message)
     content["attributes"] = attributes_as_json(message.attributes)
     content["carried"] = attributes_as_json(message.carried)
