@@ -89,6 +89,6 @@ def _message(number: int) -> Entry:
 def _dead_letter_message(number: int) -> Entry:
     error = ERRORS[number % 10 if number % 10 < len(ERRORS) else 0]
     told = error.format(number % 256, number // 256 % 256, number % 7)
-    message = own_attributes.Letter(f"order-{number}", told.partition(":")[0], told, 3, f"m-{number}", LARGE)
+    message = own_attributes.DeadLetterDetails(f"order-{number}", told.partition(":")[0], told, 3, f"m-{number}", LARGE)
     body = json.dumps({"order": number, "total": number % 500, "tenant": f"t-{number % 20}"})
     return Entry(body, own_attributes.attributes(message, {}, len(body)))

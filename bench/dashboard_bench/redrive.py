@@ -43,7 +43,7 @@ def fill(client: Client, total: int, matching: int) -> None:
 def _message(n: int, *, matches: bool) -> Entry:
     error = f"TimeoutError: timeout after {n % 90} s" if matches else _ERRORS[n % len(_ERRORS)]
     body = f'{{"order": {{"id": {n}, "total": {500 if matches else 50}, "customer": "customer-{n % 1_000}"}}}}'
-    message = own_attributes.Letter(f"order-{n}", "failed", error, 5, f"m-{n}", QUEUE)
+    message = own_attributes.DeadLetterDetails(f"order-{n}", "failed", error, 5, f"m-{n}", QUEUE)
     return Entry(body, own_attributes.attributes(message, {}, len(body)))
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from unittest import mock
 
 from semel.broker import EmbeddedBroker, clock, running
-from semel.messages.dead_letter_attributes import Letter, attributes
+from semel.messages.dead_letter_attributes import DeadLetterDetails, attributes
 from semel.sqs import Client, Entry, Queue
 
 HOUR: Final = 3_600.0
@@ -176,7 +176,7 @@ def _dead_letter_messages(chance: random.Random) -> list[tuple[float, str, Entry
             body = json.dumps(content)
             key = f"o-{n}"
             id = str(uuid.UUID(int=chance.getrandbits(128), version=4))
-            message = Letter(key, reason, error.format(n=n), chance.randrange(3, 6), id, name)
+            message = DeadLetterDetails(key, reason, error.format(n=n), chance.randrange(3, 6), id, name)
             fifo = name.endswith(".fifo")
             entry = Entry(
                 body,

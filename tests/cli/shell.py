@@ -56,7 +56,7 @@ class Shell:
         """The ids of messages as a worker dead-letters them."""
         entries = []
         for n in range(count):
-            about = own_attributes.Letter(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
+            about = own_attributes.DeadLetterDetails(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
             body = json.dumps({"id": f"o-{n}", "n": n})
             own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
             entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body))))

@@ -136,11 +136,13 @@ class Shop:
     def settings(self, **more: Any) -> Settings:
         return Settings(**{"endpoint_url": self.broker.url, "port": 0, "state": self.state, **more})
 
-    def bury(self, count: int, error: str = "Timeout: no answer", *, start: int = 0, **body: Any) -> list[str]:
+    def dead_letter(self, count: int, error: str = "Timeout: no answer", *, start: int = 0, **body: Any) -> list[str]:
         """Dead letters as the consumer writes them; returns their ids."""
         found = []
         for number in range(start, start + count):
-            message = own_attributes.Letter(f"order-{number}", "failed", error, 3, f"message-{number}", "orders")
+            message = own_attributes.DeadLetterDetails(
+                f"order-{number}", "failed", error, 3, f"message-{number}", "orders"
+            )
             content = json.dumps({"order": number, **body})
             found.append(
                 self.dead.send(content, attributes=own_attributes.attributes(message, {}, len(content))).message_id

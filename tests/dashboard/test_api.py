@@ -197,7 +197,7 @@ def test_alarms_are_written_in_every_format(site: Site, form: str) -> None:
 
 def test_letters_are_grouped_found_and_shown(site: Site, place: Shop) -> None:
     place.dead.purge()
-    ids = place.bury(4, "Timeout: no answer from 10.0.0.1") + place.bury(2, "KeyError: 'total'", start=10)
+    ids = place.dead_letter(4, "Timeout: no answer from 10.0.0.1") + place.dead_letter(2, "KeyError: 'total'", start=10)
     (queue,) = [one for one in site.api("dead-letters")["queues"] if one["name"] == "orders-dlq"]
     assert (queue["visible"], queue["sources"]) == (6, ["orders"])
     groups = site.api("dead-letters/orders-dlq/groups")
@@ -219,8 +219,8 @@ def listed(site: Site, queue: str, **query: Any) -> list[str]:
 @pytest.mark.parametrize("where", ["", "error ~ KeyError", "$.order >= 5 and key exists", "age < 1d", "id = nothing"])
 def test_page_and_api_list_the_same_messages(site: Site, place: Shop, where: str) -> None:
     place.dead.purge()
-    place.bury(70, "Timeout: no answer")
-    place.bury(60, "KeyError: 'total'", start=70)
+    place.dead_letter(70, "Timeout: no answer")
+    place.dead_letter(60, "KeyError: 'total'", start=70)
     site.services.inspector.changed("orders-dlq")
     query = {"where": where} if where else {}
     pages, next_ = 0, None
@@ -240,8 +240,8 @@ def test_page_and_api_list_the_same_messages(site: Site, place: Shop, where: str
 
 def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
     place.dead.purge()
-    place.bury(5, "Timeout: x")
-    place.bury(1, "KeyError: y", start=50)
+    place.dead_letter(5, "Timeout: x")
+    place.dead_letter(1, "KeyError: y", start=50)
     before = int(place.orders.attributes()["ApproximateNumberOfMessages"])
     dry = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"where": "error ~ Timeout", "dry_run": True})
     assert dry.status == 202
@@ -257,7 +257,7 @@ def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
 
 def test_what_is_dropped_can_be_restored_from_its_export(site: Site, place: Shop) -> None:
     place.dead.purge()
-    place.bury(3)
+    place.dead_letter(3)
     export = site.get("/api/v1/dead-letters/orders-dlq/export", all=1)
     assert export.headers["content-type"].startswith("application/x-ndjson")
     assert len(export.body.splitlines()) == 3
@@ -275,7 +275,7 @@ def test_what_is_dropped_can_be_restored_from_its_export(site: Site, place: Shop
 
 def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: Shop) -> None:
     place.dead.purge()
-    shown = place.bury(4)
+    shown = place.dead_letter(4)
     for blind in ({"all": True}, {"where": "$.order < 9"}):
         answer = site.post("/api/v1/dead-letters/orders-dlq/delete", blind)
         assert answer.status == 400
@@ -283,7 +283,7 @@ def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: S
     seen = site.api("dead-letters/orders-dlq/impact", where="$.order < 9")["shown"]
     assert (seen["count"], seen["ids"]) == (4, shown)
     finished(site, site.post("/api/v1/dead-letters/orders-dlq/redrive", {"ids": shown[:3]}).json())
-    later = place.bury(3)
+    later = place.dead_letter(3)
     begun = site.post("/api/v1/dead-letters/orders-dlq/delete", {"where": "$.order < 9", "shown": seen})
     assert begun.status == 202, begun.text
     assert finished(site, begun.json())["counts"]["deleted"] == 1
@@ -305,7 +305,7 @@ def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: S
 )
 def test_selecting_nothing_or_twice_over_the_api_is_an_error(site: Site, place: Shop, nothing: dict[str, Any]) -> None:
     place.dead.purge()
-    place.bury(2)
+    place.dead_letter(2)
     for action, more in (("redrive", {}), ("delete", {"shown": {"count": 2, "place": 10_000, "at": 2e9}})):
         answer = site.post(f"/api/v1/dead-letters/orders-dlq/{action}", nothing | more)
         assert answer.status == 400, answer.text
@@ -340,7 +340,7 @@ def test_a_queue_that_is_no_dead_letter_queue_needs_any_queue_over_the_api(site:
 def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) -> None:
     place.dead.purge()
     target = place.client.create_queue("elsewhere")
-    (id,) = place.bury(1)
+    (id,) = place.dead_letter(1)
     path = f"/api/v1/dead-letters/orders-dlq/messages/{id}/resend"
     sent = site.post(path, {"body": '{"order": 0, "fixed": true}', "to": "elsewhere"})
     assert sent.status == 200, sent.text
@@ -353,7 +353,7 @@ def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) ->
 
 def test_what_needs_the_ledger_is_refused_until_it_answers_and_then_done(place: Shop, tmp_path: Path) -> None:
     place.dead.purge()
-    (id,) = place.bury(1)
+    (id,) = place.dead_letter(1)
     path = f"/api/v1/dead-letters/orders-dlq/messages/{id}/resend"
     settings = place.settings(ledger=f"sqlite:///{tmp_path}/not-yet/ledger.db")
     with serving(settings, client=place.client) as site:
@@ -370,7 +370,7 @@ def test_what_needs_the_ledger_is_refused_until_it_answers_and_then_done(place: 
 
 def test_a_job_is_paused_and_cancelled_over_the_api(site: Site, place: Shop) -> None:
     place.dead.purge()
-    place.bury(20)
+    place.dead_letter(20)
     job = site.post("/api/v1/dead-letters/orders-dlq/redrive", {"all": True, "rate": 1}).json()
     assert site.post(f"/api/v1/jobs/{job['id']}/pause").status == 200
     until(lambda: site.api(f"jobs/{job['id']}")["state"] == "paused", "the pause")
@@ -467,7 +467,7 @@ def test_the_fields_and_bounds_of_a_redrive_are_described_and_checked(site: Site
     assert (fields["canary"]["minimum"], fields["canary"]["maximum"], fields["canary"]["default"]) == (0, 50, 3)
     assert {"where", "ids", "all", "to", "rate", "dry_run", "stop_after_failures", "engine"} <= fields.keys()
     place.dead.purge()
-    place.bury(1)
+    place.dead_letter(1)
     for wrong, named in (
         ({"canary": 51}, "canary"),
         ({"canary": "many"}, "canary"),
@@ -485,7 +485,7 @@ def test_the_fields_and_bounds_of_a_redrive_are_described_and_checked(site: Site
 
 def test_answers_are_as_they_are_described(site: Site, place: Shop) -> None:
     place.dead.purge()
-    (dead_letter,) = place.bury(1)
+    (dead_letter,) = place.dead_letter(1)
     message = site.api("queues/orders/messages", limit=1)["messages"][0]["id"]
     described = site.get("/api/v1/openapi.json").json()
     names = {"queue": "orders", "id": message}

@@ -63,7 +63,7 @@ def test_alarms_are_raised_by_what_is_there(inspector: QueueInspector, place: Sh
         "in-flight": Level.OK,
         "not-deleted": Level.UNKNOWN,
     }
-    place.bury(1)
+    place.dead_letter(1)
     assert levels(inspector, "orders")["dead-letters"] is Level.WARNING
     assert levels(inspector, "orders-dlq")["dead-letters"] is Level.WARNING
     assert inspector.queue("orders").row.level is Level.WARNING
@@ -179,7 +179,7 @@ def test_a_message_that_is_gone_is_told_so(inspector: QueueInspector, place: Sho
 def test_a_dead_letter_tells_its_error_and_what_the_ledger_knows(place: Shop, tmp_path: Path) -> None:
     from semel.ledger.contract import ClaimRequest, Completion, Status, Won
 
-    (id,) = place.bury(1, "KeyError: 'total'")
+    (id,) = place.dead_letter(1, "KeyError: 'total'")
     with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
         key = f"{place.orders.scope}/order-0"
         (won,) = ledger.claim([ClaimRequest(key, source="orders/message-0")], claimant="w1", lease=30)
@@ -209,8 +209,8 @@ def test_a_ledger_that_is_away_is_a_sentence_and_not_an_error(place: Shop) -> No
 
 
 def test_letters_are_grouped_and_their_group_is_a_filter(inspector: QueueInspector, place: Shop) -> None:
-    place.bury(30, "Timeout: no answer from 10.0.0.1 after 31 s")
-    place.bury(5, "KeyError: 'total'", start=100)
+    place.dead_letter(30, "Timeout: no answer from 10.0.0.1 after 31 s")
+    place.dead_letter(5, "KeyError: 'total'", start=100)
     page = until(lambda: (now := inspector.dead_letters("orders-dlq")).complete and now, "the search")
     assert [group.count for group in page.groups] == [30, 5]
     assert (page.matched, page.total) == (35, 35)
@@ -228,7 +228,7 @@ def test_messages_beyond_those_that_a_search_keeps_are_listed_too(
     inspector: QueueInspector, place: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "MAX_MESSAGES", 20)
-    ids = place.bury(63)
+    ids = place.dead_letter(63)
     listed: list[str] = []
     after: str | None = None
     while True:
@@ -248,7 +248,7 @@ def test_a_wrong_filter_is_shown_where_it_is_wrong(inspector: QueueInspector, pl
 
 
 def test_dead_letter_queues_know_when_the_first_is_lost(inspector: QueueInspector, place: Shop) -> None:
-    place.bury(2)
+    place.dead_letter(2)
     place.broker.clock.advance(3600)
     inspector.changed("orders-dlq")
     (row,) = inspector.dead_letter_queues()

@@ -37,7 +37,7 @@ def empty(place: Shop) -> Iterator[None]:
 
 
 def dead_letter(place: Shop, body: str) -> str:
-    message = own_attributes.Letter("k-1", "failed", "Timeout: no answer", 3, "id-1", "orders")
+    message = own_attributes.DeadLetterDetails("k-1", "failed", "Timeout: no answer", 3, "id-1", "orders")
     return place.dead.send(body, attributes=own_attributes.attributes(message, {}, len(body.encode()))).message_id
 
 

@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         dead = client.create_queue("orders-dlq")
         policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5})
         client.create_queue("orders", {"RedrivePolicy": policy})
-        message = own_attributes.Letter("k-1", "Timeout", "no answer", 3, "id-1", "orders")
+        message = own_attributes.DeadLetterDetails("k-1", "Timeout", "no answer", 3, "id-1", "orders")
         dead.send('{"id": 1}', attributes=own_attributes.attributes(message, {}, 9))
         settings = Settings(endpoint_url=url, region=moto.REGION, port=0, state=state)
         with serving(settings, client=client) as found:

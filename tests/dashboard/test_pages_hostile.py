@@ -44,7 +44,9 @@ def site(place: Shop) -> Iterator[Site]:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_body_is_text_on_every_page(place: Shop, site: Site, browser: Browser, kind: str) -> None:
     body = HOSTILE[kind]
-    message = own_attributes.Letter(f"k{SCRIPT}", f"Reason {SCRIPT}", f"error {SCRIPT}", 3, f"id-{kind}", "orders")
+    message = own_attributes.DeadLetterDetails(
+        f"k{SCRIPT}", f"Reason {SCRIPT}", f"error {SCRIPT}", 3, f"id-{kind}", "orders"
+    )
     own = own_attributes.attributes(message, {}, len(body.encode()))
     sent = place.orders.send(body).message_id
     dead = place.dead.send(body, attributes=own).message_id

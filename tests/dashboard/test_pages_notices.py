@@ -30,7 +30,7 @@ def test_a_page_says_deleted_here_only_if_the_message_was_deleted(tmp_path: Path
         Client(place.broker.url, "us-east-1", access_key="test", secret_key="test", sleep=lambda _: None) as client,
         serving(place.settings(), client=client) as site,
     ):
-        (first,) = place.bury(1)
+        (first,) = place.dead_letter(1)
         assert "to orders, and deleted here." in resend(site, first).text
         place.orders.purge()
         second = place.orders.send("[]").message_id

@@ -123,8 +123,8 @@ def operate(page: Page, site: Site) -> None:
 def test_messages_are_deleted_only_with_the_queues_name_typed_and_come_back_from_the_snapshot(
     place: Shop, browser: Browser, tmp_path: Path
 ) -> None:
-    place.bury(4, "Timeout: no answer")
-    place.bury(2, "KeyError: 'address'", start=10)
+    place.dead_letter(4, "Timeout: no answer")
+    place.dead_letter(2, "KeyError: 'address'", start=10)
 
     def delete(page: Page) -> None:
         page.set_default_timeout(PATIENT)
@@ -163,7 +163,7 @@ def test_messages_are_deleted_only_with_the_queues_name_typed_and_come_back_from
 
 @pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled_on_its_page(place: Shop, browser: Browser) -> None:
-    place.bury(80)
+    place.dead_letter(80)
 
     def brake(page: Page) -> None:
         page.set_default_timeout(PATIENT)
@@ -184,7 +184,7 @@ def test_a_job_is_paused_resumed_and_cancelled_on_its_page(place: Shop, browser:
 
 @pytest.mark.slow
 def test_a_dry_run_counts_and_touches_nothing(place: Shop, browser: Browser) -> None:
-    place.bury(5)
+    place.dead_letter(5)
 
     def try_it(page: Page) -> None:
         page.get_by_role("button", name="Dry run").click()

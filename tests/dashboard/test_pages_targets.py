@@ -67,17 +67,17 @@ def ids(place: Shop, queue: str = "orders-dlq") -> set[str]:
 
 @pytest.mark.parametrize("count", [4, 1_200])  # by their ids, and by their place where they are too many
 def test_a_confirmed_delete_touches_only_what_the_page_showed(site: Site, place: Shop, count: int) -> None:
-    gone, *_ = place.bury(count)
+    gone, *_ = place.dead_letter(count)
     form = Form(site, f"{DEAD}/delete", f"Delete {number(count)} messages")
     ended(site, Form(site, f"{DEAD}/redrive?ids={gone}").send(canary="0"))
-    later = set(place.bury(5))
+    later = set(place.dead_letter(5))
     answer = form.send(confirm="orders-dlq")
     assert ended(site, answer)["deleted"] == count - 1
     assert ids(place) == later
 
 
 def test_a_delete_form_that_does_not_contain_what_it_showed_deletes_nothing(site: Site, place: Shop) -> None:
-    place.bury(3)
+    place.dead_letter(3)
     form = Form(site, f"{DEAD}/delete", "Delete 3 messages")
     for wrong in ({"shown": ""}, {"shown": "{}"}, {"shown": "[]"}, {"shown": json.dumps({"count": 3})}, {"all": ""}):
         answer = form.send(**({"confirm": "orders-dlq"} | wrong))
@@ -86,7 +86,7 @@ def test_a_delete_form_that_does_not_contain_what_it_showed_deletes_nothing(site
 
 
 def test_a_redrive_form_that_selects_nothing_sends_nothing(site: Site, place: Shop) -> None:
-    place.bury(3)
+    place.dead_letter(3)
     form = Form(site, f"{DEAD}/redrive", "Redrive 3 messages")
     assert form.fields["all"] == "1"
     del form.fields["all"]
@@ -100,14 +100,14 @@ def test_a_redrive_form_that_selects_nothing_sends_nothing(site: Site, place: Sh
 def test_every_form_that_acts_names_the_endpoint_the_account_and_the_queue(
     site: Site, place: Shop, action: str
 ) -> None:
-    place.bury(3)
+    place.dead_letter(3)
     form = Form(site, f"{DEAD}/{action}", "" if action == "restore" else "3 messages")
     assert f"{place.broker.url}, account 000000000000" in form.page
     assert "orders-dlq" in form.page
 
 
 def test_the_form_that_edits_a_message_names_where_it_is(site: Site, place: Shop) -> None:
-    (id,) = place.bury(1)
+    (id,) = place.dead_letter(1)
     page = Form(site, f"{DEAD}/messages/{id}").page
     assert f"1 message is deleted from orders-dlq at {place.broker.url}, account 000000000000" in page
 

@@ -31,8 +31,8 @@ PAGES: Final = (
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     with shop(tmp_path_factory.mktemp("state"), clock="manual") as found:
-        found.bury(5)
-        found.bury(2, "KeyError: 'address'", start=10)
+        found.dead_letter(5)
+        found.dead_letter(2, "KeyError: 'address'", start=10)
         for number in range(20):
             found.orders.send(json.dumps({"id": number}))
         for _ in range(6):

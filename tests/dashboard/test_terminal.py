@@ -188,7 +188,7 @@ def test_all_keys_are_listed(there: Shop) -> None:
 
 @pytest.mark.slow
 def test_what_a_message_says_cannot_touch_the_terminal(there: Shop) -> None:
-    there.bury(1, HOSTILE, note=HOSTILE)
+    there.dead_letter(1, HOSTILE, note=HOSTILE)
 
     async def story(screen: Screen) -> None:
         await screen.go("2")
@@ -264,8 +264,8 @@ def test_a_read_that_hangs_does_not_keep_anybody_from_leaving(there: Shop, monke
 
 
 def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop) -> None:
-    there.bury(5, "Timeout: the bank did not answer")
-    there.bury(2, "KeyError: 'total'", start=100)
+    there.dead_letter(5, "Timeout: the bank did not answer")
+    there.dead_letter(2, "KeyError: 'total'", start=100)
     seen: list[int] = []
 
     async def story(screen: Screen) -> None:
@@ -312,8 +312,8 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
 
 @pytest.mark.slow
 def test_the_filter_is_the_filter_language_and_a_mistake_in_it_is_explained(there: Shop) -> None:
-    there.bury(3, "Timeout: no answer")
-    there.bury(2, "KeyError: 'total'", start=10)
+    there.dead_letter(3, "Timeout: no answer")
+    there.dead_letter(2, "KeyError: 'total'", start=10)
 
     async def story(screen: Screen) -> None:
         await screen.go("2")
@@ -345,7 +345,7 @@ def test_the_filter_is_the_filter_language_and_a_mistake_in_it_is_explained(ther
 
 @pytest.mark.slow
 def test_a_redrive_that_is_left_does_nothing_and_counting_touches_nothing(there: Shop) -> None:
-    there.bury(3)
+    there.dead_letter(3)
 
     async def story(screen: Screen) -> None:
         await screen.go("2")
@@ -382,7 +382,7 @@ def test_a_queue_that_only_has_the_name_of_a_dead_letter_queue_is_not_redriven(t
 
 @pytest.mark.slow
 def test_a_job_is_paused_resumed_cancelled_and_not_forgotten_when_leaving(there: Shop) -> None:
-    there.bury(50)
+    there.dead_letter(50)
 
     async def story(screen: Screen) -> None:
         await screen.go("2")
@@ -476,7 +476,7 @@ def test_without_workers_it_says_how_one_is_found(there: Shop) -> None:
 
 @pytest.mark.slow
 def test_a_read_only_session_is_offered_no_action(there: Shop) -> None:
-    there.bury(2)
+    there.dead_letter(2)
 
     async def story(screen: Screen) -> None:
         await screen.go("2")

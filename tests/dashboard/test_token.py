@@ -51,7 +51,7 @@ def dashboard(place: Shop, state: Path, *arguments: str) -> Iterator[str]:
 def test_a_command_of_the_same_user_needs_no_token(
     place: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (id,) = place.bury(1)
+    (id,) = place.dead_letter(1)
     with dashboard(place, tmp_path) as url:
         (file,) = tmp_path.glob("dashboard-*.json")
         assert file.name == f"dashboard-{url.rpartition(':')[2]}.json"

@@ -34,8 +34,8 @@ class Site:
 
     # Filling.
 
-    def bury(self, *names: str, error: str = "no such country", **options: Any) -> None:
-        """Letters of Semel's own: received, rejected, and copied to the dead-letter queue."""
+    def dead_letter(self, *names: str, error: str = "no such country", **options: Any) -> None:
+        """As Semel does it: received, rejected, and copied to the dead-letter queue."""
         for name in names:
             self.send(name, **options)
         app = App()
@@ -53,7 +53,7 @@ class Site:
         return self.place.send({"name": name}, self.queue, **options)
 
     def moved(self, *names: str, **options: Any) -> list[str]:
-        """Letters that SQS moved by itself, since nobody deleted them; returns their ids."""
+        """Messages that SQS moved by itself, since nobody deleted them; returns their ids."""
         ids = [self.send(name, **options) for name in names]
         queue = self.place.client.queue(self.queue)
         while not self.place.is_empty(self.queue):
@@ -94,7 +94,7 @@ class Site:
         job = self.job = Job("redrive", self.dead, clock=self.place.clock.now)
         return job.run(self.redriver(**options).run)
 
-    def worked_off(self, key: Any = "$.name", **options: Any) -> list[str]:
+    def processed(self, key: Any = "$.name", **options: Any) -> list[str]:
         """What a worker does with all that is in the queue."""
         done: list[str] = []
         app = App()

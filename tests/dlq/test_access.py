@@ -37,11 +37,13 @@ def place() -> Iterator[Place]:
         yield found
 
 
-def bury(place: Place, count: int, queue: str = DLQ, error: str = "read timed out after {n} s", **options: Any) -> None:
-    """Letters as a worker writes them."""
+def dead_letter(
+    place: Place, count: int, queue: str = DLQ, error: str = "read timed out after {n} s", **options: Any
+) -> None:
+    """Dead-letter messages as a worker writes them."""
     entries = []
     for n in range(count):
-        about = own_attributes.Letter(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
+        about = own_attributes.DeadLetterDetails(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
         body = f'{{"id": "o-{n}", "n": {n}}}'
         group = {"group": f"g{n % 2}", "dedup": f"d{n}"} if queue.endswith(".fifo") else {}
         own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
@@ -84,7 +86,7 @@ def receive_counts(place: Place, queue: str = DLQ) -> set[str]:
 
 
 def test_the_broker_is_known_and_peeking_counts_no_receive(place: Place) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     access = by_peeking(place)
     assert isinstance(access, BrokerAccess)
     assert not access.receives
@@ -95,14 +97,14 @@ def test_the_broker_is_known_and_peeking_counts_no_receive(place: Place) -> None
 
 
 def test_pages_are_gone_through_to_the_end_and_the_filter_decides(place: Place) -> None:
-    bury(place, 2_300)
+    dead_letter(place, 2_300)
     look = Look(by_peeking(place), "attr.tenant = acme and $.n >= 2000")
     assert look.numbers == list(range(2_001, 2_300, 2))
     assert look.last.scanned == 2_300
 
 
 def test_a_scan_goes_on_where_the_last_one_ended(place: Place) -> None:
-    bury(place, 30)
+    dead_letter(place, 30)
     access, where = by_peeking(place), "attr.tenant = acme"
     first = Look(access, where, limit=4)
     assert (first.numbers, first.last.complete) == ([1, 3, 5, 7], False)
@@ -114,7 +116,7 @@ def test_a_scan_goes_on_where_the_last_one_ended(place: Place) -> None:
 
 
 def test_no_more_are_scanned_than_asked_for(place: Place) -> None:
-    bury(place, 30)
+    dead_letter(place, 30)
     look = Look(by_peeking(place), "$.n = 29", max_scanned=20)
     assert (look.numbers, look.last.scanned, look.last.complete) == ([], 20, False)
     assert Look(by_peeking(place), "$.n = 29", after=look.last.next).numbers == [29]
@@ -132,7 +134,7 @@ def test_bodies_that_are_not_wanted_are_cut_also_if_the_filter_needs_them(place:
 
 
 def test_what_only_the_broker_knows_is_there(place: Place) -> None:
-    bury(place, 1)
+    dead_letter(place, 1)
     place.client.queue(DLQ).receive(1, 0, visibility=40)
     (message,) = Look(by_peeking(place)).messages
     now = place.clock.now()
@@ -149,7 +151,7 @@ def test_what_only_the_broker_knows_is_there(place: Place) -> None:
 
 
 def test_a_message_shows_its_own_attributes_and_apart_from_them_what_semel_sends_along(place: Place) -> None:
-    bury(place, 1)
+    dead_letter(place, 1)
     for access in (by_peeking(place), by_receiving(place)):
         (message,) = Look(access).messages
         assert set(message.attributes) == {"tenant"}
@@ -158,7 +160,7 @@ def test_a_message_shows_its_own_attributes_and_apart_from_them_what_semel_sends
 
 
 def test_one_message_is_found_by_its_id_here_or_in_the_source_queue(place: Place) -> None:
-    bury(place, 5)
+    dead_letter(place, 5)
     access = by_peeking(place)
     third = Look(access).messages[3]
     for id, at in ((third.id, None), (third.id, third.place), (third.id, 1), ("m-3", None)):
@@ -178,7 +180,7 @@ def test_a_queue_that_is_not_there_is_said_to_be(place: Place) -> None:
 
 
 def test_receiving_releases_everything_at_once_and_in_order_and_says_what_it_cost(place: Place) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     access = by_receiving(place)
     assert access.receives
     look = Look(access)
@@ -189,7 +191,7 @@ def test_receiving_releases_everything_at_once_and_in_order_and_says_what_it_cos
 
 
 def test_no_more_are_received_than_allowed(place: Place) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     look = Look(by_receiving(place, max_receive=12))
     assert len(look.messages) == 12
     assert (look.last.cost.messages, look.last.complete) == (12, False)
@@ -199,14 +201,14 @@ def test_no_more_are_received_than_allowed(place: Place) -> None:
 
 
 def test_a_filter_that_matches_little_scans_all(place: Place) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     look = Look(by_receiving(place), "$.n = 24")
     assert (look.numbers, look.last.scanned, place.messages(DLQ, "in_flight")) == ([24], 25, [])
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_what_was_received_is_released_also_when_something_goes_wrong(place: Place, error: type[BaseException]) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
 
     def interrupted() -> None:
         with closing(by_receiving(place).scan()) as pages:
@@ -221,7 +223,7 @@ def test_what_was_received_is_released_also_when_something_goes_wrong(place: Pla
 
 
 def test_what_is_held_stays_hidden_however_long_the_scan_takes(place: Place) -> None:
-    bury(place, 45)
+    dead_letter(place, 45)
     messages: list[DeadLetterMessage] = []
     page = ScanPage([])
     for page in by_receiving(place).scan():
@@ -233,7 +235,7 @@ def test_what_is_held_stays_hidden_however_long_the_scan_takes(place: Place) -> 
 
 def test_a_fifo_queue_keeps_its_order_and_says_what_it_cannot_show(place: Place) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
-    bury(place, 40, "pay-dlq.fifo")
+    dead_letter(place, 40, "pay-dlq.fifo")
     look = Look(by_receiving(place, "pay-dlq.fifo"))
     assert 0 < len(look.messages) < 40
     assert "the next message of a FIFO group only when those before it are deleted" in look.last.notes[0]
@@ -258,7 +260,7 @@ def test_claims_of_a_fifo_queue_are_released_last_one_first(
 ) -> None:
     """So that no consumer can have the first of a group while a later one is still hidden."""
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
-    bury(place, 4, "pay-dlq.fifo")
+    dead_letter(place, 4, "pay-dlq.fifo")
     place.clock.advance(1)
     released: list[str] = []
     change = Queue.change_visibility
@@ -276,7 +278,7 @@ def test_claims_of_a_fifo_queue_are_released_last_one_first(
 
 def test_a_queue_that_moves_its_messages_on_is_read_only_if_that_is_accepted(place: Place) -> None:
     place.queue("middle-dlq", dlq="last-dlq", receives=3)
-    bury(place, 3, "middle-dlq")
+    dead_letter(place, 3, "middle-dlq")
     with pytest.raises(PeekRisk, match=r"to its own dead-letter queue after 3 receives"):
         Look(by_receiving(place, "middle-dlq"))
     assert receive_counts(place, "middle-dlq") == {"0"}
@@ -291,7 +293,7 @@ def test_there_is_no_going_on_where_there_are_no_places(place: Place) -> None:
 
 
 def test_a_message_that_is_found_by_receiving_is_released_and_its_cost_is_known(place: Place) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     found = by_receiving(place).get("m-12")
     assert found.message is not None
     assert (found.message.key, found.scanned, found.cost.messages) == ("o-12", 20, 20)
@@ -304,7 +306,7 @@ def test_a_message_that_is_found_by_receiving_is_released_and_its_cost_is_known(
 def test_a_local_clock_that_is_behind_hides_no_messages_from_a_claim(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(place, 3)
+    dead_letter(place, 3)
     place.clock.advance(5)
     behind = 600.0
     real = time.time
@@ -315,7 +317,7 @@ def test_a_local_clock_that_is_behind_hides_no_messages_from_a_claim(
 
 
 def test_a_message_that_is_named_is_claimed_whenever_it_came(place: Place) -> None:
-    bury(place, 1)
+    dead_letter(place, 1)
     (message,) = Look(by_peeking(place)).messages
     access = SqsAccess(place.client.queue(DLQ), clock=lambda: place.clock.now() - 600, wait=0)
     with access.claims(Job("delete", DLQ), ids=[message.id]) as claims:
@@ -328,7 +330,7 @@ def test_a_message_that_is_named_is_claimed_whenever_it_came(place: Place) -> No
 @pytest.mark.parametrize("queue", [DLQ, "pay-dlq.fifo"])
 def test_while_a_job_is_paused_nothing_is_claimed_and_then_all_of_it_is_again(place: Place, queue: str) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
-    bury(place, 10, queue)
+    dead_letter(place, 10, queue)
     place.clock.advance(1)
     job = Job("redrive", queue)
     hidden: list[int] = []
@@ -350,7 +352,7 @@ def test_while_a_job_is_paused_nothing_is_claimed_and_then_all_of_it_is_again(pl
 
 
 def test_a_process_that_is_killed_hides_nothing_for_more_than_two_minutes(place: Place) -> None:
-    bury(place, 10)
+    dead_letter(place, 10)
     place.clock.advance(1)
     claims = by_receiving(place).claims(Job("redrive", DLQ), filters.parse("$.n = 9"))
     assert numbers(claims.claim(1)) == [9]
@@ -383,9 +385,9 @@ def test_dead_letter_queues_are_those_that_are_named_so_by_a_queue_or_by_their_n
     place.queue("pay.fifo", dlq="bin.fifo")
     place.client.create_queue("other-dlq")
     place.client.create_queue("just-a-queue")
-    bury(place, 3)
+    dead_letter(place, 3)
     place.clock.advance(3_600)
-    bury(place, 2)
+    dead_letter(place, 2)
     place.client.queue(DLQ).receive(1, 0)
     found = {info.name: info for info in listing.dead_letter_queues(place.client, clock=place.clock.now)}
     assert sorted(found) == ["bin.fifo", "orders-dlq", "other-dlq"]
@@ -400,7 +402,7 @@ def test_dead_letter_queues_are_those_that_are_named_so_by_a_queue_or_by_their_n
 
 def test_the_same_list_comes_from_an_endpoint_that_is_not_ours(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.queue("pay.fifo", dlq="bin.fifo")
-    bury(place, 3)
+    dead_letter(place, 3)
     ours = listing.dead_letter_queues(place.client, clock=place.clock.now)
     one = listing.dead_letter_queue(place.client, DLQ, clock=place.clock.now)
     monkeypatch.setattr(Admin, "of", lambda _client: None)
@@ -447,9 +449,9 @@ def service(place: Place, tmp_path: Any) -> DeadLetterService:
 
 
 def test_groups_count_what_died_of_the_same(place: Place, service: DeadLetterService) -> None:
-    bury(place, 7)
+    dead_letter(place, 7)
     place.clock.advance(60)
-    bury(place, 3, error="no such tenant 'acme'")
+    dead_letter(place, 3, error="no such tenant 'acme'")
     found = service.groups(DLQ)
     assert [(group.count, group.shape) for group in found.groups] == [
         (7, "TimeoutError: read timed out after <n> s"),
@@ -464,7 +466,7 @@ def test_groups_count_what_died_of_the_same(place: Place, service: DeadLetterSer
     assert service.impact(DLQ, group.where).count == 7
 
 
-def test_a_letter_that_is_not_there_says_what_may_have_become_of_it(service: DeadLetterService) -> None:
+def test_a_message_that_is_not_there_says_what_may_have_become_of_it(service: DeadLetterService) -> None:
     with pytest.raises(NoSuchMessage, match="redriven, deleted or has expired"):
         service.message(DLQ, "nobody")
 
@@ -472,7 +474,7 @@ def test_a_letter_that_is_not_there_says_what_may_have_become_of_it(service: Dea
 def test_the_desk_works_by_receiving_too(
     place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     monkeypatch.setattr(Admin, "of", lambda _client: None)
     found = service.messages(DLQ, "attr.tenant = acme", limit=5)
     assert (len(found.messages), found.next, found.complete) == (5, None, False)
@@ -482,10 +484,10 @@ def test_the_desk_works_by_receiving_too(
     assert place.messages(DLQ, "in_flight") == []
 
 
-def test_some_are_looked_at_by_their_ids(
+def test_messages_are_scanned_by_their_ids(
     place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(place, 30)
+    dead_letter(place, 30)
     all_ = service.messages(DLQ).messages
     wanted = [all_[3].id, all_[21].id, "nobody"]
     assert service.impact(DLQ, ids=wanted).count == 2

@@ -1,4 +1,4 @@
-"""What the desk does: export, drop, restore, resend. Each leaves its trace in the audit log; none loses a letter."""
+"""What the service does: export, delete, restore, resend. Each is in the audit log; none loses a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dlq.dead_letters import message
-from dlq.test_access import DLQ, bury
+from dlq.test_access import DLQ, dead_letter
 from driven import Calls, Place, new_place, shop
 from semel import Reject, SqliteLedger
 from semel.dlq import snapshots
@@ -74,7 +74,7 @@ def ids(place: Place, queue: str = DLQ) -> set[str]:
 
 
 def shown(place: Place, queue: str = DLQ) -> list[tuple[Any, ...]]:
-    """What matters of each letter, whatever its id."""
+    """What matters of each message, whatever its id."""
     found = [DeadLetterMessage.peeked(message, queue) for message in place.broker.peek(queue, limit=5_000)]
     return sorted(
         (one.key, one.body, one.reason, one.error, one.attempts, one.source, one.original_id, str(one.attributes))
@@ -85,12 +85,12 @@ def shown(place: Place, queue: str = DLQ) -> list[tuple[Any, ...]]:
 # Export.
 
 
-def test_an_export_has_each_letter_whole_and_touches_none(
+def test_an_export_has_each_message_whole_and_touches_none(
     place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
-    bury(place, 12)
+    dead_letter(place, 12)
     place.send("plain é", DLQ, attributes={"raw": b"\x00\xff", "n": 5})
-    file = tmp_path / "letters.jsonl"
+    file = tmp_path / "messages.jsonl"
     done = service.export(DLQ, to=file, all=True)
     assert (done.count, done.path, done.complete) == (13, str(file), True)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -106,7 +106,7 @@ def test_an_export_has_each_letter_whole_and_touches_none(
     assert b"".join(service.lines(DLQ, "$.n < 3")).count(b"\n") == stream.getvalue().count(b"\n") == 3
 
 
-def test_a_line_reads_back_as_the_letter() -> None:
+def test_a_line_reads_back_as_the_message() -> None:
     whole = message(
         attributes={"raw": Attribute("Binary.png", b"\x00"), "tenant": Attribute("String", "é")},
         group="g",
@@ -121,7 +121,7 @@ def test_a_line_reads_back_as_the_letter() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"semel": 1}', b'{"semel": 2, "id": "x"}', b'{"semel":1,"id":5}'])
-def test_a_line_that_is_no_letter_is_named(text: bytes) -> None:
+def test_a_line_that_is_no_message_is_named(text: bytes) -> None:
     with pytest.raises(SnapshotError, match=r"x\.jsonl, line 7"):
         snapshots.read(text, 7, "x.jsonl")
 
@@ -139,10 +139,10 @@ def test_half_a_line_at_the_end_of_a_file_was_never_relied_on(tmp_path: Path) ->
 # Drop and restore.
 
 
-def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(
+def test_what_is_deleted_is_in_the_snapshot_and_comes_back_as_it_was(
     place: Place, service: DeadLetterService, either: str
 ) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     place.clock.advance(1)
     before = shown(place)
     job = ended(service.delete(DLQ, "attr.tenant = acme", shown=service.impact(DLQ, "attr.tenant = acme").shown))
@@ -168,13 +168,13 @@ def test_what_is_dropped_is_in_the_snapshot_and_comes_back_as_it_was(
     ]
 
 
-def test_what_was_not_shown_is_not_dropped(place: Place, service: DeadLetterService, either: str) -> None:
-    bury(place, 5)
+def test_what_was_not_shown_is_not_deleted(place: Place, service: DeadLetterService, either: str) -> None:
+    dead_letter(place, 5)
     place.clock.advance(1)
     seen = service.impact(DLQ, all=True).shown
     shown_to_somebody = ids(place)
     assert ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 3"))).counts.sent == 3
-    bury(place, 4)
+    dead_letter(place, 4)
     place.clock.advance(1)
     job = ended(service.delete(DLQ, all=True, shown=seen))
     assert (job.state, job.counts.deleted) == (State.DONE, 2)
@@ -183,32 +183,32 @@ def test_what_was_not_shown_is_not_dropped(place: Place, service: DeadLetterServ
     assert any("5 were shown" in line.text for line in job.messages)
 
 
-def test_what_arrives_after_too_many_to_name_were_shown_is_not_dropped(
+def test_what_arrives_after_too_many_to_name_were_shown_is_not_deleted(
     place: Place, service: DeadLetterService
 ) -> None:
-    bury(place, 1_001)
+    dead_letter(place, 1_001)
     seen = service.impact(DLQ, all=True).shown
     assert (seen.count, seen.ids) == (1_001, None)
     old = ids(place)
     assert ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 3"))).counts.sent == 3
-    bury(place, 3)
+    dead_letter(place, 3)
     assert ended(service.delete(DLQ, all=True, shown=seen)).counts.deleted == 998
     assert (len(ids(place)), ids(place) & old) == (3, set())
 
 
-def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, service: DeadLetterService) -> None:
-    bury(place, 1_500)
+def test_what_came_to_match_after_it_was_shown_is_not_deleted(place: Place, service: DeadLetterService) -> None:
+    dead_letter(place, 1_500)
     place.clock.advance(30)
-    bury(place, 2)
+    dead_letter(place, 2)
     old = ids(place)
     place.clock.advance(40)
-    bury(place, 1)  # in the queue, but too young to be shown
+    dead_letter(place, 1)  # in the queue, but too young to be shown
     seen = service.impact(DLQ, "age > 35s").shown
     assert (seen.count, seen.ids) == (1_502, None)  # too many to name
     gone = ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 10", limit=10)))
     assert gone.counts.sent == 10
     place.clock.advance(60)
-    bury(place, 3)
+    dead_letter(place, 3)
     place.clock.advance(60)
     job = ended(service.delete(DLQ, "age > 35s", shown=seen))
     assert (job.state, job.counts.deleted) == (State.DONE, 1_492)
@@ -216,8 +216,8 @@ def test_what_came_to_match_after_it_was_shown_is_not_dropped(place: Place, serv
     assert ids(place).isdisjoint(old)
 
 
-def test_nothing_shown_is_nothing_dropped(place: Place, service: DeadLetterService) -> None:
-    bury(place, 3)
+def test_nothing_shown_is_nothing_deleted(place: Place, service: DeadLetterService) -> None:
+    dead_letter(place, 3)
     seen = service.impact(DLQ, "nowhere").shown
     with pytest.raises(SemelError, match="no message was shown"):
         service.delete(DLQ, "nowhere", shown=seen)
@@ -230,7 +230,7 @@ def test_nothing_shown_is_nothing_dropped(place: Place, service: DeadLetterServi
 
 
 def acting(service: DeadLetterService) -> dict[str, Any]:
-    """Each action, for a test to hand it a selection."""
+    """Each action, for a test to pass it a selection."""
     return {
         "drop": service.delete,
         "export": service.export,
@@ -250,7 +250,7 @@ def acting(service: DeadLetterService) -> dict[str, Any]:
 def test_selecting_nothing_is_an_error_and_never_everything(
     place: Place, service: DeadLetterService, action: str, nothing: dict[str, Any]
 ) -> None:
-    bury(place, 3)
+    dead_letter(place, 3)
     with pytest.raises(SelectionError):
         acting(service)[action](DLQ, **nothing)
     assert (len(place.messages(DLQ, "visible")), place.messages("orders")) == (3, [])
@@ -264,7 +264,7 @@ def test_selecting_nothing_is_an_error_and_never_everything(
 def test_there_is_one_way_of_selecting_at_a_time(
     place: Place, service: DeadLetterService, action: str, twice: dict[str, Any]
 ) -> None:
-    bury(place, 3)
+    dead_letter(place, 3)
     with pytest.raises(SelectionError, match="one way only"):
         acting(service)[action](DLQ, **twice)
     assert len(ids(place)) == 3
@@ -313,7 +313,7 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
 ) -> None:
     place.queue("late-dlq", dlq="last-dlq", receives=2)
     place.queue("late", dlq="late-dlq")
-    bury(place, 1, "late-dlq")
+    dead_letter(place, 1, "late-dlq")
     (id,) = ids(place, "late-dlq")
     monkeypatch.setattr(Admin, "of", lambda _client: None)
     monkeypatch.setitem(SqsAccess.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]
@@ -332,8 +332,8 @@ def test_a_queue_that_moves_its_messages_on_is_not_received_from_unless_that_is_
     assert ended(careful.delete("late-dlq", ids=[id], receive=True)).counts.deleted == 1
 
 
-def test_dropping_nothing_leaves_no_file(place: Place, service: DeadLetterService) -> None:
-    bury(place, 3)
+def test_deleting_nothing_leaves_no_file(place: Place, service: DeadLetterService) -> None:
+    dead_letter(place, 3)
     job = ended(service.delete(DLQ, "nowhere"))
     assert (job.state, job.result) == (State.DONE, {})
     assert list((service.state / "snapshots").iterdir()) == []
@@ -345,7 +345,7 @@ def test_dropping_nothing_leaves_no_file(place: Place, service: DeadLetterServic
 def test_nothing_is_deleted_that_could_not_be_written_down(
     place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
-    bury(place, 3)
+    dead_letter(place, 3)
     (tmp_path / "there.jsonl").write_text("mine\n")
     job = ended(service.delete(DLQ, all=True, snapshot=tmp_path / "there.jsonl"))
     assert (job.state, "exists already" in job.reason) == (State.FAILED, True)
@@ -354,10 +354,10 @@ def test_nothing_is_deleted_that_could_not_be_written_down(
     assert audited(service)[-1][1].startswith("failed: ")
 
 
-def test_a_disk_that_fails_half_way_costs_no_letter(
+def test_a_disk_that_fails_half_way_costs_no_message(
     place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch, either: str
 ) -> None:
-    bury(place, 3)
+    dead_letter(place, 3)
     place.clock.advance(1)
 
     def full(_handle: int) -> None:
@@ -382,10 +382,10 @@ def at(point: str) -> Any:
     return crash
 
 
-def test_a_drop_that_dies_before_it_deletes_and_its_restore_double_nothing(place: Place, tmp_path: Path) -> None:
-    bury(place, 8)
+def test_a_delete_that_dies_before_it_deletes_and_its_restore_double_nothing(place: Place, tmp_path: Path) -> None:
+    dead_letter(place, 8)
     before = shown(place)
-    file = tmp_path / "dropped.jsonl"
+    file = tmp_path / "deleted.jsonl"
     deleter = Deleter(open_access(place.client, DLQ), parse("$.n < 5"), file, crash=at("after_snapshot"))
     with pytest.raises(Killed):
         deleter.run(Job("delete", DLQ))
@@ -417,7 +417,7 @@ def test_a_delete_that_is_paused_has_nothing_claimed(
     place: Place, either: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("semel.dlq.delete.ROUND", 3)
-    bury(place, 12)
+    dead_letter(place, 12)
     place.clock.advance(1)
     job = PausedOnce(place)
     access = open_access(place.client, DLQ, clock=place.clock.now)
@@ -437,13 +437,13 @@ def test_old_snapshots_are_removed_and_those_of_the_last_months_are_kept(
         (folder / f"{name}.jsonl").write_text("{}\n")
         (folder / f"{name}.jsonl.restored").write_text("{}\n")
         os.utime(folder / f"{name}.jsonl", (now - days * 86_400,) * 2)
-    bury(place, 1)
+    dead_letter(place, 1)
     job = ended(service.delete(DLQ, all=True))
     mine = Path(job.result["snapshot"]).name
     assert {path.name for path in folder.glob("*.jsonl")} == {"recent.jsonl", "new.jsonl", mine}
     assert {path.name for path in folder.glob("*.restored")} == {"recent.jsonl.restored", "new.jsonl.restored"}
     monkeypatch.setattr(snapshots, "_KEPT_FILES", 2)
-    bury(place, 1)
+    dead_letter(place, 1)
     ended(service.delete(DLQ, all=True))
     assert len(list(folder.glob("*.jsonl"))) == 3  # the two newest, and the one that was then written
 
@@ -452,7 +452,7 @@ def test_old_snapshots_are_removed_and_those_of_the_last_months_are_kept(
 def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_known(
     place: Place, service: DeadLetterService, tmp_path: Path, point: str
 ) -> None:
-    bury(place, 25)
+    dead_letter(place, 25)
     file = tmp_path / "all.jsonl"
     service.delete(DLQ, all=True, snapshot=file).wait(60)
     with pytest.raises(Killed):
@@ -466,9 +466,11 @@ def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_kno
     assert len(keys) == (25 if point == "before_restore_send" else 35)
 
 
-def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, service: DeadLetterService, tmp_path: Path) -> None:
+def test_a_fifo_queue_takes_each_restored_message_once(
+    place: Place, service: DeadLetterService, tmp_path: Path
+) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
-    bury(place, 6, "pay-dlq.fifo")
+    dead_letter(place, 6, "pay-dlq.fifo")
     file = tmp_path / "all.jsonl"
     assert ended(service.delete("pay-dlq.fifo", all=True, snapshot=file)).counts.deleted == 6
     with pytest.raises(Killed):
@@ -479,10 +481,10 @@ def test_a_fifo_queue_takes_each_restored_letter_once(place: Place, service: Dea
     assert groups == ["g0", "g1"] * 3
 
 
-def test_letters_come_back_to_another_queue_or_from_a_stream(
+def test_messages_come_back_to_another_queue_or_from_a_stream(
     place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
-    bury(place, 3)
+    dead_letter(place, 3)
     lines = list(service.lines(DLQ, all=True))
     place.client.create_queue("spare-dlq")
     assert ended(service.restore(lines, "spare-dlq")).counts.sent == 3
@@ -496,16 +498,16 @@ def test_letters_come_back_to_another_queue_or_from_a_stream(
 def test_a_file_is_restored_to_a_queue_of_work_only_if_somebody_names_that_queue(
     place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
-    file = tmp_path / "letters.jsonl"
+    file = tmp_path / "messages.jsonl"
     file.write_bytes(snapshots.line(message(queue="orders"), at=0.0))
     job = ended(service.restore(file))
     assert (job.state, place.messages("orders")) == (State.FAILED, [])
-    assert "letters.jsonl has messages for orders, which is not the dead-letter queue of any queue" in job.reason
+    assert "messages.jsonl has messages for orders, which is not the dead-letter queue of any queue" in job.reason
     assert "--to orders" in job.reason
     assert ended(service.restore(file, "orders")).counts.sent == 1
 
 
-def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(
+def test_what_sqs_moved_keeps_its_source_and_id_through_delete_and_restore(
     place: Place, service: DeadLetterService
 ) -> None:
     first = place.send({"id": 1})
@@ -523,7 +525,7 @@ def test_what_sqs_moved_keeps_its_source_and_id_through_drop_and_restore(
 # Resend.
 
 
-def test_an_edited_copy_goes_to_work_under_the_same_key_and_the_letter_is_gone(
+def test_an_edited_copy_goes_to_work_under_the_same_key_and_the_message_is_gone(
     place: Place, service: DeadLetterService, either: str
 ) -> None:
     place.send({"id": "a", "amount": -1})
@@ -552,7 +554,7 @@ def done(place: Place, key: str) -> None:
 def test_what_is_done_does_not_run_under_its_old_key_with_another_body(
     place: Place, service: DeadLetterService
 ) -> None:
-    bury(place, 2)
+    dead_letter(place, 2)
     done(place, "o-0")
     with pytest.raises(EditError, match=r"the ledger has o-0 as done.*--new-key"):
         service.resend(DLQ, "m-0", body="{}")
@@ -601,7 +603,7 @@ def test_an_edited_copy_is_refused_if_the_key_that_its_producer_gave_it_is_done(
 
 
 def test_an_edited_copy_is_not_sent_while_the_ledger_cannot_be_asked(place: Place, tmp_path: Path) -> None:
-    bury(place, 2)
+    dead_letter(place, 2)
     ledger = SqliteLedger(str(tmp_path / "ledger.db"))
     service = DeadLetterService(place.client, ledger=ledger, state=tmp_path, who="tester", clock=place.clock.now)
     ledger.close()
@@ -618,7 +620,7 @@ def test_an_edited_copy_is_not_sent_while_the_ledger_cannot_be_asked(place: Plac
 def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, service: DeadLetterService) -> None:
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
     place.queue("other.fifo")
-    bury(place, 2, "pay-dlq.fifo")
+    dead_letter(place, 2, "pay-dlq.fifo")
     sent = service.resend(
         "pay-dlq.fifo",
         "m-0",
@@ -640,12 +642,12 @@ def test_a_copy_takes_new_attributes_group_key_and_queue(place: Place, service: 
 @pytest.mark.parametrize(
     "second", [{"attributes": {"size": 6}}, {"key": "other"}, {"group": "vip"}, {"body": '{"n": 2}'}]
 )
-def test_a_second_edit_of_a_fifo_message_is_not_taken_for_the_first(
+def test_a_second_edit_of_a_fifo_message_is_not_mistaken_for_the_first(
     place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch, second: dict[str, Any]
 ) -> None:
     """SQS swallows what has the same deduplication id within five minutes; then the original is deleted for nothing."""
     place.queue("pay.fifo", dlq="pay-dlq.fifo")
-    bury(place, 1, "pay-dlq.fifo")
+    dead_letter(place, 1, "pay-dlq.fifo")
     first: dict[str, Any] = {"attributes": {"size": 5}, "key": "mine", "body": '{"n": 1}', "to": "pay.fifo"}
     with monkeypatch.context() as patch:
         patch.setattr(MessageClaims, "delete", lambda _claims, messages: list(messages))
@@ -671,14 +673,14 @@ def test_a_second_edit_of_a_fifo_message_is_not_taken_for_the_first(
 def test_what_cannot_be_sent_stays_where_it_is(
     place: Place, service: DeadLetterService, wanted: Any, says: str
 ) -> None:
-    bury(place, 1)
+    dead_letter(place, 1)
     with pytest.raises(SemelError, match=says):
         service.resend(DLQ, "m-0", **wanted)
     assert len(place.messages(DLQ, "visible")) == 1
     assert audited(service)[-1][1].startswith("failed: ")
 
 
-def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, service: DeadLetterService) -> None:
+def test_a_message_without_a_source_needs_to_be_given_a_target(place: Place, service: DeadLetterService) -> None:
     place.client.create_queue("lost-dlq")
     place.send("{}", "lost-dlq")
     (one,) = service.messages("lost-dlq").messages
@@ -694,7 +696,7 @@ def test_a_letter_without_a_source_needs_to_be_told_where_to(place: Place, servi
 
 def test_an_edited_copy_goes_to_no_queue_that_only_the_message_names(place: Place, service: DeadLetterService) -> None:
     place.queue("payments")
-    about = own_attributes.Letter("k-1", "failed", "no", 3, "m-1", "payments")
+    about = own_attributes.DeadLetterDetails("k-1", "failed", "no", 3, "m-1", "payments")
     place.send("{}", DLQ, attributes=own_attributes.attributes(about, {}, 2))
     with pytest.raises(SemelError, match=r"is not the dead-letter queue of that queue.* --to"):
         service.resend(DLQ, "m-1", body="[]")
@@ -771,17 +773,17 @@ def test_the_audit_log_is_read_newest_first_and_filtered(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_written_down_is_not_done(place: Place, service: DeadLetterService) -> None:
-    bury(place, 2)
+    dead_letter(place, 2)
     service.audit.path.mkdir()
     with pytest.raises(AuditError, match="not done, as it cannot be written to the audit log"):
         service.delete(DLQ, all=True)
     assert len(ids(place)) == 2
 
 
-def test_what_is_done_already_is_told_though_its_end_cannot_be_written_down(
+def test_what_is_done_already_is_reported_though_its_end_cannot_be_written_down(
     place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(place, 2)
+    dead_letter(place, 2)
     write = Audit.write
 
     def full(log: Audit, who: str, action: str, **known: Any) -> Any:

@@ -28,7 +28,7 @@ def standard(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 class Worker:
-    """Works while the redrive waits: each wait is a second, in which all that is there is worked off."""
+    """Works while the redrive waits: each wait is a second, in which all that is there is processed."""
 
     def __init__(self, place: Site, *bad: str, key: Any = "$.name") -> None:
         self.site, self.bad = place, set(bad)
@@ -50,13 +50,13 @@ class Worker:
         self.driver.drain()
 
 
-def test_when_those_that_went_first_were_worked_off_the_rest_follows(either: Site) -> None:
-    either.bury("a1", "b1", "c1", "d1", "e1")
+def test_when_those_that_went_first_were_processed_the_rest_follows(either: Site) -> None:
+    either.dead_letter("a1", "b1", "c1", "d1", "e1")
     worker = Worker(either)
     seen: list[int] = []
     job = either.redrive(canary=2, rest=worker.rest, crash=at("canary_sent", lambda: seen.append(len(either.names()))))
     assert (job.state, job.reason) == (State.DONE, "")
-    assert seen == [2], "two, and no more, were sent before their fate was known"
+    assert seen == [2], "two, and no more, were sent before their outcome was known"
     assert worker.waits == 1
     assert job.counts.sent == 5
     assert either.dead_names() == []
@@ -67,7 +67,7 @@ def test_when_those_that_went_first_were_worked_off_the_rest_follows(either: Sit
 @pytest.mark.parametrize("by_sqs", [False, True])
 def test_when_one_of_them_fails_again_the_rest_stays(either: Site, by_sqs: bool) -> None:
     names = ("a1", "b1", "c1", "d1")
-    either.moved(*names) if by_sqs else either.bury(*names)
+    either.moved(*names) if by_sqs else either.dead_letter(*names)
     worker = Worker(either, "b1")
     job = either.redrive(canary=2, rest=worker.rest)
     assert job.state is State.STOPPED
@@ -93,18 +93,18 @@ def test_a_message_that_sqs_itself_moves_back_is_a_failure_too(either: Site) -> 
 
 
 def test_without_a_worker_nothing_follows(either: Site) -> None:
-    either.bury("a1", "b1", "c1")
+    either.dead_letter("a1", "b1", "c1")
     job = either.redrive(canary=1, canary_wait=30, rest=lambda _job, seconds: either.place.clock.advance(seconds))
     assert job.state is State.STOPPED
     assert "is not known after 30 s" in job.reason
-    assert "Is a worker running" in job.reason
+    assert "Is a worker running on their queue? A longer --canary-wait gives it more time." in job.reason
     assert len(either.names()) == 1
     assert len(either.dead_names("visible")) == 2
 
 
 def test_a_failure_that_only_the_ledger_knows_of_is_one(either: Site) -> None:
-    """Its worker buries letters in a queue of its own, which nobody watches."""
-    either.bury("a1", "b1")
+    """Its worker dead-letters messages to a queue of its own, which nobody watches."""
+    either.dead_letter("a1", "b1")
     elsewhere = "morgue.fifo" if either.fifo else "morgue"
     either.place.queue(elsewhere)
     app = App()
@@ -124,7 +124,7 @@ def test_a_failure_that_only_the_ledger_knows_of_is_one(either: Site) -> None:
 
 
 def test_while_the_ledger_does_not_answer_nobody_knows_that_a_canary_succeeded(either: Site, tmp_path: Path) -> None:
-    either.bury("a1", "b1")
+    either.dead_letter("a1", "b1")
     ledger = SqliteLedger(str(tmp_path / "ledger.db"))
     worker = Worker(either)
     gone = at("canary_sent", ledger.close)
@@ -136,7 +136,7 @@ def test_while_the_ledger_does_not_answer_nobody_knows_that_a_canary_succeeded(e
 def test_a_second_run_is_not_fooled_by_the_copy_of_a_first_one_that_died() -> None:
     """Within five minutes SQS answers a FIFO send with the id of the first copy, which is back by now."""
     with site(BROKER, fifo=True) as fifo:
-        fifo.bury("a1", "b1")
+        fifo.dead_letter("a1", "b1")
 
         class Died(BaseException):
             pass
@@ -156,7 +156,7 @@ def test_a_second_run_is_not_fooled_by_the_copy_of_a_first_one_that_died() -> No
 
 def test_what_comes_back_later_ends_the_redrive(either: Site) -> None:
     names = [f"{chr(97 + n)}1" for n in range(20)]
-    either.bury(*names)
+    either.dead_letter(*names)
     worker = Worker(either, *names[1:])
     now = [0.0]
 
@@ -175,11 +175,11 @@ def test_what_comes_back_later_ends_the_redrive(either: Site) -> None:
     assert sorted(either.dead_names("visible")) == sorted(names[1:])
 
 
-def test_a_canary_is_spread_over_what_the_letters_died_of_and_takes_the_heads_of_groups() -> None:
+def test_a_canary_is_spread_over_the_errors_and_takes_the_heads_of_groups() -> None:
     with site(BROKER, fifo=True) as fifo:
         for name in ("a1", "a2", "b1"):
-            fifo.bury(name, error="timeout")
-        fifo.bury("c1", error="no such country")
+            fifo.dead_letter(name, error="timeout")
+        fifo.dead_letter("c1", error="no such country")
         seen: list[str] = []
         worker = Worker(fifo)
         fifo.redrive(canary=3, rest=worker.rest, crash=at("canary_sent", lambda: seen.extend(fifo.names())))
@@ -211,16 +211,16 @@ def test_it_is_waited_as_long_as_a_message_is_tried_twice_over() -> None:
 # Where only SQS's calls are.
 
 
-def test_with_a_ledger_the_fate_is_known_there_too() -> None:
+def test_with_a_ledger_the_outcome_is_known_there_too() -> None:
     with site(SQS) as standard:
-        standard.bury("a1", "b1", "c1")
+        standard.dead_letter("a1", "b1", "c1")
         worker = Worker(standard)
         job = standard.redrive(canary=2, ledger=standard.place.ledger, rest=worker.rest)
         assert (job.state, job.counts.sent) == (State.DONE, 3)
         worker.driver.drain()
         worker = Worker(standard, "a1", "b1", "c1")
         standard.place.ledger.forget([standard.place.ledger_key(name) for name in ("a1", "b1", "c1")])
-        standard.bury("a1", "b1", "c1")
+        standard.dead_letter("a1", "b1", "c1")
         job = standard.redrive(canary=2, ledger=standard.place.ledger, rest=worker.rest)
         assert job.state is State.STOPPED
         assert "rejected, as the ledger says" in job.reason
@@ -230,7 +230,7 @@ def test_with_a_ledger_the_fate_is_known_there_too() -> None:
 
 def test_a_ledger_that_knows_nothing_of_them_is_a_reason_to_stop() -> None:
     with site(SQS) as standard:
-        standard.bury("a1", "b1")
+        standard.dead_letter("a1", "b1")
         advance = standard.place.clock.advance
         job = standard.redrive(
             canary=1, canary_wait=10, ledger=standard.place.ledger, rest=lambda _job, seconds: advance(seconds)
@@ -242,7 +242,7 @@ def test_a_ledger_that_knows_nothing_of_them_is_a_reason_to_stop() -> None:
 @pytest.mark.parametrize("bad", [True, False])
 def test_without_one_it_is_watched_whether_the_queue_grows(bad: bool) -> None:
     with site(SQS) as standard:
-        standard.bury("a1", "b1", "c1")
+        standard.dead_letter("a1", "b1", "c1")
         worker = Worker(standard, *(("a1", "b1", "c1") if bad else ()))
         job = standard.redrive(canary=1, canary_wait=20, rest=worker.rest)
         if bad:
@@ -273,7 +273,7 @@ def test_what_was_done_before_it_died_is_no_failure() -> None:
     for mode in MODES:
         with site(mode) as standard:
             worker = Worker(standard)
-            standard.bury("a1", "b1")
+            standard.dead_letter("a1", "b1")
             (message, _) = standard.place.messages(standard.dead)
             body, wire = message["Body"], message["MessageAttributes"]
             standard.place.client.queue(standard.queue).call(

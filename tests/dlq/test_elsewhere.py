@@ -29,10 +29,12 @@ def client() -> Iterator[Client]:
         yield made
 
 
-def bury(client: Client, count: int) -> None:
+def dead_letter(client: Client, count: int) -> None:
     entries = []
     for n in range(count):
-        about = own_attributes.Letter(f"o-{n}", "TimeoutError", f"no answer after {n} s", 3, f"m-{n}", "orders")
+        about = own_attributes.DeadLetterDetails(
+            f"o-{n}", "TimeoutError", f"no answer after {n} s", 3, f"m-{n}", "orders"
+        )
         body = json.dumps({"n": n})
         own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
         entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body))))
@@ -51,8 +53,8 @@ def ended(job: Job) -> Job:
 
 
 @pytest.mark.slow
-def test_everything_works_where_looking_means_receiving(client: Client, tmp_path: Path) -> None:
-    bury(client, 14)
+def test_everything_works_where_reading_means_receiving(client: Client, tmp_path: Path) -> None:
+    dead_letter(client, 14)
     service = DeadLetterService(client, state=tmp_path, who="tester")
     (info,) = service.queues()
     assert (info.name, info.depth, info.sources, info.first_expires) == (DLQ, 14, ("orders",), None)

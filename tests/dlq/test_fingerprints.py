@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dlq.dead_letters import message
 from semel.dlq import fingerprints
+from semel.dlq.messages import as_json
 
 ERRORS = (
     "",
@@ -50,11 +51,17 @@ def test_any_text_has_a_fingerprint_of_ten_digits(text: str) -> None:
     assert len(fingerprints.fingerprint(text)) == 10
 
 
-def test_a_letter_speaks_as_the_attempt_log_does() -> None:
+def test_a_message_is_described_as_in_the_attempt_log() -> None:
     """Which says `reason: error`, and of an error without a reason only that."""
     assert fingerprints.error_of(message(reason="ValueError", error="bad")) == "ValueError: bad"
     assert fingerprints.error_of(message(reason="poisonous", error="poisonous")) == "poisonous"
     assert fingerprints.error_of(message(reason="", error="")) == "moved by SQS: received too often"
+
+
+def test_only_a_message_that_another_queue_had_is_said_to_be_moved() -> None:
+    assert as_json(message(reason="", error=""))["why"] == "moved by SQS: received too often"
+    assert as_json(message(reason="", error="", source=""))["why"] == ""
+    assert as_json(message(reason="ValueError", error="bad", source=""))["why"] == "ValueError: bad"
 
 
 def test_the_doctor_makes_the_same_shapes_in_sql() -> None:

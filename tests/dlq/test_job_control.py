@@ -20,8 +20,8 @@ from semel.cli import main
 from semel.dashboard.services import Services
 from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Question
-from semel.dlq.job_control import HEARTBEAT_TIMEOUT, JobNotRunning
 from semel.dlq.jobs import Job, Jobs, State
+from semel.dlq.jobs.control import HEARTBEAT_TIMEOUT, JobNotRunning
 from semel.dlq.service import DeadLetterService
 
 MANY = 120
@@ -57,7 +57,7 @@ class Elsewhere:
 
 @contextmanager
 def redrive_elsewhere(place: Shop) -> Iterator[Elsewhere]:
-    place.bury(MANY)
+    place.dead_letter(MANY)
     arguments = ["dlq", "redrive", "orders-dlq", "--where", "key exists", "--no-canary", "--rate", "4", "--quiet"]
     process = subprocess.Popen([sys.executable, "-m", "semel.cli", *arguments], stdout=subprocess.PIPE, text=True)
     try:
@@ -233,7 +233,7 @@ def test_a_job_of_a_killed_container_is_interrupted_once_its_heartbeat_is_old(
 
 
 def test_a_job_that_waits_goes_on_to_show_that_it_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.dlq.jobs.HEARTBEAT", 0.0)
+    monkeypatch.setattr("semel.dlq.jobs.store.HEARTBEAT", 0.0)
     now = [1_000.0]
     jobs = Jobs(tmp_path, clock=lambda: now[0])
     job = jobs.start("redrive", "dead", lambda job: job.sleep(600))

@@ -32,7 +32,7 @@ def test_a_job_tells_what_it_does_and_how_it_ended() -> None:
     def work(job: Job) -> None:
         job.total = 3
         job.add(sent=2, deleted=1)
-        job.say("two of three")
+        job.log("two of three")
 
     assert job.run(work).wait(0)
     seen = json.loads(json.dumps(job.to_json()))
@@ -132,7 +132,9 @@ def test_nobody_sees_the_end_of_a_job_before_it_is_on_disk() -> None:
     """A command that follows the job exits as soon as it has ended."""
     readable: list[bool] = []
 
-    def on_change(job: Job) -> None:
+    job = Job("redrive", "dead")
+
+    def on_change() -> None:
         def read() -> None:
             readable.append(job._lock.acquire(blocking=False))
             if readable[-1]:
@@ -143,7 +145,8 @@ def test_nobody_sees_the_end_of_a_job_before_it_is_on_disk() -> None:
             reader.start()
             reader.join()
 
-    job = Job("redrive", "dead", on_change=on_change).run(lambda _job: None)
+    job.on_change = on_change
+    job.run(lambda _job: None)
     assert (readable, job.state) == ([False], State.DONE)
 
 
@@ -152,7 +155,7 @@ def test_jobs_are_remembered_by_the_next_process(tmp_path: Path) -> None:
 
     def work(job: Job) -> None:
         job.add(sent=4)
-        job.say("four")
+        job.log("four")
         job.result["file"] = "x"
 
     first = jobs.start("redrive", "dead", work, {"a": 1}, who="ada")
@@ -170,7 +173,7 @@ def test_a_job_whose_process_was_killed_is_shown_as_interrupted(tmp_path: Path) 
     code = (
         "import sys, pathlib; from semel.dlq.jobs import Jobs\n"
         f"jobs = Jobs(pathlib.Path({str(tmp_path)!r}))\n"
-        "def work(job):\n    job.add(sent=3); job.say('x'); print(job.id, flush=True); job.sleep(600)\n"
+        "def work(job):\n    job.add(sent=3); job.log('x'); print(job.id, flush=True); job.sleep(600)\n"
         "job = jobs.start('redrive', 'dead', work); job.wait()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -240,7 +243,7 @@ def test_a_job_that_cannot_be_recorded_is_not_started(tmp_path: Path) -> None:
 
 
 def test_a_job_file_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
-    job = Jobs(tmp_path).create("redrive", "dead").run(lambda job: job.say("first"))
+    job = Jobs(tmp_path).create("redrive", "dead").run(lambda job: job.log("first"))
     reader, path = Jobs(tmp_path), tmp_path / f"{job.id}.json"
     assert [line.text for line in reader.all()[0].messages] == ["first"]
     before = path.stat()
@@ -303,11 +306,12 @@ def test_an_older_state_never_overwrites_a_newer_one(tmp_path: Path) -> None:
 
     def pause() -> None:
         job.pause()
-        jobs._write(job)
+        own.write()
 
+    own = jobs._own[job.id]
     pausing = threading.Thread(target=pause)
     job.to_json = held_up  # type: ignore[method-assign]
-    jobs._writing = Held()  # type: ignore[assignment]
+    own._writing = Held()  # type: ignore[assignment]
     pausing.start()
     assert taken.wait(60)
     job.end(State.DONE)

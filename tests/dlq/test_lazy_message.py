@@ -1,4 +1,4 @@
-"""A glance says of a message what the letter itself would say."""
+"""A lazy message answers as the whole message does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ odd = st.dictionaries(
 )
 whole = st.builds(
     own_attributes.attributes,
-    st.builds(own_attributes.Letter, texts, texts, texts, st.integers(0, 9), texts, texts, st.integers(0, 3)),
+    st.builds(
+        own_attributes.DeadLetterDetails, texts, texts, texts, st.integers(0, 9), texts, texts, st.integers(0, 3)
+    ),
     st.dictionaries(st.sampled_from([f"a{n}" for n in range(12)]), values, max_size=10),
     st.just(10),
 )
@@ -39,15 +41,17 @@ def message(attributes: dict[str, Attribute]) -> dict[str, Any]:
 @given(st.one_of(odd, whole), st.permutations(FIELDS))
 def test_whatever_is_asked_for_first(attributes: dict[str, Attribute], order: list[str]) -> None:
     seen = message(attributes)
-    glance, dead_letter = LazyMessage(seen, "dead"), DeadLetterMessage.peeked(seen, "dead")
-    assert [(name, getattr(glance, name)) for name in order] == [(name, getattr(dead_letter, name)) for name in order]
+    lazy, dead_letter = LazyMessage(seen, "dead"), DeadLetterMessage.peeked(seen, "dead")
+    assert [(name, getattr(lazy, name)) for name in order] == [(name, getattr(dead_letter, name)) for name in order]
 
 
 def test_a_filter_cannot_tell_them_apart() -> None:
     seen = message(
-        own_attributes.attributes(own_attributes.Letter("k", "failed", "timeout after 3 s", 2, "m", "orders"), {}, 10)
+        own_attributes.attributes(
+            own_attributes.DeadLetterDetails("k", "failed", "timeout after 3 s", 2, "m", "orders"), {}, 10
+        )
     )
-    glance: Any = LazyMessage(seen, "dead")
+    lazy: Any = LazyMessage(seen, "dead")
     for text in (
         "error ~ timeout",
         "timeout",
@@ -56,4 +60,4 @@ def test_a_filter_cannot_tell_them_apart() -> None:
         "fingerprint exists",
         "queue = orders",
     ):
-        assert parse(text).matches(glance, 0.0), text
+        assert parse(text).matches(lazy, 0.0), text

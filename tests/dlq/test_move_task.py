@@ -1,4 +1,4 @@
-"""Redrive by the service's own move task: only if it is asked for, and only of letters that carry their keys."""
+"""Redrive by the service's own move task: only if it is asked for, and only of messages that carry their keys."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def moved(job: Job) -> bool:
     return any("SQS moves the messages" in line.text for line in job.messages)
 
 
-def test_letters_that_carry_their_keys_are_moved_and_run_under_them(either: Site) -> None:
-    either.bury("a1", "a2", "b1")
+def test_messages_that_carry_their_keys_are_moved_and_run_under_them(either: Site) -> None:
+    either.dead_letter("a1", "a2", "b1")
     job = move(either)
     assert (job.state, job.reason) == (State.DONE, "")
     assert moved(job)
@@ -44,19 +44,19 @@ def test_letters_that_carry_their_keys_are_moved_and_run_under_them(either: Site
     keys = [found["semel-key"] for found in either.attributes()]
     assert sorted(keys) == ["a1", "a2", "b1"]
     assert keys.index("a1") < keys.index("a2")
-    assert sorted(either.worked_off()) == ["a1", "a2", "b1"]
+    assert sorted(either.processed()) == ["a1", "a2", "b1"]
 
 
 def test_a_move_is_made_only_if_it_is_asked_for(either: Site) -> None:
     """What SQS moves by itself nobody watches: a redrive that stops when messages come back must not be one."""
-    either.bury("a1", "a2", "b1")
+    either.dead_letter("a1", "a2", "b1")
     job = either.redrive()
     assert (job.state, moved(job), either.dead_names()) == (State.DONE, False, [])
     assert {found["semel-redrives"] for found in either.attributes()} == {"1"}
 
 
-def test_one_letter_without_a_key_is_reason_enough_not_to_move_any(either: Site) -> None:
-    either.bury("a1", "b1")
+def test_one_message_without_a_key_is_reason_enough_not_to_move_any(either: Site) -> None:
+    either.dead_letter("a1", "b1")
     either.moved("c1")
     job = move(either)
     assert job.state is State.FAILED
@@ -64,12 +64,12 @@ def test_one_letter_without_a_key_is_reason_enough_not_to_move_any(either: Site)
     assert sorted(either.dead_names("visible")) == ["a1", "b1", "c1"]
 
 
-def test_letters_of_several_queues_are_not_moved_into_one(either: Site) -> None:
+def test_messages_of_several_queues_are_not_moved_into_one(either: Site) -> None:
     other = "invoices.fifo" if either.fifo else "invoices"
     either.place.queue(other, dlq=either.dead)
-    either.bury("a1")
+    either.dead_letter("a1")
     home, either.queue = either.queue, other
-    either.bury("b1")
+    either.dead_letter("b1")
     either.queue = home
     job = move(either)
     assert job.state is State.FAILED
@@ -96,13 +96,13 @@ def test_what_a_move_cannot_honour_is_refused_and_not_ignored(options: dict[str,
         RedrivePlan(queue="dead", engine=Engine.SQS_MOVE, **({"canary": 0} | options))
 
 
-def test_a_redrive_of_semels_own_letters_stops_when_they_come_back() -> None:
+def test_a_redrive_of_semels_own_messages_stops_when_they_come_back() -> None:
     with site(BROKER) as standard:
         names = [f"{n:03}" for n in range(30)]
-        standard.bury(*names)
+        standard.dead_letter(*names)
 
         def fail() -> None:
-            standard.bury()  # a worker rejects all that is in the queue
+            standard.dead_letter()  # a worker rejects all that is in the queue
 
         now = [0.0]
 
@@ -117,7 +117,7 @@ def test_a_redrive_of_semels_own_letters_stops_when_they_come_back() -> None:
 
 
 def test_a_move_that_somebody_else_cancels_is_not_done(either: Site) -> None:
-    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    either.dead_letter(*[f"{chr(97 + n)}1" for n in range(10)])
 
     def rest(_job: Job, seconds: float) -> None:
         either.place.clock.advance(1)
@@ -130,11 +130,11 @@ def test_a_move_that_somebody_else_cancels_is_not_done(either: Site) -> None:
     assert "cancelled by somebody else" in job.reason
 
 
-def test_a_move_that_ended_before_is_not_taken_for_this_one(either: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_ended_before_is_not_mistaken_for_this_one(either: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQS lists a task a moment after it was started; until then the newest on the list is another."""
-    either.bury("a1")
+    either.dead_letter("a1")
     assert move(either).state is State.DONE
-    either.bury("b1", "c1")  # its worker rejects a1 too
+    either.dead_letter("b1", "c1")  # its worker rejects a1 too
     call, late = Client.call, [2]
 
     def listed_late(client: Client, operation: str, params: Any, **options: Any) -> Any:
@@ -151,7 +151,7 @@ def test_a_move_that_ended_before_is_not_taken_for_this_one(either: Site, monkey
 
 
 def test_a_move_that_a_killed_process_left_in_sqs_is_followed_by_the_next_run(either: Site) -> None:
-    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    either.dead_letter(*[f"{chr(97 + n)}1" for n in range(10)])
     source, target = either.client.queue(either.dead), either.client.queue(either.queue)
     task = {"SourceArn": source.arn, "DestinationArn": target.arn, "MaxNumberOfMessagesPerSecond": 2}
     handle = either.place.client.call("StartMessageMoveTask", task)["TaskHandle"]
@@ -162,7 +162,7 @@ def test_a_move_that_a_killed_process_left_in_sqs_is_followed_by_the_next_run(ei
 
 
 def test_a_move_to_another_queue_that_is_running_is_named_and_left_alone(either: Site) -> None:
-    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    either.dead_letter(*[f"{chr(97 + n)}1" for n in range(10)])
     other = either.place.queue("elsewhere.fifo" if either.fifo else "elsewhere")
     source = either.client.queue(either.dead)
     task = {"SourceArn": source.arn, "DestinationArn": other.arn, "MaxNumberOfMessagesPerSecond": 1}
@@ -173,7 +173,7 @@ def test_a_move_to_another_queue_that_is_running_is_named_and_left_alone(either:
 
 
 def test_a_rate_is_handed_on(either: Site) -> None:
-    either.bury("a1", "b1", "c1")
+    either.dead_letter("a1", "b1", "c1")
     job = move(either, rate=2)
     assert moved(job)
     task = either.place.client.call("ListMessageMoveTasks", {"SourceArn": either.client.queue(either.dead).arn})
@@ -182,7 +182,7 @@ def test_a_rate_is_handed_on(either: Site) -> None:
 
 
 def test_a_cancelled_move_ends_the_task_and_the_rest_stays(either: Site) -> None:
-    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    either.dead_letter(*[f"{chr(97 + n)}1" for n in range(10)])
     job = Job("redrive", either.dead)
 
     def rest(_job: Job, seconds: float) -> None:
@@ -198,7 +198,7 @@ def test_a_cancelled_move_ends_the_task_and_the_rest_stays(either: Site) -> None
 
 
 def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> None:
-    either.bury(*[f"{chr(97 + n)}1" for n in range(10)])
+    either.dead_letter(*[f"{chr(97 + n)}1" for n in range(10)])
     job = Job("redrive", either.dead)
     stood: list[tuple[int, int]] = []
 
@@ -228,13 +228,13 @@ def test_a_paused_move_stands_still_and_goes_on_with_the_rest(either: Site) -> N
 
 def test_on_sqs_it_is_said_how_many_messages_were_not_checked() -> None:
     with site(SQS) as standard:
-        standard.bury(*[f"{n:03}" for n in range(101)])
+        standard.dead_letter(*[f"{n:03}" for n in range(101)])
         job = move(standard)
         assert (job.state, moved(job), job.counts.sent) == (State.DONE, True, 101)
         assert any("only 100 were checked" in line.text for line in job.messages)
 
 
-def test_a_queue_without_letters_is_done_at_once() -> None:
+def test_a_queue_without_messages_is_done_at_once() -> None:
     for mode in MODES:
         with site(mode) as standard:
             job = move(standard)

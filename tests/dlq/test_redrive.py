@@ -52,8 +52,8 @@ def good(job: Job) -> Job:
 # What goes, and what it carries.
 
 
-def test_letters_go_back_to_where_they_came_from_with_their_own_attributes_and_key(either: Site) -> None:
-    either.bury("a1", "b1", attributes={"tenant": "acme", "n": 7, "raw": b"\x00\xff"})
+def test_messages_go_back_to_where_they_came_from_with_their_own_attributes_and_key(either: Site) -> None:
+    either.dead_letter("a1", "b1", attributes={"tenant": "acme", "n": 7, "raw": b"\x00\xff"})
     job = good(either.redrive())
     assert (job.counts.matched, job.counts.sent, job.counts.deleted, job.counts.failed) == (2, 2, 2, 0)
     assert either.dead_names() == []
@@ -86,12 +86,12 @@ def test_a_key_that_a_message_carried_before_it_died_is_carried_on(either: Site)
     assert either.attributes() == [{"semel-key": "from-the-outbox", "semel-redrives": "1"}]
 
 
-def test_a_letter_counts_how_often_it_was_sent_back(standard: Site) -> None:
-    standard.bury("a1")
+def test_a_message_counts_how_often_it_was_sent_back(standard: Site) -> None:
+    standard.dead_letter("a1")
     for times in (1, 2, 3):
         good(standard.redrive())
         assert standard.attributes()[0]["semel-redrives"] == str(times)
-        standard.bury()
+        standard.dead_letter()
         assert standard.attributes(standard.dead)[0]["semel-redrives"] == str(times)
 
 
@@ -111,9 +111,9 @@ def test_ten_attributes_of_its_own_are_no_obstacle(standard: Site) -> None:
 
 
 def test_what_does_not_match_stays_as_it_was(standard: Site) -> None:
-    standard.bury("a1", "b1", "c1", error="no such country")
-    standard.bury("x1", "y1", error="timeout")
-    standard.bury("d1", error="no such country")
+    standard.dead_letter("a1", "b1", "c1", error="no such country")
+    standard.dead_letter("x1", "y1", error="timeout")
+    standard.dead_letter("d1", error="no such country")
     before = standard.place.messages(standard.dead)
     job = good(standard.redrive(where="error ~ timeout"))
     assert (job.counts.matched, job.counts.sent) == (2, 2)
@@ -128,13 +128,13 @@ def test_what_does_not_match_stays_as_it_was(standard: Site) -> None:
 
 
 def test_a_filter_may_ask_for_the_body(standard: Site) -> None:
-    standard.bury("a1", "b1")
+    standard.dead_letter("a1", "b1")
     good(standard.redrive(where="$.name = b1"))
     assert (standard.names(), standard.dead_names("visible")) == (["b1"], ["a1"])
 
 
 def test_only_those_that_are_named_go(either: Site) -> None:
-    either.bury("a1", "b1", "c1")
+    either.dead_letter("a1", "b1", "c1")
     ids = [message["MessageId"] for message in either.place.messages(either.dead)]
     job = good(either.redrive(ids=(ids[2], ids[0], "unknown")))
     assert job.counts.sent == 2
@@ -143,7 +143,7 @@ def test_only_those_that_are_named_go(either: Site) -> None:
 
 
 def test_at_most_so_many_go_as_are_wanted(either: Site) -> None:
-    either.bury("a1", "b1", "c1")
+    either.dead_letter("a1", "b1", "c1")
     assert good(either.redrive(limit=2)).counts.sent == 2
     assert len(either.names()) == 2
     assert len(either.dead_names("visible")) == 1
@@ -158,7 +158,9 @@ def test_more_than_one_round(standard: Site) -> None:
             [
                 Entry(
                     f'{{"name": "{name}"}}',
-                    own_attributes.attributes(own_attributes.Letter(name, "r", "e", 1, "m", "orders"), {}, 20),
+                    own_attributes.attributes(
+                        own_attributes.DeadLetterDetails(name, "r", "e", 1, "m", "orders"), {}, 20
+                    ),
                 )
                 for name in part
             ]
@@ -171,7 +173,7 @@ def test_more_than_one_round(standard: Site) -> None:
 
 
 def test_a_dry_run_counts_and_touches_nothing(either: Site) -> None:
-    either.bury("a1", "b1", "c1")
+    either.dead_letter("a1", "b1", "c1")
     job = good(either.redrive(dry_run=True, where="not $.name = b1"))
     assert (job.counts.matched, job.counts.sent, job.result["targets"]) == (2, 0, {either.queue: 2})
     assert either.dead_names("visible") == ["a1", "b1", "c1"]
@@ -181,9 +183,9 @@ def test_a_dry_run_counts_and_touches_nothing(either: Site) -> None:
 # Where to.
 
 
-def test_letters_can_be_sent_elsewhere(standard: Site) -> None:
+def test_messages_can_be_sent_elsewhere(standard: Site) -> None:
     standard.place.queue("quarantine")
-    standard.bury("a1")
+    standard.dead_letter("a1")
     good(standard.redrive(to="quarantine"))
     assert (standard.names("quarantine"), standard.names()) == (["a1"], [])
 
@@ -196,9 +198,9 @@ def test_letters_can_be_sent_elsewhere(standard: Site) -> None:
         ("nowhere", "does not exist"),
     ],
 )
-def test_a_target_that_cannot_be_is_refused_before_anything_is_taken(standard: Site, to: str, complaint: str) -> None:
+def test_a_target_that_cannot_be_is_refused_before_anything_is_claimed(standard: Site, to: str, complaint: str) -> None:
     standard.place.queue("other.fifo")
-    standard.bury("a1")
+    standard.dead_letter("a1")
     before = standard.place.messages(standard.dead)
     job = standard.redrive(to=to)
     assert job.state is State.FAILED
@@ -206,28 +208,28 @@ def test_a_target_that_cannot_be_is_refused_before_anything_is_taken(standard: S
     assert standard.place.messages(standard.dead) == before
 
 
-def test_a_letter_that_nobody_knows_the_source_of_goes_to_the_only_one_there_is(standard: Site) -> None:
+def test_a_message_that_nobody_knows_the_source_of_goes_to_the_only_one_there_is(standard: Site) -> None:
     standard.place.send({"name": "stray"}, standard.dead)
     good(standard.redrive())
     assert standard.names() == ["stray"]
 
 
-def test_with_two_sources_it_must_be_said_where_a_stray_letter_goes(standard: Site) -> None:
+def test_with_two_sources_it_must_be_said_where_a_stray_message_goes(standard: Site) -> None:
     standard.place.queue("invoices", dlq=standard.dead)
     standard.place.send({"name": "stray"}, standard.dead)
     job = standard.redrive()
     assert job.state is State.FAILED
     assert "name the queue that they go to" in job.reason
     assert standard.dead_names("visible") == ["stray"]
-    standard.bury("a1")
+    standard.dead_letter("a1")
     job = good(standard.redrive())
     assert (job.counts.sent, job.counts.skipped) == (1, 1)
     assert standard.dead_names("visible") == ["stray"]
 
 
 def claims(queue: str) -> dict[str, Attribute]:
-    """What a letter of Semel's own says of itself, in a message that anybody may send."""
-    return own_attributes.attributes(own_attributes.Letter("k-1", "failed", "no", 3, "m-1", queue), {}, 20)
+    """What Semel's own attributes say, in a message that anybody may send."""
+    return own_attributes.attributes(own_attributes.DeadLetterDetails("k-1", "failed", "no", 3, "m-1", queue), {}, 20)
 
 
 def test_a_message_that_sqs_moved_goes_back_to_where_sqs_took_it_from_whatever_it_says_of_itself(either: Site) -> None:
@@ -247,7 +249,7 @@ def test_a_message_cannot_choose_a_queue_that_is_no_source_of_its_dead_letter_qu
     assert "dead is not the dead-letter queue of that queue" in job.reason
     assert "--to" in job.reason
     assert (standard.names("payments"), standard.dead_names("visible")) == ([], ["stray"])
-    standard.bury("a1")
+    standard.dead_letter("a1")
     job = good(standard.redrive())
     assert (job.counts.sent, job.counts.skipped, standard.names()) == (1, 1, ["a1"])
     job = standard.redrive(dry_run=True)
@@ -297,32 +299,32 @@ def test_a_message_that_was_done_and_died_nevertheless_is_not_done_again(either:
 def test_a_producers_own_key_still_counts(either: Site) -> None:
     either.moved("a1", attributes={"idempotency-key": "p-1"})
     good(either.redrive())
-    assert either.worked_off(key=None) == ["a1"]
+    assert either.processed(key=None) == ["a1"]
     assert either.place.known("p-1", either.queue)
 
 
-def test_a_rejected_letter_runs_again_under_its_key(either: Site) -> None:
-    either.bury("a1")
+def test_a_rejected_message_runs_again_under_its_key(either: Site) -> None:
+    either.dead_letter("a1")
     good(either.redrive())
-    assert either.worked_off() == ["a1"]
+    assert either.processed() == ["a1"]
     assert either.place.known("a1", either.queue).status == "done"
 
 
-def test_a_handler_that_goes_by_deduplication_ids_is_told_that_sqs_replaced_it(fifo: Site) -> None:
+def test_a_handler_that_goes_by_deduplication_ids_learns_that_sqs_replaced_it(fifo: Site) -> None:
     fifo.moved("a1")
     good(fifo.redrive())
-    assert fifo.worked_off(key="dedup-id") == []
+    assert fifo.processed(key="dedup-id") == []
     (message,) = fifo.attributes(fifo.dead)
     assert "replaced its deduplication id" in message["semel-error"]
 
 
 def test_what_fails_again_meanwhile_is_not_sent_a_second_time(either: Site) -> None:
-    either.bury("a1", "b1", "c1")
+    either.dead_letter("a1", "b1", "c1")
 
     def fail(point: str) -> None:
         if point == "between_rounds":
             either.place.clock.advance(1)
-            either.bury()
+            either.dead_letter()
 
     job = good(either.redrive(rate=1, monotonic=_instant(), crash=fail))
     assert job.counts.sent == 3
@@ -330,7 +332,7 @@ def test_what_fails_again_meanwhile_is_not_sent_a_second_time(either: Site) -> N
     assert either.names() == []
 
 
-def test_nor_where_it_comes_back_before_the_end_of_the_queue_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_where_it_comes_back_before_the_end_of_the_queue_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     peek = Admin.peek
 
     def one_by_one(self: Admin, queue: str, **options: Any) -> Any:
@@ -340,13 +342,13 @@ def test_nor_where_it_comes_back_before_the_end_of_the_queue_was_seen(monkeypatc
     monkeypatch.setattr("semel.dlq.access.broker._PAGES_AHEAD", 1)
     with site(BROKER) as standard:
         names = [f"{n}" for n in range(9)]
-        standard.bury(*names)
+        standard.dead_letter(*names)
         rounds = iter(range(20))
 
         def fail(point: str) -> None:
             if point == "between_rounds":
                 next(rounds)
-                standard.bury()
+                standard.dead_letter()
 
         job = good(standard.redrive(rate=1, monotonic=_instant(), crash=fail, stop_after_failures=0))
         assert (job.counts.sent, job.counts.matched) == (9, 9)
@@ -373,7 +375,7 @@ def _instant() -> Any:
 
 
 def test_a_second_run_after_a_death_between_send_and_delete_is_healed(either: Site) -> None:
-    either.bury("a1", "b1")
+    either.dead_letter("a1", "b1")
 
     class Died(BaseException):
         pass
@@ -388,11 +390,11 @@ def test_a_second_run_after_a_death_between_send_and_delete_is_healed(either: Si
     assert len(either.dead_names("visible")) == 2, "nothing is lost"
     good(either.redrive())
     assert either.dead_names() == []
-    assert sorted(either.worked_off()) == ["a1", "b1"]
+    assert sorted(either.processed()) == ["a1", "b1"]
 
 
-def test_a_fifo_letter_is_sent_under_an_id_of_its_own_and_within_five_minutes_only_once(fifo: Site) -> None:
-    fifo.bury("a1")
+def test_a_fifo_message_is_sent_under_an_id_of_its_own_and_within_five_minutes_only_once(fifo: Site) -> None:
+    fifo.dead_letter("a1")
     (message,) = fifo.place.messages(fifo.dead)
 
     class Died(BaseException):
@@ -410,7 +412,7 @@ def test_a_fifo_letter_is_sent_under_an_id_of_its_own_and_within_five_minutes_on
     assert fifo.dead_names() == []
 
 
-def test_two_redrives_at_once_send_each_letter_once(either: Site) -> None:
+def test_two_redrives_at_once_send_each_message_once(either: Site) -> None:
     names = [f"{chr(97 + n % 20)}{n:02}" for n in range(60)]
     either.moved(*names)
     jobs = [Job("redrive", either.dead) for _ in range(3)]
@@ -457,7 +459,7 @@ def test_one_call_never_has_two_of_a_group(fifo: Site, monkeypatch: pytest.Monke
     assert all(len(groups) == len(set(groups)) for groups in calls)
 
 
-def test_a_letter_that_cannot_be_sent_holds_up_those_behind_it_in_its_group_only(fifo: Site) -> None:
+def test_a_message_that_cannot_be_sent_holds_up_those_behind_it_in_its_group_only(fifo: Site) -> None:
     fifo.moved("a1", "b1", "c1")
     fifo.moved("a2" + "x" * 2_000)
     fifo.moved("a3", "b2")
@@ -472,7 +474,7 @@ def test_a_letter_that_cannot_be_sent_holds_up_those_behind_it_in_its_group_only
     assert [name[:2] for name in fifo.names() if name[0] == "a"] == ["a1", "a2", "a3"]
 
 
-def test_nothing_overtakes_a_letter_that_is_in_somebodys_hand(fifo: Site) -> None:
+def test_nothing_overtakes_a_message_that_is_in_flight(fifo: Site) -> None:
     fifo.moved("a1", "a2", "b1")
     (held,) = fifo.place.client.queue(fifo.dead).receive(1, wait=0, visibility=600)
     assert "a1" in held.body
@@ -481,7 +483,7 @@ def test_nothing_overtakes_a_letter_that_is_in_somebodys_hand(fifo: Site) -> Non
     assert fifo.dead_names("visible") == ["a2"]
 
 
-def test_a_letter_taken_by_somebody_else_in_between_holds_up_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_claimed_by_somebody_else_in_between_holds_up_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     with site(BROKER, fifo=True) as fifo:
         fifo.moved("a1", "a2", "b1")
         receive_ids = Admin.receive_ids
@@ -501,8 +503,8 @@ def test_a_letter_taken_by_somebody_else_in_between_holds_up_its_group(monkeypat
 # Trouble.
 
 
-def test_a_single_letter_that_cannot_be_sent_is_given_back_and_reported(standard: Site) -> None:
-    standard.bury("a1", "b" * 3_000, "c1")
+def test_a_single_message_that_cannot_be_sent_is_released_and_reported(standard: Site) -> None:
+    standard.dead_letter("a1", "b" * 3_000, "c1")
     standard.client.queue(standard.queue).call("SetQueueAttributes", {"Attributes": {"MaximumMessageSize": "2048"}})
     job = good(standard.redrive())
     assert (job.counts.sent, job.counts.failed) == (2, 1)
@@ -511,7 +513,7 @@ def test_a_single_letter_that_cannot_be_sent_is_given_back_and_reported(standard
     assert any("1 not sent" in line.text for line in job.messages)
 
 
-def test_a_letter_too_large_for_its_key_stays(standard: Site) -> None:
+def test_a_message_too_large_for_its_key_stays(standard: Site) -> None:
     body = {"name": "a" * (1_048_576 - 20)}
     standard.place.send(body, standard.dead)
     job = standard.redrive()
@@ -531,7 +533,7 @@ def test_a_queue_that_takes_nothing_ends_it_and_the_rest_is_not_tried(standard: 
 
 
 def test_a_receipt_that_expired_before_the_delete_is_no_reason_to_send_twice(either: Site) -> None:
-    either.bury("a1", "b1")
+    either.dead_letter("a1", "b1")
     job = good(either.redrive(crash=at("after_send", lambda: either.place.clock.advance(130)), threads=1))
     assert job.counts.sent == 2
     assert sorted(either.names()) == ["a1", "b1"]
@@ -543,7 +545,7 @@ def test_a_receipt_that_expired_before_the_delete_is_no_reason_to_send_twice(eit
 )
 def test_whatever_the_service_does_nothing_is_lost_and_nothing_done_twice(either: Site, fault: str) -> None:
     names = [f"{group}{n}" for n in range(8) for group in "abcd"]
-    either.bury(*names[:16])
+    either.dead_letter(*names[:16])
     either.moved(*names[16:])
     either.place.broker.faults.set(fault, 0.2)
     for _ in range(6):
@@ -555,14 +557,14 @@ def test_whatever_the_service_does_nothing_is_lost_and_nothing_done_twice(either
     either.place.broker.faults.clear()
     good(either.redrive())
     assert either.dead_names() == []
-    assert sorted(either.worked_off()) == sorted(names)
+    assert sorted(either.processed()) == sorted(names)
 
 
 # Pause, cancel, pace.
 
 
-def test_cancelled_between_two_rounds_the_rest_stays_and_is_seen(either: Site) -> None:
-    either.bury("a1", "b1", "c1", "d1")
+def test_cancelled_between_two_rounds_the_rest_stays_and_is_visible(either: Site) -> None:
+    either.dead_letter("a1", "b1", "c1", "d1")
     job = Job("redrive", either.dead)
 
     def crash(point: str) -> None:
@@ -576,7 +578,7 @@ def test_cancelled_between_two_rounds_the_rest_stays_and_is_seen(either: Site) -
 
 
 def test_paused_it_has_nothing_half_done_and_goes_on_when_it_may(standard: Site) -> None:
-    standard.bury("a1", "b1", "c1")
+    standard.dead_letter("a1", "b1", "c1")
     job = Job("redrive", standard.dead)
 
     def crash(point: str) -> None:
@@ -594,7 +596,7 @@ def test_paused_it_has_nothing_half_done_and_goes_on_when_it_may(standard: Site)
 
 
 def test_a_rate_is_kept(standard: Site) -> None:
-    standard.bury(*[f"{n}" for n in range(9)])
+    standard.dead_letter(*[f"{n}" for n in range(9)])
     now, slept = [100.0], []
 
     def rest(_job: Job, seconds: float) -> None:
@@ -607,7 +609,7 @@ def test_a_rate_is_kept(standard: Site) -> None:
 
 
 def test_an_error_gives_back_what_was_in_hand(standard: Site) -> None:
-    standard.bury("a1", "b1")
+    standard.dead_letter("a1", "b1")
 
     def fail() -> None:
         raise RuntimeError("unexpected")
@@ -620,9 +622,9 @@ def test_an_error_gives_back_what_was_in_hand(standard: Site) -> None:
 # Where only SQS's calls are.
 
 
-def test_letters_that_do_not_match_are_held_until_the_end_and_no_more_than_sqs_hides() -> None:
+def test_messages_that_do_not_match_are_held_until_the_end_and_no_more_than_sqs_hides() -> None:
     with site(SQS) as standard:
-        standard.bury(*[f"{n:02}" for n in range(30)])
+        standard.dead_letter(*[f"{n:02}" for n in range(30)])
         job = Job("redrive", standard.dead)
         standard.place.clock.advance(1)
         queue, now = standard.client.queue(standard.dead), standard.place.clock.now
@@ -634,7 +636,7 @@ def test_letters_that_do_not_match_are_held_until_the_end_and_no_more_than_sqs_h
         assert any("SQS allows no more" in line.text for line in job.messages)
 
 
-def test_what_sqs_does_not_show_behind_a_letter_that_stays_is_told() -> None:
+def test_what_sqs_does_not_show_behind_a_message_that_stays_is_reported() -> None:
     with site(SQS, fifo=True) as fifo:
         fifo.moved(*[f"a{n:02}" for n in range(15)])
         job = good(fifo.redrive(where="not $.name = a03"))
@@ -643,21 +645,21 @@ def test_what_sqs_does_not_show_behind_a_letter_that_stays_is_told() -> None:
         assert any("about 5 messages were not scanned" in line.text for line in job.messages)
 
 
-def test_that_looking_may_move_letters_on_is_told_before() -> None:
+def test_that_reading_may_move_messages_on_is_reported_before() -> None:
     with site(SQS) as standard:
         standard.place.client.create_queue("last")
         policy = {"deadLetterTargetArn": standard.client.queue("last").arn, "maxReceiveCount": 9}
         standard.client.queue(standard.dead).call(
             "SetQueueAttributes", {"Attributes": {"RedrivePolicy": json.dumps(policy)}}
         )
-        standard.bury("a1")
+        standard.dead_letter("a1")
         job = good(standard.redrive())
         assert "dead moves messages to its own dead-letter queue after 9 receives" in job.messages[0].text
 
 
 def test_a_message_that_is_never_hidden_does_not_keep_it_going() -> None:
     with site(SQS) as standard:
-        standard.bury("a1", "b1")
+        standard.dead_letter("a1", "b1")
         standard.place.broker.faults.set("duplicate", 1.0)
         job = good(standard.redrive(where="$.name = b1"))
         assert job.counts.sent == 1
@@ -665,7 +667,7 @@ def test_a_message_that_is_never_hidden_does_not_keep_it_going() -> None:
 
 def test_what_is_held_is_kept_hidden() -> None:
     with site(SQS) as standard:
-        standard.bury("a1", "b1")
+        standard.dead_letter("a1", "b1")
         clock = standard.place.clock
         clock.advance(1)
         access = SqsAccess(standard.client.queue(standard.dead), clock=clock.now, monotonic=clock.now, wait=0)

@@ -16,8 +16,7 @@ import pytest
 
 from dashboard.serving import Shop, Site, shop
 from semel.cli import main
-from semel.dlq.job_control import JobNotRunning
-from semel.dlq.jobs import Job, NoSuchJob, State
+from semel.dlq.jobs import Job, JobNotRunning, NoSuchJob, State
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.remote import RETRY_FOR, RemoteDeadLetterService, RemoteError
 from semel.dlq.selection import SelectionError
@@ -79,7 +78,7 @@ def test_both_services_have_the_same_parameters_and_defaults(name: str) -> None:
 def test_reading_returns_the_same_values_as_the_service_itself(
     place: Shop, remote: RemoteDeadLetterService, tmp_path: Path
 ) -> None:
-    place.bury(5)
+    place.dead_letter(5)
     place.dead.send("plain", attributes={"raw": b"\x00\xff", "n": 5})
     service = DeadLetterService(place.client, state=tmp_path)
     assert [replace(one, oldest_age=None) for one in remote.queues()] == [
@@ -102,7 +101,7 @@ def test_reading_returns_the_same_values_as_the_service_itself(
 def test_actions_happen_there_and_are_in_its_audit_log(
     place: Shop, remote: RemoteDeadLetterService, tmp_path: Path
 ) -> None:
-    ids = place.bury(12)
+    ids = place.dead_letter(12)
     job = ended(remote, remote.redrive(RedrivePlan(queue=DLQ, where="$.order < 3", canary=0)))
     assert (job.state, job.counts.sent) == (State.DONE, 3)
     sent = remote.resend(DLQ, ids[3], body="{}", attributes={"raw": b"\x01", "text": "x"}, key=Key.NEW)
@@ -130,7 +129,7 @@ def test_a_delete_through_a_dashboard_names_both_places_and_deletes_what_was_sho
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    place.bury(3)
+    place.dead_letter(3)
     assert remote.address(remote.queue(DLQ)) == (
         f"{place.broker.url}, account 000000000000, through the dashboard at {site.url}"
     )
@@ -142,7 +141,7 @@ def test_a_delete_through_a_dashboard_names_both_places_and_deletes_what_was_sho
     assert main(["dlq", "delete", "orders", "--all", "--yes", *through]) == 2
     assert "--any-queue" in capsys.readouterr().err
     seen = remote.impact(DLQ, all=True).shown
-    later = place.bury(2)
+    later = place.dead_letter(2)
     assert ended(remote, remote.delete(DLQ, all=True, shown=seen)).counts.deleted == 1
     assert [one.id for one in remote.messages(DLQ).messages] == later
     with pytest.raises(SelectionError):
@@ -155,7 +154,7 @@ def test_a_delete_through_a_dashboard_names_both_places_and_deletes_what_was_sho
 def test_errors_are_those_of_the_service_itself(
     place: Shop, site: Site, remote: RemoteDeadLetterService, tmp_path: Path
 ) -> None:
-    place.bury(1)
+    place.dead_letter(1)
     with pytest.raises(RemoteError, match="there is no field 'eror'"):
         remote.messages(DLQ, "eror = 5")
     with pytest.raises(NoSuchMessage, match="nobody"):
@@ -180,7 +179,7 @@ def test_errors_are_those_of_the_service_itself(
 def test_the_command_line_goes_through_a_dashboard(
     place: Shop, site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.bury(4)
+    place.dead_letter(4)
     monkeypatch.setenv("SEMEL_DASHBOARD", site.url)
     monkeypatch.setenv("SEMEL_TOKEN", TOKEN)
     monkeypatch.setenv("SEMEL_STATE", str(place.state / "own"))
@@ -250,7 +249,7 @@ def proxy(site: Site) -> Iterator[Proxy]:
 def test_a_poll_that_fails_does_not_end_what_follows_a_job(place: Shop, site: Site, proxy: Proxy) -> None:
     now = [0.0]
     remote = RemoteDeadLetterService(proxy.url, TOKEN, clock=lambda: now[0])
-    place.bury(20)
+    place.dead_letter(20)
     job = remote.redrive(RedrivePlan(queue=DLQ, where="key exists", rate=0.5, canary=0))
     proxy.down, proxy.connections = True, 0
     for seconds in (0, 0.5, 0.5, 1, 1, 2, 2, 8, 15, 14):  # backoff: 1, 2, 4, 8, 15 s

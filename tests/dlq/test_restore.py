@@ -41,7 +41,7 @@ def ended(job: Job) -> Job:
 
 
 def snapshot(path: Path, queue: str, *names: str, size: int = 10) -> Path:
-    """A file of letters; the first letter of a name is its FIFO group, and one in upper case is a large message."""
+    """A file of messages; the first letter of a name is its FIFO group, and one in upper case is a large message."""
     lines = []
     for name in names:
         body = f'"{name}{"." * (3_000 if name.isupper() else size)}"'
@@ -59,7 +59,7 @@ def most_bytes(place: Place, queue: str, size: int) -> None:
     place.client.queue(queue).call("SetQueueAttributes", {"Attributes": {"MaximumMessageSize": str(size)}})
 
 
-def test_a_fifo_letter_that_is_refused_holds_up_those_behind_it_and_the_next_run_keeps_their_order(
+def test_a_fifo_message_that_is_refused_holds_up_those_behind_it_and_the_next_run_keeps_their_order(
     place: Place, service: DeadLetterService, tmp_path: Path
 ) -> None:
     file = snapshot(tmp_path / "all.jsonl", FIFO, "a1", "b1", "A2", "b2", "a3", "b3", "a4")
@@ -124,7 +124,7 @@ def restore_elsewhere(place: Place, service: DeadLetterService, file: Path) -> I
 
 
 @pytest.mark.parametrize("way", ["the same file", "a copy of it", "an upload of it"])
-def test_a_restore_that_another_process_is_at_is_refused_and_each_letter_is_sent_once(
+def test_a_restore_that_another_process_is_at_is_refused_and_each_message_is_sent_once(
     place: Place, service: DeadLetterService, tmp_path: Path, way: str
 ) -> None:
     file = snapshot(tmp_path / "all.jsonl", DLQ, *[f"m{n}" for n in range(25)])

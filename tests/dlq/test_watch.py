@@ -72,7 +72,7 @@ def test_alarms_that_wait_for_delivery_become_one_of_each_kind() -> None:
 
 
 class Inbox:
-    """A place that fails as long as it is told to."""
+    """A place that fails as long as it is asked to."""
 
     def __init__(self) -> None:
         self.alarms: list[Alarm] = []
@@ -205,7 +205,7 @@ def place(tmp_path: Path) -> Iterator[Shop]:
 def test_an_alarm_survives_a_kill_before_it_was_delivered(place: Shop, tmp_path: Path, webhook: Webhook) -> None:
     """The command kills the watch that runs it; the next run delivers to the command, and not again to the webhook."""
     hook, log = tmp_path / "hook.sh", tmp_path / "log"
-    place.bury(3)
+    place.dead_letter(3)
     environment = os.environ | {
         "SEMEL_STATE": str(place.state),
         "AWS_ACCESS_KEY_ID": "test",

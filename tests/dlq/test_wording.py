@@ -1,4 +1,4 @@
-"""Letters found with the broker's help, by a word of their error, are those that are found without."""
+"""Messages found with the broker's help, by a word of their error, are those that are found without."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def admin(sqs_broker: EmbeddedBroker) -> Admin:
     return found
 
 
-def message(error: str) -> own_attributes.Letter:
-    return own_attributes.Letter("k", "out of attempts", error, 3, "m", "orders")
+def message(error: str) -> own_attributes.DeadLetterDetails:
+    return own_attributes.DeadLetterDetails("k", "out of attempts", error, 3, "m", "orders")
 
 
 def own(n: int) -> dict[str, Attribute]:
@@ -46,7 +46,7 @@ def own(n: int) -> dict[str, Attribute]:
 
 @pytest.mark.parametrize("text", ["error ~ timeout", "error ~ keyerror", "reason = 'out of attempts'", "error ~ spät"])
 @pytest.mark.parametrize("bodies", [True, False])
-def test_the_same_letters_match(admin: Admin, text: str, bodies: bool) -> None:
+def test_the_same_messages_match(admin: Admin, text: str, bodies: bool) -> None:
     where = parse(text)
     helped = admin.peek("dead", word=where.word, bodies=bodies)
     whole = admin.peek("dead", bodies=bodies)
@@ -85,7 +85,7 @@ def test_pages_go_on_where_they_ended_and_count_what_was_passed(sqs_broker: Embe
     assert scanned == 4_500
 
 
-def test_binary_attributes_are_looked_at_by_the_asker(sqs_broker: EmbeddedBroker) -> None:
+def test_binary_attributes_are_checked_by_the_caller(sqs_broker: EmbeddedBroker) -> None:
     client = Client(sqs_broker.url, sqs_broker.region, access_key="test", secret_key="test")
     client.create_queue("dead").send("x", attributes={"semel-error": Attribute("Binary", b"timeout")})
     admin = Admin.of(client)

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.messages import dead_letter_attributes as letters
-from semel.messages.dead_letter_attributes import CARRIED_KEY, OWN, PACKED, PLAIN, Letter
+from semel.messages.dead_letter_attributes import CARRIED_KEY, OWN, PACKED, PLAIN, DeadLetterDetails
 from semel.sqs import Entry
 from semel.sqs.client.messages import Attribute, Received
 from semel.sqs.limits import MAX_MESSAGE_ATTRIBUTES, MAX_MESSAGE_BYTES
 
-LETTER = Letter("order-7", "rejected", "ValueError: no such country", 3, "9b1d", "orders")
+LETTER = DeadLetterDetails("order-7", "rejected", "ValueError: no such country", 3, "9b1d", "orders")
 
 sendable = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="￾￿"), min_size=1)
 names = st.text(string.ascii_letters, min_size=1, max_size=20)
@@ -27,7 +27,7 @@ owns = st.dictionaries(
     ),
     max_size=10,
 )
-some_letters = st.builds(Letter, sendable, sendable, sendable, st.integers(1, 99), names, names)
+some_letters = st.builds(DeadLetterDetails, sendable, sendable, sendable, st.integers(1, 99), names, names)
 
 
 def many(count: int) -> dict[str, Attribute]:
@@ -56,14 +56,16 @@ def test_a_message_that_is_full_of_attributes_has_them_packed_too() -> None:
 
 
 @given(some_letters, owns)
-def test_what_is_written_is_read_back(letter: Letter, own: dict[str, Attribute]) -> None:
+def test_what_is_written_is_read_back(letter: DeadLetterDetails, own: dict[str, Attribute]) -> None:
     found = letters.attributes(letter, own, 100)
     assert len(found) <= MAX_MESSAGE_ATTRIBUTES
     assert letters.read(found) == (letter, own)
 
 
 @given(some_letters, owns)
-def test_a_message_that_comes_back_has_its_own_attributes_again(letter: Letter, own: dict[str, Attribute]) -> None:
+def test_a_message_that_comes_back_has_its_own_attributes_again(
+    letter: DeadLetterDetails, own: dict[str, Attribute]
+) -> None:
     back = Received("new-id", "handle", "body", {}, letters.attributes(letter, own, 100))
     restored = letters.restored(back)
     assert own.items() <= restored.attributes.items()
@@ -77,7 +79,7 @@ def test_a_message_that_was_never_packed_is_left_alone() -> None:
 
 
 def test_a_second_letter_replaces_the_first() -> None:
-    again = Letter("order-7", "out of attempts", "TimeoutError", 5, "77aa", "orders")
+    again = DeadLetterDetails("order-7", "out of attempts", "TimeoutError", 5, "77aa", "orders")
     first = letters.attributes(LETTER, many(10), 100)
     _, own = letters.read(first)
     second = letters.attributes(again, own, 100)
@@ -85,7 +87,7 @@ def test_a_second_letter_replaces_the_first() -> None:
 
 
 def test_a_long_error_keeps_its_two_ends() -> None:
-    found = letters.attributes(Letter("k", "r", "begin" + "x" * 100_000 + "end", 1, "id", "q"), {}, 100)
+    found = letters.attributes(DeadLetterDetails("k", "r", "begin" + "x" * 100_000 + "end", 1, "id", "q"), {}, 100)
     error = str(found["semel-error"].value)
     assert error.startswith("begin")
     assert error.endswith("end")
@@ -93,7 +95,7 @@ def test_a_long_error_keeps_its_two_ends() -> None:
 
 
 def test_whatever_the_body_leaves_of_a_message_its_letter_fits_in() -> None:
-    letter = Letter("k" * 900, "r" * 5_000, "é" * 100_000, 7, "id", "orders")
+    letter = DeadLetterDetails("k" * 900, "r" * 5_000, "é" * 100_000, 7, "id", "orders")
     for own in ({}, many(5), many(8), many(10)):
         taken = size(own, 0)
         for left in (0, 1, 500, 1_500, 3_000, 5_000, 12_000):
@@ -107,7 +109,7 @@ def test_whatever_the_body_leaves_of_a_message_its_letter_fits_in() -> None:
 
 
 def test_a_letter_without_a_key_says_in_any_case_which_message_it_was() -> None:
-    letter = Letter("", "no key", "é" * 100_000, 1, "m-1", "orders")
+    letter = DeadLetterDetails("", "no key", "é" * 100_000, 1, "m-1", "orders")
     for own in ({}, many(8), many(10)):
         for left in (2_000, 20_000):
             body = MAX_MESSAGE_BYTES - size(own, 0) - left
@@ -119,7 +121,7 @@ def test_a_letter_without_a_key_says_in_any_case_which_message_it_was() -> None:
 
 def test_what_sqs_does_not_carry_is_replaced() -> None:
     for own in ({}, many(8)):
-        found = letters.attributes(Letter("k", "r", "a\x00b\ud800c", 1, "id", "q"), own, 100)
+        found = letters.attributes(DeadLetterDetails("k", "r", "a\x00b\ud800c", 1, "id", "q"), own, 100)
         letter, _ = letters.read(found)
         assert letter is not None
         assert letter.error == "a�b�c"
@@ -165,7 +167,7 @@ def test_a_message_too_large_for_its_key_cannot_be_sent_back() -> None:
 
 def test_how_often_a_letter_was_sent_back_survives_its_next_burial() -> None:
     for count in (0, 4, 8, 10):
-        letter = Letter("k", "rejected", "again", 3, "9b1d", "orders", 2)
+        letter = DeadLetterDetails("k", "rejected", "again", 3, "9b1d", "orders", 2)
         read, own = letters.read(letters.attributes(letter, many(count), 100))
         assert (read, own) == (letter, many(count))
 

@@ -57,7 +57,7 @@ class Case:
         self.effects: Counter[int] = Counter()
         entries = []
         for n in range(COUNT):
-            about = own_attributes.Letter(f"o-{n}", "TimeoutError", "no answer", 3, f"m-{n}", self.queue)
+            about = own_attributes.DeadLetterDetails(f"o-{n}", "TimeoutError", "no answer", 3, f"m-{n}", self.queue)
             body = json.dumps({"id": f"o-{n}", "n": n})
             group, dedup = (f"g{n % 3}", f"d{n}") if fifo else (None, None)
             own = own_attributes.attributes(about, {}, len(body))

@@ -69,7 +69,9 @@ parts = (
     | nested
 )
 packed_own = st.dictionaries(st.sampled_from([*NAMES, "", "AWS.x", "a..b", "a b"]) | texts, parts, max_size=12)
-packed_letter = st.dictionaries(st.sampled_from(own_attributes.Letter.__slots__) | texts, leaves | nested, max_size=8)
+packed_letter = st.dictionaries(
+    st.sampled_from(own_attributes.DeadLetterDetails.__slots__) | texts, leaves | nested, max_size=8
+)
 odd_texts = st.sampled_from(
     [
         "{",
@@ -272,7 +274,9 @@ def test_whatever_attributes_say_they_can_be_read_and_what_is_made_of_them_can_b
         assert isinstance(message.attempts, int)
         assert isinstance(message.redrives, int)
     valid = {name: value for name, value in own.items() if limits.ATTRIBUTE_NAME.match(name)}
-    again = own_attributes.attributes(message or own_attributes.Letter("k", "r", "e", 1, "id", "q"), valid, 100)
+    again = own_attributes.attributes(
+        message or own_attributes.DeadLetterDetails("k", "r", "e", 1, "id", "q"), valid, 100
+    )
     checked_attributes(wire_attributes(again))
     checked_attributes(wire_attributes(own_attributes.sent_back(valid, 100, key="k") or {}))
 

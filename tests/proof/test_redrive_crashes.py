@@ -58,7 +58,7 @@ def place() -> Iterator[Place]:
 
 
 class Effects:
-    """What a worker did, by name. Its key is the message's id, where the letter does not carry another."""
+    """What a worker did, by name. Its key is the message's id, where the message does not carry another."""
 
     def __init__(self, place: Place, queue: str) -> None:
         self.done: Counter[str] = Counter()
@@ -85,10 +85,10 @@ def filled(place: Place, *, fifo: bool) -> tuple[Site, list[str], list[str]]:
     case = next(_cases)
     names = [f"{group}{n}/{case}" for n in range(4) for group in "abcde"]
     others = [f"{name}/{case}" for name in ("f0", "g0", "h0")]
-    found.bury(*names[:7])
+    found.dead_letter(*names[:7])
     found.moved(*names[7:14])
-    found.bury(*others, error="another story")
-    found.bury(*names[14:])
+    found.dead_letter(*others, error="another story")
+    found.dead_letter(*names[14:])
     assert len(found.dead_names()) == len(names) + len(others)
     return found, names, others
 
@@ -102,12 +102,12 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
     place: Place, processes: Any, death: int, fifo: bool, admitted: bool
 ) -> None:
     point, nth, options = DEATHS[death]
-    # Whether the copies of the first run are worked off before the second: each of the four ways meets both.
+    # Whether the copies of the first run are processed before the second: each of the four ways meets both.
     worked = (death + fifo + admitted) % 2 == 0
     there, names, others = filled(place, fifo=fifo)
     place.clock.advance(1)
     effects = Effects(place, there.queue)
-    # Where only SQS's calls are and no ledger is at hand, a canary that does not come back in time is taken to live.
+    # With SQS's calls only and no ledger, a canary that does not come back in time counts as a success.
     plan = {
         "queue": there.dead,
         "where": WHERE,
@@ -125,7 +125,7 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
     _attend(died, effects if "canary" in options and point != "waiting" else None, place)
     assert died.exitcode == -signal.SIGKILL, f"{point} was not passed {nth} times"
 
-    # What was in hand comes back when its visibility ends. On FIFO queues, a copy may still be known, or no longer.
+    # What was in flight comes back when its visibility ends. On FIFO queues, a copy may still be known, or no longer.
     place.clock.advance(400 if worked else 200)
     if worked:
         effects.work()

@@ -116,7 +116,7 @@ def test_a_rejected_message_is_a_dead_letter_as_the_consumers_are(dead: Letters,
     letter, own = letters.read(found.attributes)
     assert found.body == message(1)["body"]
     assert own == {"trace": Attribute("String", "xyz")}
-    assert letter == letters.Letter(
+    assert letter == letters.DeadLetterDetails(
         key="order-1",
         reason="not a DECIMAL(12,2)",
         error="field amount: 'much'",

@@ -77,7 +77,7 @@ def follow(
 
 
 def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:
-    from semel.dlq.job_control import JobNotRunning
+    from semel.dlq.jobs import JobNotRunning
 
     try:
         service.control(job.id, action)

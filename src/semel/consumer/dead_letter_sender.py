@@ -87,10 +87,10 @@ def _send(queue: Queue, entries: Sequence[Entry]) -> Sequence[object]:
 
 def _entry(delivery: Delivery, target: Queue) -> Entry:
     received = delivery.received
-    letter = _letter(delivery)
+    details = _details(delivery)
     return Entry(
         received.body,
-        attributes=dead_letter_attributes.attributes(letter, _attributes(delivery), len(received.body.encode())),
+        attributes=dead_letter_attributes.attributes(details, _attributes(delivery), len(received.body.encode())),
         group=(received.group or "dead-letters") if target.fifo else None,
         # A second sending of this copy is the same copy; the message that comes back and fails again has a new id.
         dedup=received.message_id if target.fifo else None,
@@ -98,11 +98,11 @@ def _entry(delivery: Delivery, target: Queue) -> Entry:
     )
 
 
-def _letter(delivery: Delivery) -> dead_letter_attributes.Letter:
+def _details(delivery: Delivery) -> dead_letter_attributes.DeadLetterDetails:
     reason, _, error = delivery.error.partition(": ")
     # What no handler has seen and is known by its id alone may get its key from a better rule when it comes back.
     known_by_id = delivery.key_origin == "message-id" and bool(delivery.problem)
-    return dead_letter_attributes.Letter(
+    return dead_letter_attributes.DeadLetterDetails(
         key="" if known_by_id else delivery.key,
         reason=reason or "rejected",
         error=error or delivery.error,

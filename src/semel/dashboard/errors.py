@@ -14,8 +14,7 @@ from starlette.exceptions import HTTPException
 from semel.dashboard.views.errors import DashboardError
 from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.filter.parser import FilterError
-from semel.dlq.job_control import JobNotRunning
-from semel.dlq.jobs import NoSuchJob
+from semel.dlq.jobs import JobNotRunning, NoSuchJob
 from semel.dlq.queues import NoSuchQueue, NotDeadLetterQueue
 from semel.dlq.selection import SelectionError
 from semel.dlq.service import NoSuchMessage

@@ -1,4 +1,4 @@
-"""Dead letters: look at them, understand them, send them back once, or let them go.
+"""Dead-letter messages: list them, group them by error, send them back once, or delete them.
 
-`semel.dlq.service.Desk` is the one service behind the command line, the JSON API and the pages.
+`semel.dlq.service.DeadLetterService` is the one service behind the command line, the JSON API and the pages.
 """

@@ -85,7 +85,7 @@ class Deleter:
             self._crash("after_delete")
             job.add(deleted=len(messages) - len(kept), failed=len(kept))
             for message in kept:
-                job.say(f"message {message.id} is in the snapshot, but could not be deleted: it is still in the queue")
+                job.log(f"message {message.id} is in the snapshot, but could not be deleted: it is still in the queue")
 
     def _left(self, job: Job) -> int:
         done = job.counts.deleted + job.counts.failed
@@ -94,10 +94,10 @@ class Deleter:
     def _report(self, job: Job) -> None:
         counts = job.counts
         if not counts.deleted and not counts.failed:
-            job.say("no message matched; nothing was deleted")
+            job.log("no message matched; nothing was deleted")
             return
-        job.say(f"{counts.deleted:,} messages were deleted; restore them with: semel dlq restore {self._path}")
+        job.log(f"{counts.deleted:,} messages were deleted; restore them with: semel dlq restore {self._path}")
         if self._expected is not None and counts.deleted + counts.failed < self._expected:
-            job.say(f"{self._expected:,} were shown: the others are gone, or in flight")
+            job.log(f"{self._expected:,} were shown: the others are gone, or in flight")
         if counts.failed:
             raise SemelError(f"{counts.failed} messages could not be deleted; run it again for those")

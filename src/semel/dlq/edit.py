@@ -102,8 +102,8 @@ def copy_of(message: DeadLetterMessage, target: Queue, wanted: Wanted) -> tuple[
             key = message.key
         case Key.NEW:
             key = uuid.uuid4().hex
-        case str(given):
-            key = given.strip()
+        case str(text):
+            key = text.strip()
             if not key:
                 raise EditError("a new key needs at least one character; leave it out to keep the old one")
     size = len(body.encode("utf-8", "surrogatepass"))
@@ -139,27 +139,27 @@ def _dedup(message: DeadLetterMessage, body: str, attributes: Mapping[str, Attri
     return f"edit-{message.id}-{hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-def read_attributes(given: Mapping[str, Any]) -> dict[str, Attribute]:
+def read_attributes(values: Mapping[str, Any]) -> dict[str, Attribute]:
     """From Python's values, or from `{"type": …, "value": …}` and `{"type": …, "base64": …}` as exports have them."""
-    found = {}
-    for name, value in given.items():
+    attributes = {}
+    for name, value in values.items():
         try:
             if isinstance(value, Mapping):
                 text = b64decode(value["base64"], validate=True) if "base64" in value else value["value"]
-                found[name] = Attribute(
+                attributes[name] = Attribute(
                     str(value.get("type") or ("Binary" if isinstance(text, bytes) else "String")), text
                 )
                 if not isinstance(text, str | bytes):
                     raise ValueError(f"its value is not a string but {text!r}")
             else:
-                found[name] = as_attribute(value)
+                attributes[name] = as_attribute(value)
         except (KeyError, ValueError, SemelError) as error:
             raise EditError(
                 f'attribute {name}: {error}; write it as {{"type": "String", "value": "…"}}, or with "base64" for bytes'
             ) from None
         if name.startswith("semel-"):
             raise EditError(f"attribute {name}: names that begin with semel- are Semel's own; leave it out")
-    return found
+    return attributes
 
 
 def _checked(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from semel.dlq.messages import DeadLetterMessage
 
 LENGTH: Final = 10  # hexadecimal digits
+MOVED: Final = "moved by SQS: received too often"
 
 
 def fingerprint(error: str) -> str:
@@ -28,8 +29,12 @@ def _fingerprint(error: str) -> str:
 
 def error_of(message: DeadLetterMessage | LazyMessage) -> str:
     """As the attempt log has it, in one line: so that its fingerprint is also the doctor's."""
-    # An error without a reason of its own is written as both.
-    return message.error if message.error and message.reason == message.error else message.why
+    return error_line(message.reason, message.error) or MOVED
+
+
+def error_line(reason: str, error: str) -> str:
+    """Reason and error in one line. An error without a reason of its own is written as both."""
+    return f"{reason}: {error}" if reason and error and reason != error else reason or error
 
 
 def of(message: DeadLetterMessage | LazyMessage) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -61,8 +61,9 @@ class DeadLetterMessage:
 
     @classmethod
     def of(cls, received: Received, queue: str, **known: Any) -> DeadLetterMessage:
-        found = received.attributes
-        message, own = own_attributes.read(found)
+        attributes = received.attributes
+        about, own = own_attributes.read(attributes)
+        details = about or own_attributes.DeadLetterDetails("", "", "", 0, "", "", own_attributes.redrives(attributes))
         source = (received.source_queue or "").rpartition(":")[2]
         return cls(
             id=received.message_id,
@@ -71,24 +72,23 @@ class DeadLetterMessage:
             sent=received.sent_at or 0.0,
             receives=received.receive_count,
             attributes=own,
-            carried={name: value for name, value in found.items() if name.startswith("semel-")},
+            carried={name: value for name, value in attributes.items() if name.startswith("semel-")},
             system=received.system,
             first_received=received.first_received_at,
             # A message may say what it likes; what SQS says of it comes first.
-            source=source or (message.queue if message else "") or own_attributes.first_queue(found),
-            key=(message.key if message else "") or own_attributes.carried_key(found),
-            reason=message.reason if message else "",
-            error=message.error if message else "",
-            attempts=message.attempts if message else 0,
-            original_id=(message.message_id if message else "")
-            or own_attributes.original_id(found, received.message_id),
+            source=source or details.queue or own_attributes.first_queue(attributes),
+            key=details.key or own_attributes.carried_key(attributes),
+            reason=details.reason,
+            error=details.error,
+            attempts=details.attempts,
+            original_id=details.message_id or own_attributes.original_id(attributes, received.message_id),
             group=received.group or "",
             dedup=received.dedup or "",
             sequence=received.sequence or "",
             trace=received.trace or "",
             receipt=received.receipt,
-            redrives=message.redrives if message else own_attributes.redrives(found),
-            by_semel=message is not None,
+            redrives=details.redrives,
+            by_semel=about is not None,
             **{"body_bytes": len(received.body.encode("utf-8", "surrogatepass")), **known},
         )
 
@@ -125,13 +125,7 @@ class DeadLetterMessage:
     @cached_property
     def why(self) -> str:
         """Reason and error in one line."""
-        return in_one_line(self.reason, self.error)
-
-
-def in_one_line(reason: str, error: str) -> str:
-    if reason or error:
-        return f"{reason}: {error}" if reason and error and reason != error else reason or error
-    return "moved by SQS: received too often"
+        return fingerprints.error_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +211,11 @@ class _Count:
     count: int = 0
     sources: set[str] = field(default_factory=set)
 
+    def group(self, fingerprint: str) -> ErrorGroup:
+        where = f"fingerprint = {fingerprint}" if fingerprint else None
+        known = {known.name: getattr(self, known.name) for known in fields(self)}
+        return ErrorGroup(fingerprint, where=where, **known | {"sources": tuple(sorted(self.sources))})
+
 
 class Grouping:
     """Counts messages by their error in one pass: `add` them as they come, read `groups` at any time.
@@ -257,19 +256,9 @@ class Grouping:
     def groups(self) -> tuple[ErrorGroup, ...]:
         """The largest first."""
         return tuple(
-            ErrorGroup(
-                fingerprint=fingerprint,
-                shape=count.shape,
-                sample=count.sample,
-                sample_id=count.sample_id,
-                count=count.count,
-                first=count.first,
-                last=count.last,
-                where=f"fingerprint = {fingerprint}" if fingerprint else None,
-                sources=tuple(sorted(count.sources)),
-            )
-            for fingerprint, count in sorted(
-                self._counts.items(), key=lambda item: (not item[0], -item[1].count, item[0])
+            sorted(
+                (count.group(fingerprint) for fingerprint, count in self._counts.items()),
+                key=lambda group: (not group.fingerprint, -group.count, group.fingerprint),
             )
         )
 
@@ -345,6 +334,8 @@ _JSON: Final = (
 def as_json(message: DeadLetterMessage, *, now: float | None = None) -> dict[str, Any]:
     """A message for `--json` and the API. Binary attributes are base64."""
     content: dict[str, Any] = {name: getattr(message, name) for name in _JSON}
+    if not (message.reason or message.error or message.source):
+        content["why"] = ""  # no other queue had it
     content["fingerprint"] = fingerprints.of(message)
     content["attributes"] = attributes_as_json(message.attributes)
     content["carried"] = attributes_as_json(message.carried)

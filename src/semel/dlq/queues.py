@@ -115,13 +115,13 @@ def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-queues") as pool:
         read = dict(zip(queues, pool.map(_attributes, queues.values()), strict=True))
     sources = sources_by_queue({name: known for name, known in read.items() if isinstance(known, dict)})
-    found = []
+    infos = []
     for name, known in sorted(read.items()):
         if isinstance(known, SqsError):
-            found.append(replace(_info(name, queues[name].url, {}, sources.get(name, ())), error=str(known)))
+            infos.append(replace(_info(name, queues[name].url, {}, sources.get(name, ())), error=str(known)))
         elif known is not None and (name in sources or is_called_so(name)):
-            found.append(_info(name, queues[name].url, known, sources.get(name, ())))
-    return found
+            infos.append(_info(name, queues[name].url, known, sources.get(name, ())))
+    return infos
 
 
 def _attributes(queue: Queue) -> dict[str, str] | SqsError | None:
@@ -139,10 +139,10 @@ def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] =
     queue = client.queue(name)
     admin = Admin.of(client)
     if admin is not None:
-        found = _on_broker(client, admin, clock(), only=queue.name)
-        if not found:
+        infos = _on_broker(client, admin, clock(), only=queue.name)
+        if not infos:
             raise no_such_queue(queue)
-        return found[0]
+        return infos[0]
     try:
         attributes = queue.attributes()
         return _info(queue.name, queue.url, attributes, _source_names(queue))
@@ -205,14 +205,14 @@ def estimated(info: DeadLetterQueue, messages: Iterable[DeadLetterMessage], now:
 def _on_broker(client: Client, admin: Admin, now: float, only: str | None = None) -> list[DeadLetterQueue]:
     rows = {row["name"]: row for row in admin.queues()}
     sources = sources_by_queue({name: row["attributes"] for name, row in rows.items()})
-    found = []
+    infos = []
     for name, row in sorted(rows.items()):
         if name == only or (only is None and (name in sources or is_called_so(name))):
             counts = dict(zip(_COUNTS, (row["visible"], row["in_flight"], row["delayed"]), strict=True))
             url = f"{client.endpoint}/{row['arn'].split(':')[4]}/{name}"
             info = _info(name, url, row["attributes"] | counts | {"QueueArn": row["arn"]}, sources.get(name, ()))
-            found.append(_dated(admin, info, now) if info.depth else info)
-    return found
+            infos.append(_dated(admin, info, now) if info.depth else info)
+    return infos
 
 
 def _dated(admin: Admin, info: DeadLetterQueue, now: float) -> DeadLetterQueue:

@@ -12,7 +12,7 @@ import logging
 import time
 import urllib.error
 import urllib.request
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -28,8 +28,7 @@ from semel.dlq import snapshots
 from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.audit import AuditEntry
 from semel.dlq.edit import Key, NoSuchMessage
-from semel.dlq.job_control import JobNotRunning
-from semel.dlq.jobs import Control, Job, JobRecord, NoSuchJob, polled
+from semel.dlq.jobs import Control, Job, JobNotRunning, JobRecord, NoSuchJob, polled
 from semel.dlq.messages import (
     DeadLetterMessage,
     DeadLetterQueue,
@@ -39,18 +38,21 @@ from semel.dlq.messages import (
     MessagePage,
     Resent,
     ShownMessages,
+    attributes_as_json,
 )
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection
 from semel.dlq.service import SHOWN
 from semel.errors import SemelError
-from semel.sqs.client.messages import Attribute, as_attribute
+from semel.sqs.client.messages import Attribute
 from semel.telemetry.annotation_log import Annotation
 
 RETRY_FOR: Final = 120.0  # seconds without an answer, after which a running job is no longer polled
 _MAX_BACKOFF: Final = 15.0
 _POLL_TIMEOUT: Final = 15.0
 _TRANSIENT: Final = (0, 429, 500, 502, 503, 504)
+_JOB_ERRORS: Final[Mapping[int, type[SemelError]]] = {404: NoSuchJob, 409: JobNotRunning}
+_NO_ERRORS: Final[Mapping[int, type[SemelError]]] = {}
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("semel.dlq")
 
@@ -131,17 +133,16 @@ class RemoteDeadLetterService:
         bodies: bool = False,
         receive: bool = False,
     ) -> MessagePage:
-        query = {"where": where, "limit": limit, "after": after, "bodies": int(bodies)}
-        content = self._get(f"dead-letters/{_part(queue)}/messages", _receiving(query, receive))
+        query = {"where": where, "limit": limit, "after": after, "bodies": int(bodies), "receive": receive}
+        content = self._get(f"dead-letters/{_part(queue)}/messages", query)
         page = msgspec.structs.asdict(self._convert(content, _WirePage))
         return MessagePage(**page | {"messages": tuple(map(_message, page["messages"]))})
 
     def groups(
         self, queue: str, where: str = "", *, max_scanned: int | None = None, receive: bool = False
     ) -> ErrorGroups:
-        query = _receiving({"where": where, "max_scanned": max_scanned}, receive)
-        content = self._get(f"dead-letters/{_part(queue)}/groups", query)
-        return self._convert(content, ErrorGroups)
+        query = {"where": where, "max_scanned": max_scanned, "receive": receive}
+        return self._convert(self._get(f"dead-letters/{_part(queue)}/groups", query), ErrorGroups)
 
     def impact(
         self,
@@ -152,17 +153,13 @@ class RemoteDeadLetterService:
         all: bool = False,
         receive: bool = False,
     ) -> Impact:
-        content = self._get(f"dead-letters/{_part(queue)}/impact", _receiving(_query(where, ids, all), receive))
+        content = self._get(f"dead-letters/{_part(queue)}/impact", _query(where, ids, all, receive))
         return self._convert(content, Impact)
 
     def message(self, queue: str, id: str, *, receive: bool = False) -> DeadLetterMessage:
-        try:
-            content = self._get(f"dead-letters/{_part(queue)}/messages/{_part(id)}", _receiving({}, receive))
-            return _message(self._convert(content, _WireMessage))
-        except RemoteError as error:
-            if error.status == 404:
-                raise NoSuchMessage(str(error)) from None
-            raise
+        path = f"dead-letters/{_part(queue)}/messages/{_part(id)}"
+        content = self._ask("GET", path, query={"receive": receive}, errors={404: NoSuchMessage})
+        return _message(self._convert(content, _WireMessage))
 
     def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
         return MessagePage((self.message(queue, id, receive=receive),), None, 1)
@@ -179,15 +176,8 @@ class RemoteDeadLetterService:
         receive: bool = False,
     ) -> Exported:
         lines = self.lines(queue, where, ids, all=all, any_queue=any_queue, receive=receive)
-        if isinstance(to, Path):
-            count = snapshots.write_lines(lines, to)
-            return Exported(count, count, str(to))
-        count = 0
-        for line in lines:
-            if to is not None:
-                to.write(line)
-            count += 1
-        return Exported(count, count)
+        count = snapshots.write_lines(lines, to)
+        return Exported(count, count, str(to) if isinstance(to, Path) else "")
 
     def lines(
         self,
@@ -199,7 +189,7 @@ class RemoteDeadLetterService:
         any_queue: bool = False,
         receive: bool = False,
     ) -> Iterator[bytes]:
-        wanted = _receiving(_query(where, ids, all) | {"any_queue": int(any_queue) or None}, receive)
+        wanted = _query(where, ids, all, receive) | {"any_queue": any_queue}
         with self._open("GET", f"dead-letters/{_part(queue)}/export", wanted) as answer:
             try:
                 yield from answer
@@ -230,12 +220,12 @@ class RemoteDeadLetterService:
     ) -> Resent:
         request: dict[str, Any] = {"body": body, "group": group, "to": to, "any_queue": any_queue}
         if attributes is not None:
-            request["attributes"] = {name: _json(value) for name, value in editing.read_attributes(attributes).items()}
+            request["attributes"] = attributes_as_json(editing.read_attributes(attributes))
         if key is not Key.KEEP:
             request["new_key"] = "auto" if key is Key.NEW else key
         path = f"dead-letters/{_part(queue)}/messages/{_part(id)}/resend"
         request = {name: value for name, value in request.items() if value is not None}
-        return self._convert(self._ask("POST", path, request, _receiving({}, receive)), Resent)
+        return self._convert(self._ask("POST", path, request, {"receive": receive}), Resent)
 
     def delete(
         self,
@@ -252,11 +242,11 @@ class RemoteDeadLetterService:
         """The snapshot is kept by the dashboard; the job's result has its path there."""
         if snapshot is not None:
             raise RemoteError("--snapshot cannot be used with --dashboard, which keeps the snapshot; or export first")
-        chosen = _query(where, ids, all)
+        Selection.of(where, ids, all)
         if shown is None:
             shown = self.impact(queue, where, ids, all=all, receive=receive).shown
-        content = {"where": where, "ids": chosen["id"], "all": all, "shown": asdict(shown), "any_queue": any_queue}
-        content = {name: value for name, value in content.items() if value is not None}
+        content: dict[str, Any] = {"all": all, "shown": asdict(shown), "any_queue": any_queue}
+        content |= {name: value for name, value in (("where", where), ("ids", ids)) if value is not None}
         return self._start(f"dead-letters/{_part(queue)}/delete", content, receive)
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
@@ -289,10 +279,8 @@ class RemoteDeadLetterService:
         if followed is not None and now < followed.retry_at:
             return followed.job
         try:
-            return self._seen(self._ask("GET", f"jobs/{_part(id)}", timeout=_POLL_TIMEOUT))
+            return self._follow(self._ask("GET", f"jobs/{_part(id)}", timeout=_POLL_TIMEOUT, errors=_JOB_ERRORS))
         except RemoteError as error:
-            if error.status == 404:
-                raise NoSuchJob(str(error)) from None
             if followed is None or error.status not in _TRANSIENT:
                 raise
             if followed.failing_since is None:
@@ -313,12 +301,8 @@ class RemoteDeadLetterService:
 
     def control(self, id: str, action: str) -> Control:
         try:
-            content = self._ask("POST", f"jobs/{_part(id)}/{_part(action)}")
+            content = self._ask("POST", f"jobs/{_part(id)}/{_part(action)}", errors=_JOB_ERRORS)
         except RemoteError as error:
-            if error.status == 409:
-                raise JobNotRunning(str(error)) from None
-            if error.status == 404:
-                raise NoSuchJob(str(error)) from None
             if error.status in _TRANSIENT:
                 raise RemoteError(
                     f"{error}\nit is not known whether job {id} was asked to {action}; see it with: "
@@ -326,7 +310,7 @@ class RemoteDeadLetterService:
                     error.status,
                 ) from None
             raise
-        return Control(self._seen(content), action, acknowledged=bool(content.get("acknowledged")))
+        return Control(self._follow(content), action, acknowledged=bool(content.get("acknowledged")))
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
         content = self._get("audit", {"where": where, "limit": min(limit or 1_000, 1_000)})
@@ -342,7 +326,7 @@ class RemoteDeadLetterService:
 
     def _start(self, path: str, content: Mapping[str, Any] | bytes, receive: bool = False) -> Job:
         try:
-            return self._seen(self._ask("POST", path, content, _receiving({}, receive)))
+            return self._follow(self._ask("POST", path, content, {"receive": receive}))
         except RemoteError as error:
             if error.status == 0:
                 raise RemoteError(
@@ -350,7 +334,7 @@ class RemoteDeadLetterService:
                 ) from None
             raise
 
-    def _seen(self, content: Mapping[str, Any]) -> Job:
+    def _follow(self, content: Mapping[str, Any]) -> Job:
         job = Job.of(self._convert(content, JobRecord))
         if job.state.ended:
             self._followed.pop(job.id, None)
@@ -381,10 +365,16 @@ class RemoteDeadLetterService:
         query: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        errors: Mapping[int, type[SemelError]] = _NO_ERRORS,
     ) -> dict[str, Any]:
+        """`errors`: what to raise instead of RemoteError, by the HTTP status."""
         try:
             with self._open(method, path, query, content, timeout=timeout) as answer:
                 answered = json.load(answer)
+        except RemoteError as error:
+            if error.status in errors:
+                raise errors[error.status](str(error)) from None
+            raise
         except (ValueError, OSError, http.client.HTTPException) as error:
             raise RemoteError(f"the answer of {self.url} cannot be read: {error}; is a dashboard there?") from None
         if not isinstance(answered, dict):
@@ -400,7 +390,11 @@ class RemoteDeadLetterService:
         *,
         timeout: float | None = None,
     ) -> http.client.HTTPResponse:
-        pairs = {name: value for name, value in (query or {}).items() if value not in (None, "", ())}
+        pairs = {
+            name: 1 if value is True else value
+            for name, value in (query or {}).items()
+            if value is not False and value not in (None, "", ())
+        }
         url = f"{self.url}/api/v1/{path}{'?' if pairs else ''}{urlencode(pairs, doseq=True)}"
         data = content if isinstance(content, bytes) else None if content is None else json.dumps(content).encode()
         headers = {"Accept": "application/json"}
@@ -433,10 +427,10 @@ class RemoteDeadLetterService:
         return RemoteError(text, error.code)
 
 
-def _query(where: str | None, ids: Sequence[str] | None, all: bool) -> dict[str, Any]:
+def _query(where: str | None, ids: Sequence[str] | None, all: bool, receive: bool) -> dict[str, Any]:
     """The selection as query parameters. Raises SelectionError if nothing is selected."""
     Selection.of(where, ids, all)
-    return {"where": where, "id": None if ids is None else list(ids), "all": 1 if all else None}
+    return {"where": where, "id": ids, "all": all, "receive": receive}
 
 
 def _part(text: str) -> str:
@@ -475,14 +469,3 @@ def _message(wire: msgspec.Struct) -> DeadLetterMessage:
     for name in _ATTRIBUTES:
         values[name] = {key: value.attribute() for key, value in values[name].items()}
     return DeadLetterMessage(**values)
-
-
-def _json(value: Any) -> dict[str, str]:
-    kind, content = as_attribute(value)
-    if isinstance(content, bytes):
-        return {"type": kind, "base64": b64encode(content).decode()}
-    return {"type": kind, "value": content}
-
-
-def _receiving(query: Mapping[str, Any], receive: bool) -> dict[str, Any]:
-    return {**query, "receive": int(receive) or None}

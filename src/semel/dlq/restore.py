@@ -63,7 +63,7 @@ class Restorer:
         queues: set[str] = set()
         for message in snapshots.messages_in(self._path):
             self._count += 1
-            queues.add(queue or message.queue)
+            queues.add(self._queue_of(message))
         if not self._count:
             raise snapshots.SnapshotError(f"{self._path}: it has no messages")
         self.queues = tuple(sorted(queues))
@@ -72,9 +72,8 @@ class Restorer:
     def name(self) -> str:
         return str(self._path)
 
-    @property
-    def count(self) -> int:
-        return self._count
+    def _queue_of(self, message: DeadLetterMessage) -> str:
+        return self._queue or message.queue
 
     def run(self, job: Job) -> None:
         for name in self.queues:
@@ -97,17 +96,17 @@ class Restorer:
     def _send_all(self, job: Job, journal: _Journal) -> None:
         job.total = self._count
         if journal.done:
-            job.say(f"{len(journal.done):,} messages were sent by an earlier run, and are left out")
+            job.log(f"{len(journal.done):,} messages were sent by an earlier run, and are left out")
         unknown = journal.begun - journal.done
         if unknown:
-            job.say(
+            job.log(
                 f"an earlier run ended while it sent {len(unknown)}: whether they arrived cannot be known, so they are "
                 f"sent again: {', '.join(sorted(unknown))}"
             )
         behind: dict[tuple[str, str], str] = {}  # the message that was not sent, by FIFO group
-        for name, found in self._batches(job, journal, behind):
+        for name, planned in self._batches(job, journal, behind):
             job.checkpoint()
-            batch = self._missing(job, name, found)
+            batch = self._missing(job, name, planned)
             if not batch:
                 continue
             journal.begin([message.id for message in batch])
@@ -115,18 +114,18 @@ class Restorer:
             target = self._client.queue(name)
             outcomes = target.send_many([entry(message, fifo=target.fifo) for message in batch])
             self._crash("after_restore_send")
-            sent = [one.id for one, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Sent)]
+            sent = [message.id for message, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Sent)]
             journal.finish(sent)
             job.add(sent=len(sent), failed=len(batch) - len(sent))
-            for one, outcome in zip(batch, outcomes, strict=True):
+            for message, outcome in zip(batch, outcomes, strict=True):
                 if not isinstance(outcome, Sent):
-                    job.say(f"message {one.id} was not sent: {outcome.code}: {outcome.message}")
+                    job.log(f"message {message.id} was not sent: {outcome.code}: {outcome.message}")
                     if target.fifo:
-                        behind[name, one.group or _NO_GROUP] = one.id
+                        behind[name, message.group or _NO_GROUP] = message.id
         if job.counts.failed:
             waiting = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
             raise SemelError(f"{job.counts.failed} messages were not sent{waiting}; run it again to send those")
-        job.say(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
+        job.log(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
 
     def _missing(self, job: Job, queue: str, batch: list[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Without those that were never deleted, as a delete was interrupted. Only Semel's broker can tell."""
@@ -137,20 +136,20 @@ class Restorer:
         there = {shown["MessageId"] for shown in page.messages}
         if there:
             job.add(skipped=len(there), matched=-len(there))
-            job.say(f"{len(there)} messages are still in {queue}, and are left out")
+            job.log(f"{len(there)} messages are still in {queue}, and are left out")
         return [message for message in batch if message.id not in there]
 
     def _batches(
         self, job: Job, journal: _Journal, behind: Mapping[tuple[str, str], str]
     ) -> Iterator[tuple[str, list[DeadLetterMessage]]]:
         """In the file's order; a batch is for one queue, and has at most one message of a FIFO group."""
-        for name, found in groupby(snapshots.messages_in(self._path), key=lambda one: self._queue or one.queue):
+        for name, messages in groupby(snapshots.messages_in(self._path), key=self._queue_of):
             fifo = self._client.queue(name).fifo
             batch: list[DeadLetterMessage] = []
-            for message in found:
+            for message in messages:
                 group = message.group or _NO_GROUP
                 if batch and (
-                    len(batch) == BATCH or (fifo and any(group == (one.group or _NO_GROUP) for one in batch))
+                    len(batch) == BATCH or (fifo and any(group == (other.group or _NO_GROUP) for other in batch))
                 ):
                     yield name, batch
                     batch = []
@@ -181,7 +180,7 @@ def entry(message: DeadLetterMessage, *, fifo: bool) -> Entry:
 def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
     size = len(message.body.encode())
     if message.by_semel:
-        about = own_attributes.Letter(
+        about = own_attributes.DeadLetterDetails(
             key=message.key,
             reason=message.reason,
             error=message.error,
@@ -191,7 +190,7 @@ def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
             redrives=message.redrives,
         )
         return own_attributes.attributes(about, message.attributes, size)
-    found = own_attributes.sent_back(
+    attributes = own_attributes.sent_back(
         message.attributes,
         size,
         key=message.key,
@@ -199,7 +198,7 @@ def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
         queue=message.source,
         times=message.redrives,
     )
-    return dict(message.attributes) if found is None else found
+    return dict(message.attributes) if attributes is None else attributes
 
 
 class _Journal:

@@ -39,4 +39,4 @@ class Selection(NamedTuple):
 
 
 def all_named(ids: Sequence[str]) -> bool:
-    return all(isinstance(one, str) and one.strip() for one in ids)
+    return all(isinstance(id, str) and id.strip() for id in ids)

@@ -182,10 +182,10 @@ class DeadLetterService:
 
     def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
         """The same, with what it cost."""
-        found = self._access(queue, receive).get(id)
-        if found.message is None:
+        lookup = self._access(queue, receive).get(id)
+        if lookup.message is None:
             raise editing.no_such_message(queue, id)
-        return MessagePage((found.message,), None, found.scanned, False, found.cost, found.notes)
+        return MessagePage((lookup.message,), None, lookup.scanned, False, lookup.cost, lookup.notes)
 
     def export(
         self,
@@ -208,13 +208,12 @@ class DeadLetterService:
                 for page in pages:
                     yield from page.messages
 
-        self.audit.write(self.who, "export", queue=queue, where=chosen.where, outcome="begun")
-        with closing(messages()) as found:
-            count, path = snapshots.export(found, to, at=self._clock())
-        known: dict[str, Any] = {"queue": queue, "where": chosen.where, "details": {"file": path}}
-        problem = self.audit.add(self.who, "export", count=count, outcome="done", **known)
-        notes = (*page.notes, problem) if problem else page.notes
-        return Exported(count, page.scanned, path, page.complete, page.cost, notes)
+        path, at = str(to) if isinstance(to, Path) else "", self._clock()
+        with self.audit.around(self.who, "export", queue=queue, where=chosen.where, file=path) as ending:
+            with closing(messages()) as exported:
+                ending.count = snapshots.write_lines((snapshots.line(message, at=at) for message in exported), to)
+        notes = (*page.notes, ending.problem) if ending.problem else page.notes
+        return Exported(ending.count, page.scanned, path, page.complete, page.cost, notes)
 
     def lines(
         self,
@@ -263,29 +262,19 @@ class DeadLetterService:
         """Sends one message, changed or not, to its source queue or `to`, then deletes it here."""
         self._check(queue, any_queue, receive)
         wanted = editing.Wanted(body, attributes, group, key, to)
-        self.audit.write(self.who, "resend", queue=queue, outcome="begun", details={"id": id, "to": to})
-        try:
+        with self.audit.around(self.who, "resend", queue=queue, id=id, to=to) as ending:
+            ending.count = 0
             ledger = self.ledger if key is Key.KEEP else None
             resent = editing.resend(self._access(queue, receive), ledger, id, wanted)
-        except BaseException as error:
-            details = {"id": id, "to": to}
-            self.audit.add(self.who, "resend", queue=queue, count=0, outcome=f"failed: {error}", details=details)
-            raise
-        problem = self.audit.add(
-            self.who,
-            "resend",
-            queue=queue,
-            count=1,
-            outcome="done" if resent.deleted else "sent, but the original is still there",
-            details={
-                "id": id,
+            ending.count = 1
+            ending.outcome = "done" if resent.deleted else "sent, but the original is still there"
+            ending.details = {
                 "to": resent.queue,
                 "new_id": resent.message_id,
                 "key": "kept" if key is Key.KEEP else resent.key,
                 "changed": ", ".join(wanted.changed),
-            },
-        )
-        return replace(resent, notes=(*resent.notes, problem)) if problem else resent
+            }
+        return replace(resent, notes=(*resent.notes, ending.problem)) if ending.problem else resent
 
     def delete(
         self,
@@ -402,7 +391,7 @@ class DeadLetterService:
             count = counts.matched if action.endswith("(dry run)") else max(counts.deleted, counts.sent)
             known: dict[str, Any] = {"queue": queue, "where": where, "job": job.id, "details": details}
             if problem := self.audit.add(self.who, action, count=count, outcome=outcome, **known):
-                job.say(problem)
+                job.log(problem)
 
         def audited(job: Job) -> None:
             # Before the job's own end: whoever waits for that finds the entry.

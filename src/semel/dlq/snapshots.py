@@ -109,11 +109,11 @@ def new_path(state: Path, queue: str, at: float) -> Path:
 
 def newest_first(paths: Iterable[Path]) -> list[tuple[Path, float]]:
     """With the times at which they were written."""
-    found = []
+    dated = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((path, path.stat().st_mtime))
-    return sorted(found, key=lambda item: item[1], reverse=True)
+            dated.append((path, path.stat().st_mtime))
+    return sorted(dated, key=lambda item: item[1], reverse=True)
 
 
 def prune(folder: Path, now: float) -> None:
@@ -170,20 +170,15 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def export(messages: Iterable[DeadLetterMessage], to: Path | IO[bytes] | None, *, at: float) -> tuple[int, str]:
-    """Writes them all; how many, and the file's name. A file appears only when it is complete."""
+def write_lines(lines: Iterable[bytes], to: Path | IO[bytes] | None) -> int:
+    """Writes them, and returns how many. A file appears only when it is complete; with None they are counted only."""
     if not isinstance(to, Path):
         count = 0
-        for message in messages:
-            if to is not None:
-                to.write(line(message, at=at))
+        for text in lines:
             count += 1
-        return count, ""
-    return write_lines((line(message, at=at) for message in messages), to), str(to)
-
-
-def write_lines(lines: Iterable[bytes], to: Path) -> int:
-    """Writes a file that appears only when it is complete; how many lines it has."""
+            if to is not None:
+                to.write(text)
+        return count
     draft = to.with_name(f".{to.name}.{os.getpid()}.part")
     draft.unlink(missing_ok=True)
     writer = Writer(draft)

@@ -1,9 +1,9 @@
-"""What a dead letter says about itself, as message attributes that any SQS tool can show, and that Semel reads back.
+"""What a dead-letter message says about itself, as attributes that any SQS tool can show, and that Semel reads back.
 
 A message has room for ten attributes. Ours are six plain ones where they fit beside the message's own; else they are
 packed into one, and in the worst case the message's own are packed too. `read` undoes whichever was done.
 
-A letter that is sent back to work carries its key. One that SQS moved by itself says nothing of its key, and must not
+A message that is sent back to work carries its key. One that SQS moved by itself says nothing of its key, and must not
 be given one that its handler would not have chosen: it carries the MessageId that it had, for handlers that go by that.
 """
 
@@ -43,7 +43,7 @@ MAX_ERROR: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetterDetails:
     """Why a message was given up on, and what it was before."""
 
     key: str
@@ -55,10 +55,10 @@ class Letter:
     redrives: int = 0
 
 
-def attributes(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, Attribute]:
+def attributes(details: DeadLetterDetails, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, Attribute]:
     """The attributes of the copy of a message that had `own`: at most ten, and within the size of a message."""
     kept = _without_ours(own)
-    for shorter in _ever_shorter(letter):
+    for shorter in _ever_shorter(details):
         if len(kept) + len(PLAIN) + bool(shorter.redrives) <= MAX_MESSAGE_ATTRIBUTES:
             found = kept | _plain(shorter)
         elif len(kept) + 2 <= MAX_MESSAGE_ATTRIBUTES:
@@ -70,32 +70,32 @@ def attributes(letter: Letter, own: Mapping[str, Attribute], body_bytes: int) ->
     return kept if len(kept) <= MAX_MESSAGE_ATTRIBUTES else {}
 
 
-def read(found: Mapping[str, Attribute]) -> tuple[Letter | None, dict[str, Attribute]]:
-    """The letter, if the message is one, and the attributes that the message had of its own.
+def read(found: Mapping[str, Attribute]) -> tuple[DeadLetterDetails | None, dict[str, Attribute]]:
+    """The details, if Semel dead-lettered the message, and the attributes that the message had of its own.
 
     Who may send to a queue may send these names with anything in them. What does not have the form in which Semel
     writes them counts as not there: nothing that a message says can make this fail."""
     own = _without_ours(found) | _own_in(found)
     if PACKED in found:
-        return _letter_in(found[PACKED].value), own
+        return _unpacked(found[PACKED].value), own
     if REASON not in found:
         return None, own
     key, reason, error, attempts, message_id, queue = (_value(found, name) for name in PLAIN)
     if attempts and not is_count(attempts):
         return None, own
-    return Letter(key, reason, error, int(attempts or 0), message_id, queue, redrives(found)), own
+    return DeadLetterDetails(key, reason, error, int(attempts or 0), message_id, queue, redrives(found)), own
 
 
-def _letter_in(packed: str | bytes) -> Letter | None:
+def _unpacked(packed: str | bytes) -> DeadLetterDetails | None:
     fields = _json(packed)
-    if not isinstance(fields, dict) or {"redrives", *fields} != set(Letter.__slots__):
+    if not isinstance(fields, dict) or {"redrives", *fields} != set(DeadLetterDetails.__slots__):
         return None
     texts = [fields[name] for name in ("key", "reason", "error", "message_id", "queue")]
     counts = [fields["attempts"], fields.get("redrives", 0)]
     if not all(type(text) is str for text in texts) or not all(type(n) is int and 0 <= n < 10**9 for n in counts):
         return None
     key, reason, error, message_id, queue = texts
-    return Letter(key, reason, error, counts[0], message_id, queue, counts[1])
+    return DeadLetterDetails(key, reason, error, counts[0], message_id, queue, counts[1])
 
 
 def _own_in(found: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -137,7 +137,7 @@ def sent_back(
     times: int = 0,
 ) -> dict[str, Attribute] | None:
     """The attributes of a message that goes back to work: its own, its key or else its first MessageId, and how often
-    it was sent back. `queue` is for one that stays a dead letter, to say where it came from. None: it is too large."""
+    it was sent back. `queue` says where one that stays a dead-letter message came from. None: it is too large."""
     ours = {CARRIED_KEY: key} if key else {MESSAGE_ID: message_id}
     more = {QUEUE: queue, REDRIVES: str(times) if times else ""}
     kept = _without_ours(own)
@@ -184,16 +184,16 @@ def _without_ours(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     return {name: value for name, value in attributes.items() if not name.startswith("semel-")}
 
 
-def _plain(letter: Letter) -> dict[str, Attribute]:
-    values = (letter.key, letter.reason, letter.error, str(letter.attempts), letter.message_id, letter.queue)
+def _plain(details: DeadLetterDetails) -> dict[str, Attribute]:
+    values = (details.key, details.reason, details.error, str(details.attempts), details.message_id, details.queue)
     found = {name: _text(value) for name, value in zip(PLAIN, values, strict=True) if value}
-    return found | {REDRIVES: _text(str(letter.redrives))} if letter.redrives else found
+    return found | {REDRIVES: _text(str(details.redrives))} if details.redrives else found
 
 
-def _packed(letter: Letter) -> dict[str, Attribute]:
-    fields = {name: _sendable(getattr(letter, name)) for name in Letter.__slots__}
+def _packed(details: DeadLetterDetails) -> dict[str, Attribute]:
+    fields = {name: _sendable(getattr(details, name)) for name in DeadLetterDetails.__slots__}
     found = {PACKED: _text(orjson.dumps(fields).decode())}
-    known_by = {CARRIED_KEY: letter.key} if letter.key else {MESSAGE_ID: letter.message_id}
+    known_by = {CARRIED_KEY: details.key} if details.key else {MESSAGE_ID: details.message_id}
     return found | {name: _text(value) for name, value in known_by.items() if value}
 
 
@@ -204,14 +204,14 @@ def as_one(own: Mapping[str, Attribute]) -> dict[str, Attribute]:
     return {OWN: _text(orjson.dumps({name: _written(value) for name, value in own.items()}).decode())}
 
 
-def _ever_shorter(letter: Letter) -> list[Letter]:
-    """The letter, and what of it is given up first where a message is almost full already."""
-    reason = letter.reason[:MAX_REASON]
+def _ever_shorter(details: DeadLetterDetails) -> list[DeadLetterDetails]:
+    """The details, and what of them is given up first where a message is almost full already."""
+    reason = details.reason[:MAX_REASON]
     return [
-        replace(letter, reason=reason, error=_cut(letter.error, MAX_ERROR)),
-        replace(letter, reason=reason, error=_cut(letter.error, MAX_ERROR // 10)),
-        replace(letter, reason=reason[:50], error=""),
-        Letter(letter.key, reason[:50], "", 0, "" if letter.key else letter.message_id, ""),
+        replace(details, reason=reason, error=_cut(details.error, MAX_ERROR)),
+        replace(details, reason=reason, error=_cut(details.error, MAX_ERROR // 10)),
+        replace(details, reason=reason[:50], error=""),
+        DeadLetterDetails(details.key, reason[:50], "", 0, "" if details.key else details.message_id, ""),
     ]
 
 

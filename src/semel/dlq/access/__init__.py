@@ -45,6 +45,19 @@ def refuse_risk(queue: Queue) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """The arguments of `MessageAccess.scan`."""
+
+    where: Filter
+    after: int | None
+    limit: int | None
+    max_scanned: int | None
+    bodies: bool
+    ids: Collection[str]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScanPage:
     """Messages that match, and totals since the scan began. The last page of a scan has no messages."""
 
@@ -74,9 +87,10 @@ class MessageClaims(ABC):
 
     batch: int  # messages that are claimed at a time, as they are hidden from everybody else meanwhile
 
-    def __init__(self, queue: Queue, job: Job, monotonic: Callable[[], float]) -> None:
-        self.queue, self.job = queue, job
-        self.leases = Leases(queue, CLAIM_VISIBILITY, monotonic)
+    def __init__(self, access: MessageAccess, job: Job, where: Filter, ids: Collection[str], at: float) -> None:
+        self.queue, self.job = access.queue, job
+        self._where, self._ids, self._at = where, frozenset(ids), at
+        self.leases = Leases(access.queue, CLAIM_VISIBILITY, access.monotonic)
         self.blocked: set[str] = set()  # FIFO groups of which a message had to stay
         self._sent: set[str] = set()  # a delete may be lost, and the message be received again
         self._copies: set[str] = set()
@@ -161,13 +175,12 @@ class MessageAccess(ABC):
 
     def __init__(self, queue: Queue, *, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self.queue = queue
-        self._clock, self._monotonic = clock, monotonic
+        self._clock, self.monotonic = clock, monotonic
 
     @abstractmethod
     def now(self) -> float:
         """The time by the clock that stamps the messages."""
 
-    @abstractmethod
     def scan(
         self,
         where: Filter = EVERYTHING,
@@ -182,6 +195,11 @@ class MessageAccess(ABC):
         """Messages that match, at most `limit`, of at most `max_scanned`. Without `bodies` only their beginnings; with
         `ids` only these. The filter goes by the time `at`, by default now. A page may be without messages. Close it
         when it is left early: that releases what it received."""
+        at = self.now() if at is None else at
+        return self._scan(Scan(where, after, limit, max_scanned, bodies, ids, at))
+
+    @abstractmethod
+    def _scan(self, wanted: Scan) -> Generator[ScanPage, None, None]: ...
 
     @abstractmethod
     def get(self, id: str, place: int | None = None) -> Lookup:

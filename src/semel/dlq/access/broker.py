@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import queue as queues
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from semel.dlq.access import CLAIM_VISIBILITY, Choose, Lookup, MessageAccess, MessageClaims, ScanPage
+from semel.dlq.access import CLAIM_VISIBILITY, Choose, Lookup, MessageAccess, MessageClaims, Scan, ScanPage
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
-from semel.dlq.messages import DeadLetterMessage, in_one_line
+from semel.dlq.messages import DeadLetterMessage
 from semel.dlq.queues import depth, no_such_queue
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client import Queue
@@ -59,10 +60,6 @@ class LazyMessage:
             self.reason, self.error = reason, error.get("StringValue", "")
 
     @property
-    def why(self) -> str:
-        return in_one_line(self.reason, self.error)
-
-    @property
     def whole(self) -> DeadLetterMessage:
         if self._whole is None:
             self._whole = DeadLetterMessage.peeked(self.shown, self._queue)
@@ -91,33 +88,20 @@ class BrokerAccess(MessageAccess):
     def now(self) -> float:
         return float(self._admin.health()["now"])
 
-    def scan(
-        self,
-        where: Filter = EVERYTHING,
-        *,
-        after: int | None = None,
-        limit: int | None = None,
-        max_scanned: int | None = None,
-        bodies: bool = True,
-        ids: Collection[str] = (),
-        at: float | None = None,
-    ) -> Generator[ScanPage, None, None]:
-        at = self.now() if at is None else at
-        scan = self._scan_ids(where, ids, limit, bodies, at) if ids else None
-        yield from scan or self._scan(where, after or 0, limit, max_scanned, bodies, at)
-
-    def _scan(
-        self, where: Filter, after: int, limit: int | None, max_scanned: int | None, bodies: bool, at: float
-    ) -> Iterator[ScanPage]:
-        place: int | None = after
+    def _scan(self, wanted: Scan) -> Generator[ScanPage, None, None]:
+        if wanted.ids:
+            yield from self._scan_ids(wanted)
+            return
+        where, at = wanted.where, wanted.at
+        place: int | None = wanted.after or 0
         end: int | None = None
-        scanned, left = 0, limit
-        whole = bodies or where.needs_body
-        while place is not None and left != 0 and (max_scanned is None or scanned < max_scanned):
-            size = MOST if max_scanned is None else min(MOST, max_scanned - scanned)
+        scanned, left = 0, wanted.limit
+        most = sys.maxsize if wanted.max_scanned is None else wanted.max_scanned
+        while place is not None and left != 0 and scanned < most:
+            size = min(MOST, most - scanned)
             if where.everything and left is not None:
                 size = min(size, left)
-            page = self._peek(after=place, limit=size, bodies=whole)
+            page = self._peek(after=place, limit=size, bodies=wanted.bodies or where.needs_body)
             messages: list[DeadLetterMessage] = []
             place = page.next
             for number, shown in enumerate(page.messages, 1):
@@ -125,7 +109,7 @@ class BrokerAccess(MessageAccess):
                 scanned += 1
                 if not where.matches(cast(DeadLetterMessage, message), at):
                     continue
-                messages.append(message.whole if bodies else message.whole.shortened())
+                messages.append(message.whole if wanted.bodies else message.whole.shortened())
                 if left is not None:
                     left -= 1
                     if left == 0 and number < len(page.messages):
@@ -135,18 +119,19 @@ class BrokerAccess(MessageAccess):
             yield ScanPage(messages, scanned, place, end, at=at)
         yield ScanPage([], scanned, place, end, complete=place is None, at=at)
 
-    def _scan_ids(
-        self, where: Filter, ids: Collection[str], limit: int | None, bodies: bool, at: float
-    ) -> Iterator[ScanPage]:
-        scanned, left = 0, limit
-        for shown in self._by_ids(ids, bodies=bodies or where.needs_body):
+    def _scan_ids(self, wanted: Scan) -> Iterator[ScanPage]:
+        where, at = wanted.where, wanted.at
+        scanned, left = 0, wanted.limit
+        for shown in self._by_ids(wanted.ids, bodies=wanted.bodies or where.needs_body):
             if left == 0:
                 break
-            messages = [message for one in shown if where.matches(message := self._message(one), at)][:left]
+            messages = [message for item in shown if where.matches(message := self._message(item), at)][:left]
             scanned += len(shown)
             left = None if left is None else left - len(messages)
             if messages:
-                yield ScanPage(messages if bodies else [one.shortened() for one in messages], scanned, at=at)
+                yield ScanPage(
+                    messages if wanted.bodies else [message.shortened() for message in messages], scanned, at=at
+                )
         yield ScanPage([], scanned, complete=left != 0, at=at)
 
     def get(self, id: str, place: int | None = None) -> Lookup:
@@ -157,9 +142,9 @@ class BrokerAccess(MessageAccess):
             for shown in page:
                 return Lookup(self._message(shown))
         scanned = 0
-        for found in self.scan(bodies=False):
-            scanned = found.scanned
-            for message in found.messages:
+        for scan_page in self.scan(bodies=False):
+            scanned = scan_page.scanned
+            for message in scan_page.messages:
                 if message.original_id == id:
                     return Lookup(self.get(message.id, message.place).message, scanned)
         return Lookup(None, scanned)
@@ -174,7 +159,7 @@ class BrokerAccess(MessageAccess):
         at: float | None = None,
         include_new: bool = False,  # noqa: ARG002 - whatever is there when it is called is not new
     ) -> BrokerClaims:
-        return BrokerClaims(self, job, where, frozenset(ids), until, self.now() if at is None else at, self._monotonic)
+        return BrokerClaims(self, job, where, ids, self.now() if at is None else at, until)
 
     # Asking the broker.
 
@@ -209,18 +194,18 @@ class BrokerAccess(MessageAccess):
         """What can match, up to the place `end`, in the order of the queue; and how many were scanned for it."""
         bodies = where.needs_body
         if ids:
-            shown = [one for page in self._by_ids(sorted(ids), bodies=bodies) for one in page]
-            yield len(shown), sorted(shown, key=lambda one: int(one["Place"]))
+            shown = [item for page in self._by_ids(sorted(ids), bodies=bodies) for item in page]
+            yield len(shown), sorted(shown, key=lambda item: int(item["Place"]))
             return
         place: int | None = 0
         while place is not None and place < end:
             page = self._peek(after=place, bodies=bodies, word=where.word)
-            yield page.scanned, [one for one in page.messages if one["Place"] <= end]
+            yield page.scanned, [item for item in page.messages if item["Place"] <= end]
             place = page.next
 
     def receive(self, ids: Sequence[str], places: Sequence[int] | None = None) -> list[DeadLetterMessage]:
         received = self._admin.receive_ids(self.queue.name, ids, places=places, visibility=CLAIM_VISIBILITY)
-        return [DeadLetterMessage.of(one, self.queue.name) for one in received]
+        return [DeadLetterMessage.of(item, self.queue.name) for item in received]
 
 
 class _Match(NamedTuple):
@@ -241,17 +226,10 @@ class BrokerClaims(MessageClaims):
     batch = 1_000
 
     def __init__(
-        self,
-        access: BrokerAccess,
-        job: Job,
-        where: Filter,
-        ids: frozenset[str],
-        until: int | None,
-        at: float,
-        monotonic: Callable[[], float],
+        self, access: BrokerAccess, job: Job, where: Filter, ids: Collection[str], at: float, until: int | None
     ) -> None:
-        super().__init__(access.queue, job, monotonic)
-        self._access, self._where, self._ids, self._at = access, where, ids, at
+        super().__init__(access, job, where, ids, at)
+        self._access = access
         end = access.end()
         self._end = end if until is None else min(end, until)
         self._ahead: queues.Queue[list[_Match] | BaseException | None] = queues.Queue(_PAGES_AHEAD)
@@ -270,7 +248,7 @@ class BrokerClaims(MessageClaims):
         for count, page in self._access.candidates(self._where, self._ids, self._end):
             messages = [LazyMessage(shown, self.queue.name) for shown in page]
             if not self._where.everything:
-                messages = [one for one in messages if self._where.matches(cast(DeadLetterMessage, one), self._at)]
+                messages = [lazy for lazy in messages if self._where.matches(cast(DeadLetterMessage, lazy), self._at)]
             yield count, messages
 
     def _scan(self) -> None:
@@ -332,7 +310,7 @@ class BrokerClaims(MessageClaims):
         heads = self._heads(self.preview(_SAMPLED))
         chosen = choose([message for message in heads if message.state == "visible"], count)
         self.job.add(matched=len(chosen))
-        return self._receive([_Match(one.id, one.place or 0, one.group, True) for one in chosen])
+        return self._receive([_Match(message.id, message.place or 0, message.group, True) for message in chosen])
 
     def _receive(self, matches: Sequence[_Match]) -> list[DeadLetterMessage]:
         wanted, skipped = [], 0
@@ -387,4 +365,4 @@ class BrokerClaims(MessageClaims):
             self._scanner.join()
         super().__exit__(*exception)
         if self._in_flight:
-            self.job.say(f"{self._in_flight} messages were in flight (claimed by somebody else) and were left there")
+            self.job.log(f"{self._in_flight} messages were in flight (claimed by somebody else) and were left there")

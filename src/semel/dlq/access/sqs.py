@@ -21,6 +21,7 @@ from semel.dlq.access import (
     Lookup,
     MessageAccess,
     MessageClaims,
+    Scan,
     ScanPage,
     refuse_risk,
 )
@@ -73,37 +74,27 @@ class SqsAccess(MessageAccess):
                 self._ahead = ahead if abs(ahead) > _SKEW else 0.0
         return self._clock() + self._ahead
 
-    def scan(
-        self,
-        where: Filter = EVERYTHING,
-        *,
-        after: int | None = None,
-        limit: int | None = None,
-        max_scanned: int | None = None,
-        bodies: bool = True,
-        ids: Collection[str] = (),
-        at: float | None = None,
-    ) -> Generator[ScanPage, None, None]:
-        queue, wanted = self.queue, frozenset(ids)
-        if after:
+    def _scan(self, wanted: Scan) -> Generator[ScanPage, None, None]:
+        queue, ids, where, limit = self.queue, frozenset(wanted.ids), wanted.where, wanted.limit
+        if wanted.after:
             raise SemelError(f"queue {queue.name}: SQS has no places in a queue to continue from; raise the limit")
         try:
             if not self._accept_risk:
                 refuse_risk(queue)
         except QueueNotFound:
             raise no_such_queue(queue) from None
-        if wanted:
-            limit = len(wanted) if limit is None else min(limit, len(wanted))
-        most = self._max_receive if max_scanned is None else max_scanned
-        at, left = self.now() if at is None else at, limit
+        if ids:
+            limit = len(ids) if limit is None else min(limit, len(ids))
+        most = self._max_receive if wanted.max_scanned is None else wanted.max_scanned
+        at, left = wanted.at, limit
         begin = totals = ScanPage([], at=at)
-        leases = Leases(queue, SCAN_VISIBILITY, self._monotonic)
+        leases = Leases(queue, SCAN_VISIBILITY, self.monotonic)
         with leases:
             for totals, received in self._received(leases, most, begin):
                 messages = [
-                    message if bodies else message.shortened()
+                    message if wanted.bodies else message.shortened()
                     for message in received
-                    if (not wanted or message.id in wanted) and where.matches(message, at)
+                    if (not ids or message.id in ids) and where.matches(message, at)
                 ][:left]
                 left = None if left is None else left - len(messages)
                 yield replace(totals, messages=messages)
@@ -127,7 +118,7 @@ class SqsAccess(MessageAccess):
                 note = "SQS hides no more messages at once than these; those beyond were not scanned"
                 yield replace(totals, notes=(*totals.notes, note)), []
                 return
-            messages = [DeadLetterMessage.of(one, self.queue.name) for one in received]
+            messages = [DeadLetterMessage.of(item, self.queue.name) for item in received]
             leases.add(messages)
             new = [message for message in messages if message.id not in held]
             held.update(message.id for message in new)
@@ -154,20 +145,13 @@ class SqsAccess(MessageAccess):
         return replace(totals, notes=(note,) if note else (), complete=not waiting)
 
     def get(self, id: str, place: int | None = None) -> Lookup:  # noqa: ARG002 - SQS has no places
-        message: DeadLetterMessage | None = None
         page = ScanPage([])
-        for page in self._until(id):
-            message = next((one for one in page.messages if id in (one.id, one.original_id)), message)
-        return Lookup(message, page.scanned, page.cost, page.notes)
-
-    def _until(self, id: str) -> Iterator[ScanPage]:
-        """A scan that ends with the message."""
-        pages = self.scan()
-        with contextlib.closing(pages):
+        with contextlib.closing(self.scan()) as pages:
             for page in pages:
-                yield page
-                if any(id in (message.id, message.original_id) for message in page.messages):
-                    return
+                for message in page.messages:
+                    if id in (message.id, message.original_id):
+                        return Lookup(message, page.scanned, page.cost, page.notes)
+        return Lookup(None, page.scanned, page.cost, page.notes)
 
     def claims(
         self,
@@ -183,9 +167,7 @@ class SqsAccess(MessageAccess):
             raise SemelError(f"queue {self.queue.name}: SQS has no places in a queue; name the messages by their ids")
         started = self.now()
         arrived_before = None if include_new or ids else started
-        return SqsClaims(
-            self, job, where, frozenset(ids), started if at is None else at, arrived_before, self._monotonic
-        )
+        return SqsClaims(self, job, where, ids, started if at is None else at, arrived_before)
 
 
 class SqsClaims(MessageClaims):
@@ -198,13 +180,12 @@ class SqsClaims(MessageClaims):
         access: SqsAccess,
         job: Job,
         where: Filter,
-        ids: frozenset[str],
+        ids: Collection[str],
         at: float,
         arrived_before: float | None,
-        monotonic: Callable[[], float],
     ) -> None:
-        super().__init__(access.queue, job, monotonic)
-        self._where, self._ids, self._at, self._arrived_before = where, ids, at, arrived_before
+        super().__init__(access, job, where, ids, at)
+        self._arrived_before = arrived_before
         self._wait, self._max_held = access.wait, access.max_held
         self._ready: deque[DeadLetterMessage] = deque()  # claimed, and not yet handed out
         self._empty = self._stale = 0
@@ -215,7 +196,7 @@ class SqsClaims(MessageClaims):
 
     def __enter__(self) -> Self:
         if limit := max_receives(self.queue.attributes("RedrivePolicy")):
-            self.job.say(
+            self.job.log(
                 f"{self.queue.name} moves messages to its own dead-letter queue after {limit} receives, and every "
                 "message is received here"
             )
@@ -248,15 +229,15 @@ class SqsClaims(MessageClaims):
                 raise OverLimit("")
             received = self.queue.receive(wait=self._wait, visibility=CLAIM_VISIBILITY)
         except OverLimit:
-            self.job.say(
+            self.job.log(
                 f"{len(self.leases)} messages of {self.queue.name} are in flight, and SQS allows no more: those beyond "
                 "were not scanned. Narrow the filter, or redrive or delete some of the others first."
             )
             self._empty = _EMPTY
             return False
         self._empty = 0 if received else self._empty + 1
-        self._stale = 0 if any(one.message_id not in self._held for one in received) else self._stale + 1
-        self._sort([DeadLetterMessage.of(one, self.queue.name) for one in received])
+        self._stale = 0 if any(item.message_id not in self._held for item in received) else self._stale + 1
+        self._sort([DeadLetterMessage.of(item, self.queue.name) for item in received])
         return self._stale < _STALE
 
     def _sort(self, messages: Sequence[DeadLetterMessage]) -> None:
@@ -318,14 +299,14 @@ class SqsClaims(MessageClaims):
             self._note_those_behind()
         super().__exit__(*exception)
         if self._late:
-            self.job.say(f"{len(self._late)} messages arrived after the start and were not touched")
+            self.job.log(f"{len(self._late)} messages arrived after the start and were not touched")
 
     def _note_those_behind(self) -> None:
         with contextlib.suppress(SqsError):
             name = "ApproximateNumberOfMessages"
             waiting = int(self.queue.attributes(name).get(name, 0))
             if waiting:
-                self.job.say(
+                self.job.log(
                     f"about {waiting} messages were not scanned: SQS shows the next message of a FIFO group only when "
                     "those before it are deleted, and messages that stay stand before them"
                 )

@@ -41,12 +41,16 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class _Combined:
     parts: tuple[Condition, ...]
 
     @property
     def needs_body(self) -> bool:
         return any(part.needs_body for part in self.parts)
+
+
+class And(_Combined):
+    __slots__ = ()
 
     def holds(self, candidate: Any) -> bool:
         return all(part.holds(candidate) for part in self.parts)
@@ -55,13 +59,8 @@ class And:
         return " and ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
-    parts: tuple[Condition, ...]
-
-    @property
-    def needs_body(self) -> bool:
-        return any(part.needs_body for part in self.parts)
+class Or(_Combined):
+    __slots__ = ()
 
     def holds(self, candidate: Any) -> bool:
         return any(part.holds(candidate) for part in self.parts)
@@ -86,17 +85,21 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """`field sign value`, or `field in (value, …)`; `sign` may also be "in" or "not in"."""
-
+class _OfField:
     of: Field
-    sign: str
-    values: tuple[Value, ...]
-    tests: tuple[Test, ...] = field(compare=False, repr=False)
 
     @property
     def needs_body(self) -> bool:
         return self.of.needs_body
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(_OfField):
+    """`field sign value`, or `field in (value, …)`; `sign` may also be "in" or "not in"."""
+
+    sign: str
+    values: tuple[Value, ...]
+    tests: tuple[Test, ...] = field(compare=False, repr=False)
 
     def holds(self, candidate: Any) -> bool:
         values = self.of.values(candidate)
@@ -117,13 +120,8 @@ class Comparison:
         return [word.lower() for word in _WORD.findall(self.values[0].text)] if by_text else []
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
-    of: Field
-
-    @property
-    def needs_body(self) -> bool:
-        return self.of.needs_body
+class Exists(_OfField):
+    __slots__ = ()
 
     def holds(self, candidate: Any) -> bool:
         return bool(self.of.values(candidate))

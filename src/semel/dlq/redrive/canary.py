@@ -56,7 +56,7 @@ def watch(
 ) -> None:
     """Returns when all of them succeeded; raises CanaryFailed when one did not, or nothing is known after `wait`."""
     until = clock() + wait
-    job.say(f"sent {len(copies)} canary messages; waiting up to {wait:g} s for their outcome")
+    job.log(f"sent {len(copies)} canary messages; waiting up to {wait:g} s for their outcome")
     while True:
         verdicts = outcomes.of(copies)
         failed = [
@@ -70,18 +70,18 @@ def watch(
             )
         pending = sum(verdict.outcome is Outcome.PENDING for verdict in verdicts)
         if not pending:
-            job.say(f"all {len(copies)} canary messages succeeded")
+            job.log(f"all {len(copies)} canary messages succeeded")
             return
         if clock() >= until:
             break
         sleep(min(_CHECK_EVERY if outcomes.certain else _CHECK_SELDOM, max(0.05, until - clock())))
     if outcomes.only_absence(copies):
-        job.say(
+        job.log(
             f"none of the {len(copies)} canary messages came back within {wait:g} s. No more is known here; with a "
             "ledger, or on Semel's broker, their outcome is known"
         )
         return
     raise CanaryFailed(
         f"the outcome of {pending} of the {len(copies)} canary messages is not known after {wait:g} s, so the rest was "
-        "not sent. Is a worker running on their queue? A longer canary_wait gives it more time."
+        "not sent. Is a worker running on their queue? A longer --canary-wait gives it more time."
     )

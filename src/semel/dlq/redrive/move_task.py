@@ -41,14 +41,14 @@ def survey(access: MessageAccess, targets: Targets, job: Job) -> Queue | None:
             if message.state not in ("visible", ""):
                 raise _refused(access, f"message {message.id} is in flight")
             try:
-                found = targets.of(message)
+                next_target = targets.of(message)
             except SemelError as error:
                 raise _refused(access, str(error)) from None
-            if target is not None and found.name != target.name:
-                raise _refused(access, f"messages go to {target.name} and to {found.name}")
-            target = found
+            if target is not None and next_target.name != target.name:
+                raise _refused(access, f"messages go to {target.name} and to {next_target.name}")
+            target = next_target
     if surveyed < there:
-        job.say(f"of about {there} messages only {surveyed} were checked for their keys")
+        job.log(f"of about {there} messages only {surveyed} were checked for their keys")
     return target
 
 
@@ -70,7 +70,7 @@ class MoveTask:
         self._handle = ""
 
     def run(self, job: Job) -> None:
-        job.say(f"SQS moves the messages to {self._target.name}, each with its key; what comes back does not stop it")
+        job.log(f"SQS moves the messages to {self._target.name}, each with its key; what comes back does not stop it")
         while not self._follow(job):
             self._moved_before = job.counts.sent
             job.checkpoint()
@@ -85,7 +85,7 @@ class MoveTask:
             self._handle = self._client.call("StartMessageMoveTask", arns | rate).get("TaskHandle", "")
         elif running.get("DestinationArn") == self._target.arn and running.get("TaskHandle"):
             self._handle, self._earlier = running["TaskHandle"], []
-            job.say("a move task to that queue is running already, perhaps of an earlier run: this job follows it")
+            job.log("a move task to that queue is running already, perhaps of an earlier run: this job follows it")
         else:
             raise SemelError(
                 f"queue {self._source.name}: a move task to {running.get('DestinationArn') or 'the source queues'} is "

@@ -105,9 +105,9 @@ class Redriver:
                     by_target[""] += 1
         job.counts.matched = job.total = by_target.total()
         job.result["targets"] = dict(by_target)
-        job.say(f"dry run: {by_target.total()} messages match, nothing was sent")
+        job.log(f"dry run: {by_target.total()} messages match, nothing was sent")
         if unknown:
-            job.say(f"{by_target['']} of them cannot be sent: {unknown}")
+            job.log(f"{by_target['']} of them cannot be sent: {unknown}")
 
     def _move(self, job: Job, targets: Targets) -> None:
         target = move_task.survey(self._access, targets, job)
@@ -141,7 +141,7 @@ class Redriver:
             raise canary.CanaryFailed(
                 f"{len(messages) - len(copies)} of the {len(messages)} canary messages could not be sent: {reason}"
             )
-        wait = self.plan.canary_wait or canary.default_wait(list({one.name: one for _, one in known}.values()))
+        wait = self.plan.canary_wait or canary.default_wait(list({target.name: target for _, target in known}.values()))
         canary.watch(job, outcomes, copies, wait, self._clock, lambda seconds: self._sleep(job, claims, seconds))
         self._crash("after_canary")
         return job.working(State.RUNNING)
@@ -198,10 +198,10 @@ class Redriver:
 
     def _report(self, job: Job, sender: Sender) -> None:
         for reason, count in sender.reasons.most_common(_REASONS_SHOWN):
-            job.say(f"{count} not sent: {reason}")
+            job.log(f"{count} not sent: {reason}")
         if sender.undeleted:
             job.result["undeleted"] = sender.undeleted[:100]
-            job.say(
+            job.log(
                 f"{len(sender.undeleted)} messages were sent but could not be deleted; they are still in "
                 f"{self.plan.queue}. The ledger knows their copies: sent once more, they are not processed once more."
             )

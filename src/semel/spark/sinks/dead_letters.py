@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from semel.errors import Unavailable
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.spark.segments.storage import Store
 from semel.spark.sinks.contract import (
     Commit,
@@ -293,8 +293,8 @@ def dead_letter_entry(row: Mapping[str, Any], *, fifo: bool) -> Entry:
     reason, _, error = row["reason"].partition(": ")
     about = error or row["reason"]
     # An id is not carried as a key: as a key it would come before a business key's rule when the message is redriven.
-    ids = (row["message_id"], (row.get("attributes") or {}).get(letters.MESSAGE_ID))
-    letter = letters.Letter(
+    ids = (row["message_id"], (row.get("attributes") or {}).get(own_attributes.MESSAGE_ID))
+    details = own_attributes.DeadLetterDetails(
         key="" if row["key"] in ids else row["key"] or "",
         reason=reason,
         error=f"field {row['field']}: {about}" if row.get("field") else about,
@@ -304,9 +304,9 @@ def dead_letter_entry(row: Mapping[str, Any], *, fifo: bool) -> Entry:
     )
     own = {name: Attribute("String", value) for name, value in (row.get("attributes") or {}).items()}
     size = len(row["body"].encode())
-    entry = _entry(row, letters.attributes(letter, own, size), fifo=fifo)
+    entry = _entry(row, own_attributes.attributes(details, own, size), fifo=fifo)
     # Attributes that were bytes are longer as text. The body counts for more than they do.
-    for fewer in (letters.attributes(letter, {}, size), {}):
+    for fewer in (own_attributes.attributes(details, {}, size), {}):
         if entry.unsendable() is None:
             break
         entry = _entry(row, fewer, fifo=fifo)
