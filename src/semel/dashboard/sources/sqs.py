@@ -81,8 +81,8 @@ class SqsSource:
             return {name: _series(self._tracks[name], since) for name in chosen}
 
     def notes(self) -> Sequence[str]:
-        some = [f"{self._left_out} more queues are not shown: the maximum is {MAX_QUEUES}"] if self._left_out else []
-        return [*some, *(self._metrics.notes() if self._metrics is not None else ())]
+        left_out = f"{self._left_out} more queues are not shown: the maximum is {MAX_QUEUES}" if self._left_out else ""
+        return [*filter(None, [left_out]), *(self._metrics.notes() if self._metrics is not None else ())]
 
     def forget(self) -> None:
         self._facts.forget()

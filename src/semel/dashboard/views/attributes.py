@@ -73,7 +73,7 @@ _MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
     "ApproximateNumberOfMessages": (_messages, "Can be received now."),
     "ApproximateNumberOfMessagesNotVisible": (_messages, "In flight: received, and neither deleted nor visible again."),
     "ApproximateNumberOfMessagesDelayed": (_messages, "Not visible yet: their delay has not ended."),
-    "RedriveAllowPolicy": (_allow, "Which queues may use this one for their dead letters."),
+    "RedriveAllowPolicy": (_allow, "Which queues may use this one as their dead-letter queue."),
     "FifoQueue": (_yes, "Order is kept within a message group, and a second send within five minutes is ignored."),
     "ContentBasedDeduplication": (
         _yes,

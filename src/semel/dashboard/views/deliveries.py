@@ -100,7 +100,7 @@ class DeliveryCounts:
             deliveries=of_all("received"),
             effects=of_all("completed"),
             delivered_again=of_all("delivered_again"),
-            caught=tuple(sorted(caught, key=lambda one: -one.count)),
+            caught=tuple(sorted(caught, key=lambda row: -row.count)),
             claimed_elsewhere=of_all("claimed_elsewhere"),
             duplicates_deleted=of_all("duplicates_deleted"),
             fenced=of_all("fenced"),

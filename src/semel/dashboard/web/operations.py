@@ -136,7 +136,7 @@ def calls(described: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
         for method in _METHODS:
             if (call := operations.get(method)) is None:
                 continue
-            parameters = [one["name"] for one in call.get("parameters", ()) if one.get("in") == "query"]
+            parameters = [entry["name"] for entry in call.get("parameters", ()) if entry.get("in") == "query"]
             parameters += ["JSON body"] if "requestBody" in call else []
             tag = (call.get("tags") or ["Other"])[0]
             groups.setdefault(tag, []).append(

@@ -144,12 +144,12 @@ class Pages:
             "error.html",
             status=status,
             title=title,
-            error=_sentence(error),
-            what_to_do=_sentence(what_to_do),
+            error=sentence(error),
+            what_to_do=sentence(what_to_do),
             command=command,
         )
 
-    def login(self, request: Request, *, next: str = "/", problem: str = "", status: int = 200) -> HTMLResponse:
+    def login(self, request: Request, next: str, problem: str = "", status: int = 200) -> HTMLResponse:
         return self.answer(request, "login.html", status=status, next=next, problem=problem)
 
 
@@ -166,7 +166,7 @@ _TITLES: Final = {
 }
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if not text or text.endswith(('.', '!', '?')) else '.'}"
 
 

@@ -227,7 +227,9 @@ def caught_share(caught: Caught, page: DeliveriesPage) -> Markup:
 
 def in_progress(worker: WorkerRow) -> list[InProgress]:
     """The messages in progress of all its queues, the longest first."""
-    return sorted((message for queue in worker.queues for message in queue.in_progress), key=lambda one: -one.since)
+    return sorted(
+        (message for queue in worker.queues for message in queue.in_progress), key=lambda message: -message.since
+    )
 
 
 FILTERS: Final = {
