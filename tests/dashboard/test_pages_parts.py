@@ -17,7 +17,7 @@ from semel.dashboard.views.model import (
     QueueDeliveries,
     QueueRow,
 )
-from semel.dashboard.web import charts, deliveries, jobs, operations, queues, text
+from semel.dashboard.web import charts, deliveries, operations, queues, text
 from semel.dashboard.web.charts import Line, Stream
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
@@ -149,7 +149,7 @@ def test_the_state_of_a_job_is_a_sentence(state: State, plan: dict[str, Any], se
     job = Job("redrive", "dlq", plan).to_json()
     job |= {"state": state.value, "total": 100, "reason": "the canary failed"}
     job["counts"] |= {"sent": 40, "matched": 100}
-    assert jobs.headline(job).startswith(sentence)
+    assert operations.headline(job).startswith(sentence)
 
 
 def test_the_doctor_page_has_each_recommended_setting_with_its_reasons(tmp_path: Path) -> None:

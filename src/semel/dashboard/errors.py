@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from semel.dashboard.views.errors import DashboardError
+from semel.dashboard.views.model import DashboardError
 from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.job_control import JobNotRunning

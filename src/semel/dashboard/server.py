@@ -19,7 +19,7 @@ from semel.dashboard.errors import ErrorAnswer
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 from semel.dashboard.views import NotThere
-from semel.dashboard.web.templating import Notice, Pages, sentence
+from semel.dashboard.web.pages import Notice, Pages, sentence
 from semel.version import __version__
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.dashboard.views import QueueInspector, Settings
-from semel.dashboard.views.errors import DashboardError
-from semel.dashboard.views.model import Fault, Viewer
+from semel.dashboard.views.model import DashboardError, Fault, Viewer
 from semel.dlq.jobs import Jobs
 from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError

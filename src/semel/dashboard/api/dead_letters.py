@@ -24,7 +24,7 @@ from semel.dashboard.api.schemas import (
     viewer,
 )
 from semel.dashboard.services import Services
-from semel.dashboard.views.errors import DashboardError
+from semel.dashboard.views.model import DashboardError
 from semel.dlq.messages import DeadLetterQueue, ErrorGroups, Impact, Resent, ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection, SelectionError

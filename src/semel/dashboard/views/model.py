@@ -13,6 +13,7 @@ from typing import Final
 from semel.dlq.audit import AuditEntry
 from semel.dlq.messages import DeadLetterMessage, ErrorGroup, ShownMessages
 from semel.doctor.model import Finding, Recommendation
+from semel.errors import SemelError
 from semel.telemetry.annotation_log import Annotation
 from semel.telemetry.message_trail import TrailEvent
 
@@ -389,3 +390,26 @@ class AuditPage:
     where: str = ""
     more: bool = False  # whether there are older ones than these
     path: str = ""
+
+
+# What cannot be shown or done.
+
+
+class DashboardError(SemelError):
+    """`status` is HTTP's; `what_to_do` is the way out."""
+
+    def __init__(self, error: str, what_to_do: str = "", status: int = 400) -> None:
+        super().__init__(f"{error}; {what_to_do}" if what_to_do else error)
+        self.error, self.what_to_do, self.status = error, what_to_do, status
+
+
+class NotThere(DashboardError):
+    def __init__(self, error: str, what_to_do: str = "") -> None:
+        super().__init__(error, what_to_do, 404)
+
+
+class ReceiveRequired(DashboardError):
+    """On SQS a message is shown only by receiving it, and nobody has asked for that."""
+
+    def __init__(self, error: str, what_to_do: str) -> None:
+        super().__init__(error, what_to_do, 409)

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from semel.dashboard.sources.cache import TtlCache
-from semel.dashboard.views.errors import DashboardError, NotThere
-from semel.dashboard.views.model import InProgress, WorkerQueue, WorkerRow, WorkersPage
+from semel.dashboard.views.model import DashboardError, InProgress, NotThere, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
 from semel.telemetry import worker_client
 from semel.telemetry import worker_registry as registry

@@ -15,8 +15,7 @@ from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 from semel.dashboard.views.model import DeadLetterPage, QueueRow
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import parts
+from semel.dashboard.web.pages import RequestContext, parts
 from semel.dashboard.web.text import messages as counted
 from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan

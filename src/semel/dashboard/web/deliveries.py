@@ -11,7 +11,7 @@ from markupsafe import Markup
 from semel.dashboard.views.model import DeliveriesPage
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line, Stream
-from semel.dashboard.web.context import RequestContext
+from semel.dashboard.web.pages import RequestContext
 from semel.doctor.report.words import number
 
 COLUMNS: Final = (

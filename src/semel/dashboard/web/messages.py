@@ -14,8 +14,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from semel.dashboard.views.model import MessageDetails
 from semel.dashboard.web import text
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import Notice
+from semel.dashboard.web.pages import Notice, RequestContext
 from semel.dlq.messages import Resent
 from semel.dlq.service import Key
 from semel.errors import SemelError

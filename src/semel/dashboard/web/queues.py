@@ -11,12 +11,10 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from semel.dashboard.views.errors import ReceiveRequired
-from semel.dashboard.views.model import Fault, Level, QueuePage, QueueRow, QueuesPage, Series
+from semel.dashboard.views.model import Fault, Level, QueuePage, QueueRow, QueuesPage, ReceiveRequired, Series
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import Notice, parts, viewer
+from semel.dashboard.web.pages import Notice, RequestContext, parts, viewer
 from semel.dashboard.web.text import field_text
 from semel.dashboard.web.text import messages as counted
 from semel.dlq.filter.parser import FilterError
