@@ -62,14 +62,14 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
     pages, inspector = context.pages, context.inspector
 
-    @router.get("/dead-letters", response_class=HTMLResponse)
+    @router.get("/dead-letters")
     def queues(request: Request) -> HTMLResponse:
         rows = inspector.dead_letter_queues()
         return pages.answer(
             request, "dead_letters.html", nav="dead-letters", rows=rows, summary=_summary(rows), jobs=context.jobs()
         )
 
-    @router.get("/dead-letters/{queue}", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}")
     def messages(request: Request, queue: str, where: str = "", after: str = "", receive: bool = False) -> HTMLResponse:
         wanted = parts(request)
         page = inspector.dead_letters(queue, where=where, after=after, receive=receive)
@@ -94,7 +94,7 @@ def routes(context: RequestContext) -> APIRouter:
             headers={"Content-Disposition": f'attachment; filename="{queue}.jsonl"'},
         )
 
-    @router.get("/dead-letters/{queue}/redrive", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/redrive")
     def redrive_form(
         request: Request,
         queue: str,
@@ -128,7 +128,7 @@ def routes(context: RequestContext) -> APIRouter:
             return _redrive(context, request, queue, where, ids, form, str(error))
         return context.to_job(job)
 
-    @router.get("/dead-letters/{queue}/delete", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/delete")
     def delete_form(request: Request, queue: str, where: str = "") -> HTMLResponse:
         return _delete(context, request, queue, where)
 
@@ -153,7 +153,7 @@ def routes(context: RequestContext) -> APIRouter:
             return _delete(context, request, queue, where, str(error))
         return context.to_job(job)
 
-    @router.get("/dead-letters/{queue}/restore", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/restore")
     def restore_form(request: Request, queue: str) -> HTMLResponse:
         return _restore(context, request, queue)
 

@@ -32,7 +32,7 @@ CLAIMED: Final = "claimed by another worker"
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/deliveries", response_class=HTMLResponse)
+    @router.get("/deliveries")
     def deliveries(request: Request) -> HTMLResponse:
         page = context.inspector.deliveries()
         outcomes = streams(page)

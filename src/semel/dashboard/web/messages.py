@@ -58,11 +58,11 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
     inspector = context.inspector
 
-    @router.get("/queues/{queue}/messages/{id}", response_class=HTMLResponse)
+    @router.get("/queues/{queue}/messages/{id}")
     def message(request: Request, queue: str, id: str, place: int | None = None, receive: bool = False) -> HTMLResponse:
         return _answer(context, request, queue, id, place, receive=receive, dead_letter=False)
 
-    @router.get("/dead-letters/{queue}/messages/{id}", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/messages/{id}")
     def dead_letter_message(
         request: Request, queue: str, id: str, place: int | None = None, receive: bool = False
     ) -> HTMLResponse:

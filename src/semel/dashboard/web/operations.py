@@ -43,7 +43,7 @@ _BARS: Final = {
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/jobs/{id}", response_class=HTMLResponse)
+    @router.get("/jobs/{id}")
     def job(request: Request, id: str) -> HTMLResponse:
         return _job(context, request, id)
 
@@ -59,7 +59,7 @@ def routes(context: RequestContext) -> APIRouter:
         text = f"{str(control).capitalize()}. The log of the job will show it."
         return context.pages.redirect(f"/jobs/{id}", Notice(text, "warning"))
 
-    @router.get("/workers", response_class=HTMLResponse)
+    @router.get("/workers")
     def workers(request: Request) -> HTMLResponse:
         return _workers(context, request)
 
@@ -77,7 +77,7 @@ def routes(context: RequestContext) -> APIRouter:
             return _workers(context, request, str(error))
         return context.pages.redirect("/workers", Notice(f"{done[:1].upper()}{done[1:]}."))
 
-    @router.get("/doctor", response_class=HTMLResponse)
+    @router.get("/doctor")
     def doctor(request: Request) -> HTMLResponse:
         page = context.inspector.doctor()
         return context.pages.answer(
@@ -89,7 +89,7 @@ def routes(context: RequestContext) -> APIRouter:
         context.services.examine(viewer(request))
         return RedirectResponse("/doctor", 303)
 
-    @router.get("/audit", response_class=HTMLResponse)
+    @router.get("/audit")
     def audit(request: Request, where: str = "", all: bool = False) -> HTMLResponse:
         error = ""
         try:
@@ -102,7 +102,7 @@ def routes(context: RequestContext) -> APIRouter:
             where=where, error=error, dead_letter_actions=DEAD_LETTER_ACTIONS,
         )  # fmt: skip
 
-    @router.get("/api", response_class=HTMLResponse)
+    @router.get("/api")
     def api(request: Request) -> HTMLResponse:
         described = request.app.openapi()
         return context.pages.answer(

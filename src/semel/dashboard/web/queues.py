@@ -64,7 +64,7 @@ class SendForm:
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/", response_class=HTMLResponse)
+    @router.get("/")
     def queues(request: Request, q: str = "", sort: str = "", show: str = "") -> HTMLResponse:
         page = context.inspector.queues()
         rows = ordered(_shown(page.rows, q, show), sort)
@@ -85,7 +85,7 @@ def routes(context: RequestContext) -> APIRouter:
             for row in context.inspector.queues().rows
         ]
 
-    @router.get("/queues/{name}", response_class=HTMLResponse)
+    @router.get("/queues/{name}")
     def queue(
         request: Request, name: str, tab: str = "messages", range: str = "1h", where: str = "", after: str = "",
         receive: bool = False,
