@@ -40,7 +40,7 @@ def build(
     settings = settings.with_token()
     services = Services.of(settings, client=client, ledger=ledger, clock=clock)
     policy = AccessPolicy(settings, services.service.audit, clock=clock)
-    pages = Pages.of(services.inspector)
+    pages = Pages(services.inspector)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

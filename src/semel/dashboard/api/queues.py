@@ -92,7 +92,7 @@ def routes(services: Services) -> APIRouter:
     @router.get(
         "/queues/{queue}/messages/{id}",
         tags=["Messages"],
-        summary="One message, and why it is where it is",
+        summary="One message, its state, ledger entry and attempts",
         response_model=described(MessageDetails, message=MessageSchema),
     )
     def message(

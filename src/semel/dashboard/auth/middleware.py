@@ -154,8 +154,7 @@ def _shows_messages(scope: Scope) -> bool:
     if scope["path"].endswith("/export"):
         return True
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    asked = [query[name][-1].lower() for name in ("receive",) if name in query]
-    return not _TRUE.isdisjoint(asked)
+    return query.get("receive", [""])[-1].lower() in _TRUE
 
 
 # Requests.

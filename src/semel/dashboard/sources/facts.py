@@ -41,6 +41,10 @@ class QueueFacts:
         return self.visible + self.in_flight + self.delayed
 
     @property
+    def retention(self) -> float:
+        return self.number("MessageRetentionPeriod", 345_600.0)
+
+    @property
     def dead_letter_arn(self) -> str:
         return str(dead_letter_queues.redrive_policy(self.attributes).get("deadLetterTargetArn") or "")
 

@@ -47,10 +47,7 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
         "Fenced",
         "A worker that had lost its claim tried to record an outcome. Rejected: a newer claim has the key.",
     ),
-    "conflicts": (
-        "One key, two contents",
-        "The key was recorded with another payload. Not run.",
-    ),
+    "conflicts": ("One key, two contents", "The key was recorded with another payload. Not run."),
 }
 
 # queue -> name -> value

@@ -17,7 +17,7 @@ from semel.dashboard.sources.broker import BrokerSource
 from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.sources.facts import QueueFacts, Source, later, thinned
 from semel.dashboard.sources.sqs import SqsSource
-from semel.dashboard.views import attributes, explanation, queues
+from semel.dashboard.views import alarms, attributes, explanation, queues
 from semel.dashboard.views.deliveries import DeliveryCounts
 from semel.dashboard.views.doctor import DoctorJob
 from semel.dashboard.views.messages import (
@@ -196,12 +196,11 @@ class QueueInspector:
 
     def alarms(self, name: str, form: str, sns: str | None = None) -> str:
         """The alarms that a queue needs, in the format of a tool: see `semel alarms`."""
-        from semel.dashboard.views.alarms import alarms_of
         from semel.doctor.alarms.formats import FORMATS, render
 
         if form not in FORMATS:
             raise DashboardError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")
-        return render(alarms_of(self._facts(name), self.sources(name)), form, sns=sns)
+        return render(alarms.alarms_of(self._facts(name), self.sources(name)), form, sns=sns)
 
     # Messages.
 

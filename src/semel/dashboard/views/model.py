@@ -30,6 +30,10 @@ class Level(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+RAISED: Final = (Level.WARNING, Level.CRITICAL)
+WORST_FIRST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
+
+
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """Who sent the request. The server puts it into `request.state.viewer`."""
@@ -398,18 +402,18 @@ class AuditPage:
 class DashboardError(SemelError):
     """`status` is HTTP's; `what_to_do` is the way out."""
 
-    def __init__(self, error: str, what_to_do: str = "", status: int = 400) -> None:
+    status = 400
+
+    def __init__(self, error: str, what_to_do: str = "", status: int | None = None) -> None:
         super().__init__(f"{error}; {what_to_do}" if what_to_do else error)
-        self.error, self.what_to_do, self.status = error, what_to_do, status
+        self.error, self.what_to_do, self.status = error, what_to_do, status or self.status
 
 
 class NotThere(DashboardError):
-    def __init__(self, error: str, what_to_do: str = "") -> None:
-        super().__init__(error, what_to_do, 404)
+    status = 404
 
 
 class ReceiveRequired(DashboardError):
     """On SQS a message is shown only by receiving it, and nobody has asked for that."""
 
-    def __init__(self, error: str, what_to_do: str) -> None:
-        super().__init__(error, what_to_do, 409)
+    status = 409

@@ -65,7 +65,7 @@ def _row(
         max_receives=facts.max_receives,
         sources=sources,
         workers=workers,
-        retention=facts.number("MessageRetentionPeriod", 345_600.0),
+        retention=facts.retention,
         error=facts.error,
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, model_validator
 
 from semel.dashboard import errors as problems
 from semel.dashboard.services import Services
@@ -79,58 +79,48 @@ def static(name: str) -> str:
     return f"/static/{name}?v={sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
-def environment() -> Environment:
-    templates = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    templates.filters |= FILTERS
-    templates.globals |= {"static": static, "navigation": NAVIGATION}
-    return templates
-
-
 class Pages:
-    """Renders templates. `endpoint` is shown on every page; `clock` is the endpoint's time, which is what "in 30 s" on
-    a page counts from."""
+    """Renders templates. The time on a page is the endpoint's, which is what "in 30 s" counts from."""
 
-    def __init__(self, endpoint: str, clock: Callable[[], float]) -> None:
-        self._templates = environment()
-        self.endpoint = endpoint
-        self._clock = clock
+    def __init__(self, inspector: QueueInspector) -> None:
+        self._inspector = inspector
         self._notices: dict[str, Notice] = {}
-
-    @classmethod
-    def of(cls, inspector: QueueInspector) -> Pages:
-        return cls(inspector.client.endpoint, inspector.now)
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._templates.filters |= FILTERS
+        self._templates.globals |= {
+            "static": static,
+            "navigation": NAVIGATION,
+            "endpoint": inspector.client.endpoint,
+        }
 
     def clock(self) -> float:
         try:
-            return self._clock()
+            return self._inspector.now()
         except SemelError:  # the endpoint does not answer; the page says so
             return time.time()
 
     def answer(
         self, request: Request, template: str, *, nav: str = "", status: int = 200, **content: Any
     ) -> HTMLResponse:
-        return HTMLResponse(self.html(request, template, nav=nav, **content), status)
-
-    def html(self, request: Request, template: str, *, nav: str = "", **content: Any) -> str:
         part = parts(request)
-        return self._templates.get_template(template).render(
+        html = self._templates.get_template(template).render(
             nav=nav,
             part=part,
             base="fragment.html" if part else "layout.html",
             viewer=viewer(request),
-            endpoint=self.endpoint,
             now=self.clock(),
             link=lambda **changes: link(request, **changes),
             query=_shared(request),
             **{"problem": "", "notice": self._notices.get(request.query_params.get("notice", ""))} | content,
         )
+        return HTMLResponse(html, status)
 
     def redirect(self, path: str, notice: Notice) -> RedirectResponse:
         """To a page that shows the notice. Its address has only a number that nobody can guess, so that no link makes a
@@ -195,6 +185,15 @@ def link(request: Request, **changes: str) -> str:
 
 def _shared(request: Request) -> list[tuple[str, str]]:
     return [(name, value) for name, value in request.query_params.multi_items() if name not in _NOT_SHARED]
+
+
+class FormFields(BaseModel):
+    """What a form sends: an empty field counts as left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if value != ""}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,7 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from semel import durations
-from semel.dashboard.views.model import (
-    Caught,
-    DeadLetterPage,
-    DeliveriesPage,
-    InProgress,
-    QueueRow,
-    WorkerRow,
-)
+from semel.dashboard.views.model import Caught, DeadLetterPage, DeliveriesPage, InProgress, QueueRow, WorkerRow
 from semel.dashboard.web import charts
 from semel.dlq.messages import ErrorGroup
 from semel.doctor.report.html import prose
