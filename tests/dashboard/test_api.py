@@ -441,7 +441,7 @@ def test_a_broker_that_is_gone_is_told_and_not_a_traceback(tmp_path: Any) -> Non
             assert "--endpoint-url" in answer.json()["what_to_do"]
             page = site.get("/")
             assert page.status == 503
-            assert "semel serve" in page.text
+            assert "semel broker" in page.text
 
 
 # The description.

@@ -15,8 +15,7 @@ from dashboard.serving import serving, until
 from semel.dashboard.sources.cloudwatch import CloudWatch
 from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import DashboardError, QueueInspector, Settings
-from semel.dashboard.views.errors import ReceiveRequired
-from semel.dashboard.views.model import Level
+from semel.dashboard.views.model import Level, ReceiveRequired
 from semel.dlq.access import PeekRisk
 from semel.dlq.remote import RemoteDeadLetterService
 from semel.sqs import Client

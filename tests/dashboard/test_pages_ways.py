@@ -319,7 +319,7 @@ def test_an_endpoint_that_does_not_answer_is_a_page_that_says_what_to_do(
     with serving(settings) as site:
         visit = browser.look(site.url, lambda page: page.locator("main").inner_text())
     assert "No answer" in visit.result
-    assert "semel serve" in visit.result
+    assert "semel broker" in visit.result
 
 
 @pytest.mark.slow

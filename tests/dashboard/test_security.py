@@ -18,8 +18,7 @@ from playwright.sync_api import Page, expect
 from browsing import Browser
 from dashboard.serving import Answer, Shop, Site, serving, shop
 from semel.dashboard.auth.middleware import MAX_BODY
-from semel.dashboard.auth.policy import MAX_FAILURES, AccessPolicy, Refused
-from semel.dashboard.auth.sessions import LIFETIME
+from semel.dashboard.auth.policy import LIFETIME, MAX_FAILURES, AccessPolicy, Refused
 from semel.dashboard.views import Settings
 from semel.dlq.audit import Audit
 from semel.errors import StartError
@@ -483,8 +482,11 @@ def test_the_address_with_the_token_logs_in_and_leads_to_the_page_without_it(clo
 
 def test_a_wrong_token_in_the_address_leads_to_the_login_page_without_it(closed_site: Site) -> None:
     answer = closed_site.get("/queues/orders", token="guess")
-    assert (answer.status, answer.headers["location"]) == (303, "/login?next=%2Fqueues%2Forders")
+    address, _, notice = answer.headers["location"].partition("&notice=")
+    assert (answer.status, address) == (303, "/login?next=%2Fqueues%2Forders")
     assert not answer.cookies
+    assert "The token is wrong" in closed_site.get("/login", next="/queues/orders", notice=notice).text
+    assert "The token is wrong" not in closed_site.get("/login", next="/queues/orders").text
 
 
 def test_the_address_with_the_token_leads_nowhere_else(closed_site: Site) -> None:

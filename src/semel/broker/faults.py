@@ -33,7 +33,7 @@ MEANING: Final[Mapping[Fault, str]] = {
     Fault.LOST_DELETE: "a delete is answered with success and the message kept",
     Fault.LOST_ANSWER: "the call is carried out, but its answer never arrives",
     Fault.SHORT_POLL: "a short poll misses some or all messages",
-    Fault.LATENCY: "the call waits before it is carried out (RATE:MILLISECONDS, 100 if not given)",
+    Fault.LATENCY: "the call is delayed, by 100 milliseconds unless another delay is set",
     Fault.THROTTLE: "the call is refused with RequestThrottled",
     Fault.SERVER_ERROR: "the call is refused with a 500 or 503",
     Fault.EARLY_VISIBILITY: "a visibility timeout ends early",

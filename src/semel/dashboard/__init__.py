@@ -1,1 +1,1 @@
-"""The web page over all of it: queues, messages, dead letters, workers, and what "once" came to."""
+"""The dashboard: web pages, JSON API and terminal over queues, messages, dead-letter queues and workers."""

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from semel.dashboard.views.errors import DashboardError
+from semel.dashboard.views.model import DashboardError
 from semel.dlq.access import RECEIVE_TOO, PeekRisk
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.jobs import JobNotRunning, NoSuchJob
@@ -60,7 +60,7 @@ _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
     (BadConfiguration, 500, "start the dashboard with other options", "semel dashboard --help"),
     (BadRequest, 400, "", ""),
     (Throttled, 503, "wait a moment, then try again", ""),
-    (Unreachable, 503, "check that the endpoint is running and that --endpoint-url is right", "semel serve"),
+    (Unreachable, 503, "check that the endpoint is running and that --endpoint-url is right", "semel broker"),
     (ServerFailed, 502, "try again; if it fails again, see the endpoint's log", ""),
     (LedgerUnavailable, 503, "check that the ledger's store is running and that --ledger is right", ""),
 )
@@ -87,7 +87,10 @@ def handle(app: FastAPI, respond: Callable[[Request, ErrorAnswer], Response]) ->
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        parts = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()[:5]]
+        parts = [
+            f"{'.'.join(map(str, detail['loc'][1:])) or detail['loc'][0]}: {detail['msg']}"
+            for detail in error.errors()[:5]
+        ]
         return respond(request, ErrorAnswer(422, "; ".join(parts), "see /api for the parameters of this call"))
 
     @app.exception_handler(HTTPException)

@@ -13,13 +13,13 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from semel.dashboard import api, errors, web
-from semel.dashboard.auth.middleware import AuthMiddleware, is_page, logged_in, own_page
+from semel.dashboard.auth.middleware import AuthMiddleware, is_page, logged_in, login_address, own_page
 from semel.dashboard.auth.policy import AccessPolicy, Refused
 from semel.dashboard.errors import ErrorAnswer
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 from semel.dashboard.views import NotThere
-from semel.dashboard.web.templating import Pages
+from semel.dashboard.web.pages import Notice, Pages, sentence
 from semel.version import __version__
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def build(
     settings = settings.with_token()
     services = Services.of(settings, client=client, ledger=ledger, clock=clock)
     policy = AccessPolicy(settings, services.service.audit, clock=clock)
-    pages = Pages.of(services.inspector)
+    pages = Pages(services.inspector)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -74,6 +74,8 @@ def build(
         return JSONResponse({"error": answer.error, "what_to_do": answer.what_to_do}, answer.status)
 
     def refusal(scope: Scope, refused: Refused) -> Response:
+        if refused.status == 401 and is_page(scope):  # a wrong token
+            return pages.redirect(login_address(scope), Notice(login_problem(refused), "bad"))
         return respond(Request(scope), errors.of(refused))
 
     def counts() -> bool:
@@ -82,6 +84,10 @@ def build(
     errors.handle(app, respond)
     app.add_middleware(AuthMiddleware, policy=policy, refusal=refusal, counts=counts)
     return app
+
+
+def login_problem(refused: Refused) -> str:
+    return sentence(f"{refused.error}: {refused.what_to_do}")
 
 
 def _login(policy: AccessPolicy, pages: Pages) -> APIRouter:
@@ -96,7 +102,7 @@ def _login(policy: AccessPolicy, pages: Pages) -> APIRouter:
     def form(request: Request, next: str = "/") -> Response:
         if policy.settings.open_access:
             return RedirectResponse("/", 303)
-        return pages.login(request, next=own_page(next))
+        return pages.login(request, own_page(next))
 
     @router.post("/login")
     def log_in(request: Request, token: Annotated[str, Form()] = "", next: Annotated[str, Form()] = "/") -> Response:
@@ -104,8 +110,7 @@ def _login(policy: AccessPolicy, pages: Pages) -> APIRouter:
         try:
             cookie = policy.log_in(token, request.headers, remote)
         except Refused as refused:
-            text = f"{refused.error[:1].upper()}{refused.error[1:]}: {refused.what_to_do}."
-            return pages.login(request, next=own_page(next), problem=text, status=refused.status)
+            return pages.login(request, own_page(next), login_problem(refused), refused.status)
         return logged_in(policy, request.headers, cookie, next)
 
     @router.post("/logout")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.dashboard.views import QueueInspector, Settings
-from semel.dashboard.views.errors import DashboardError
-from semel.dashboard.views.model import Fault, Viewer
+from semel.dashboard.views.model import DashboardError, Fault, Viewer
 from semel.dlq.jobs import Jobs
 from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError
@@ -53,12 +52,7 @@ class Services:
         # Actions may take time and retries; pages say soon that the endpoint does not answer.
         acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
         service = DeadLetterService(
-            acting,
-            ledger=inspector.history.connected,
-            state=inspector.state,
-            jobs=jobs,
-            who="dashboard",
-            clock=clock,
+            acting, ledger=inspector.history.connected, state=inspector.state, jobs=jobs, who="dashboard", clock=clock
         )
         return cls(settings, inspector, service, jobs)
 
@@ -114,5 +108,5 @@ class Services:
         """Starts the doctor; False if it is running."""
         with self.service.audit.around(viewer.name, "doctor") as ending:
             started = self.inspector.doctor_job.start()
-            ending.outcome = "started" if started else "not started: it is running"
+            ending.outcome = "started" if started else "not started: already running"
         return started

@@ -22,7 +22,7 @@ SQS shows a message only to those who receive it, which counts against the messa
 receive answer 409 unless they are made with `receive=1`. Semel's own broker needs no receives."""
 TAGS: Final[list[dict[str, Any]]] = [
     {"name": "Queues", "description": "Depth, age, rates and their history, alarms, faults."},
-    {"name": "Messages", "description": "List messages, and why one is where it is; send."},
+    {"name": "Messages", "description": "List messages, the state of one; send."},
     {"name": "Dead letters", "description": "List messages and errors, export; redrive, resend, delete, restore."},
     {"name": "Jobs", "description": "Progress; pause, resume, cancel."},
     {"name": "Deliveries", "description": "Deliveries, effects and duplicates."},

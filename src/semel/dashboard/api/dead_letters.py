@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from itertools import chain
 from typing import IO, Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Query, Request
@@ -21,10 +20,11 @@ from semel.dashboard.api.schemas import (
     Where,
     answer,
     job_answer,
+    json_lines,
     viewer,
 )
 from semel.dashboard.services import Services
-from semel.dashboard.views.errors import DashboardError
+from semel.dashboard.views.model import DashboardError
 from semel.dlq.messages import DeadLetterQueue, ErrorGroups, Impact, Resent, ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.selection import Selection, SelectionError
@@ -120,12 +120,7 @@ def routes(services: Services) -> APIRouter:
         inspector.check_receive(queue, receive)
         service.queue(queue)
         lines = acting(request).lines(queue, where, id, all=all, any_queue=any_queue, receive=receive)
-        first = next(lines, b"")  # an error is raised before the answer begins
-        return StreamingResponse(
-            chain([first], lines),
-            media_type="application/x-ndjson",
-            headers={"content-disposition": f'attachment; filename="{queue}.jsonl"'},
-        )
+        return json_lines(queue, lines)
 
     @router.post(
         "/dead-letters/{queue}/redrive",
@@ -194,9 +189,7 @@ def routes(services: Services) -> APIRouter:
             return await run_in_threadpool(begin, content)
 
     @router.post(
-        "/dead-letters/{queue}/messages/{id}/resend",
-        summary="Send one message, edited or not",
-        response_model=Resent,
+        "/dead-letters/{queue}/messages/{id}/resend", summary="Send one message, edited or not", response_model=Resent
     )
     def resend(request: Request, queue: str, id: str, given: ResendRequest, receive: Receive = False) -> Response:
         sent = acting(request).resend(

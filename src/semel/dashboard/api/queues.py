@@ -23,9 +23,8 @@ from semel.dashboard.api.schemas import (
     viewer,
 )
 from semel.dashboard.services import Services
-from semel.dashboard.views.errors import DashboardError
 from semel.dashboard.views.messages import API_SECONDS, MAX_PAGE, PAGE
-from semel.dashboard.views.model import Fault, MessageDetails, QueuePage, QueuesPage
+from semel.dashboard.views.model import DashboardError, Fault, MessageDetails, QueuePage, QueuesPage
 from semel.sqs.client.messages import Attribute
 
 
@@ -93,7 +92,7 @@ def routes(services: Services) -> APIRouter:
     @router.get(
         "/queues/{queue}/messages/{id}",
         tags=["Messages"],
-        summary="One message, and why it is where it is",
+        summary="One message, its state, ledger entry and attempts",
         response_model=described(MessageDetails, message=MessageSchema),
     )
     def message(

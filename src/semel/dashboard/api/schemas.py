@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 import orjson
 from fastapi import Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, create_model
 
 from semel.dashboard.views.model import Viewer
@@ -114,6 +116,16 @@ def answer(content: Any, status: int = 200) -> Response:
 
 def job_answer(job: Job, status: int = 200) -> Response:
     return answer(job.to_json(), status)
+
+
+def json_lines(queue: str, lines: Iterator[bytes]) -> StreamingResponse:
+    """A file for download, while it is read. An error of the first line is raised before the answer begins."""
+    first = next(lines, b"")
+    return StreamingResponse(
+        chain([first], lines),
+        media_type="application/x-ndjson",
+        headers={"content-disposition": f'attachment; filename="{queue}.jsonl"'},
+    )
 
 
 def viewer(request: Request) -> Viewer:

@@ -92,6 +92,8 @@ class AuthMiddleware:
             caller = await run_in_threadpool(policy.caller, headers, remote)
         else:
             caller = policy.caller(headers, remote)
+        if caller is None and is_page(scope):
+            return RedirectResponse(login_address(scope), 303)
         if caller is None:
             raise Refused("this dashboard needs a token", "send it as Authorization: Bearer TOKEN", 401)
         if has_effect and scope["path"] != "/logout":
@@ -106,10 +108,6 @@ class AuthMiddleware:
             return True  # nothing answers, so nothing is shown either
 
     def _refused(self, scope: Scope, refused: Refused) -> Response:
-        if refused.status == 401 and is_page(scope):
-            # Back to the page afterwards, but no action is repeated.
-            page = _address(scope) if scope["method"] in SAFE else "/"
-            return RedirectResponse("/login" if page == "/" else f"/login?next={quote(page, safe='')}", 303)
         response = self._refusal(scope, refused)
         if refused.status == 401:
             response.headers["www-authenticate"] = 'Bearer realm="semel"'
@@ -120,6 +118,12 @@ def logged_in(policy: AccessPolicy, headers: Mapping[str, str], cookie: str, pag
     """To a page, with the cookie of a session; an empty one ends it."""
     secure = headers.get("x-forwarded-proto") == "https"
     return RedirectResponse(own_page(page), 303, {"set-cookie": policy.sessions.set_cookie(cookie, secure=secure)})
+
+
+def login_address(scope: Scope) -> str:
+    """Back to the page afterwards, but no action is repeated."""
+    page = _address(scope) if scope["method"] in SAFE else "/"
+    return "/login" if page == "/" else f"/login?next={quote(page, safe='')}"
 
 
 def own_page(address: str) -> str:
@@ -150,8 +154,7 @@ def _shows_messages(scope: Scope) -> bool:
     if scope["path"].endswith("/export"):
         return True
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    asked = [query[name][-1].lower() for name in ("receive",) if name in query]
-    return not _TRUE.isdisjoint(asked)
+    return query.get("receive", [""])[-1].lower() in _TRUE
 
 
 # Requests.

@@ -7,10 +7,15 @@ A foreign page can make a browser send requests here, with our cookie, but it ca
   browser send, a cookie or the body of a form, is refused. A bearer token is fine: no page can add one, only a proxy.
 - A request without an effect still costs work. Foreign pages get an answer only to links, which the user follows.
 - A foreign name that was pointed at this address (DNS rebinding) is our own site for a browser, so Host is checked.
+
+A session of a browser is a signed cookie that scripts cannot read, and that ends after twelve hours or at the logout.
+SameSite is Lax and not Strict: a link to the dashboard in a chat or a ticket must not lead to the login page. A link
+only shows something; whatever has an effect is checked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import secrets
@@ -19,12 +24,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
-from semel.dashboard.auth.sessions import Session, Sessions
+from itsdangerous import BadSignature, TimestampSigner
+
 from semel.dashboard.settings import Settings
-from semel.dashboard.views.errors import DashboardError
-from semel.dashboard.views.model import Viewer
+from semel.dashboard.views.model import DashboardError, Viewer
 from semel.dlq.audit import Audit
 from semel.sqs.hosts import can_be_rebound, is_address, is_link, other_site, says_no_site
 
@@ -34,6 +40,8 @@ _MAX_ADDRESSES: Final = 10_000
 # The types of body that a page can send anywhere without asking first; "" is a body without a type.
 _FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "")
 _log: Final = logging.getLogger("semel.dashboard")
+LIFETIME: Final = 12 * 3600  # seconds
+_MAX_ENDED: Final = 10_000
 
 
 class Refused(DashboardError):
@@ -174,3 +182,53 @@ def _bearer(headers: Mapping[str, str]) -> str:
 
 def _same(given: str, known: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())
+
+
+# Sessions.
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    id: str
+    role: str
+
+
+class Sessions:
+    """`clock` returns seconds since 1970. The key is of this process: a restart ends all sessions."""
+
+    def __init__(self, port: int, *, clock: Callable[[], float]) -> None:
+        self.cookie = f"semel-{port}"  # browsers share the cookies of a host among its ports
+        self._signer = _Signer(clock)
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def begin(self, role: str) -> str:
+        """The value of the cookie."""
+        return self._signer.sign(f"{role}.{secrets.token_urlsafe(18)}").decode()
+
+    def find(self, cookie_header: str) -> Session | None:
+        try:
+            cookie = SimpleCookie(cookie_header).get(self.cookie)
+            text = self._signer.unsign(cookie.value, max_age=LIFETIME).decode() if cookie else ""
+        except (CookieError, BadSignature, UnicodeError):
+            return None
+        role, _, id = text.partition(".")
+        return Session(id, role) if id and id not in self._ended else None
+
+    def end(self, session: Session) -> None:
+        self._ended[session.id] = None
+        while len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def set_cookie(self, value: str, *, secure: bool) -> str:
+        """The Set-Cookie header; an empty value removes the cookie."""
+        age = LIFETIME if value else 0
+        return f"{self.cookie}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age}{'; Secure' if secure else ''}"
+
+
+class _Signer(TimestampSigner):
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(secrets.token_bytes(32), salt="semel.session", digest_method=hashlib.sha256)
+        self._clock = clock
+
+    def get_timestamp(self) -> int:
+        return int(self._clock())

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from semel.dashboard.sources import series as past
 from semel.dashboard.sources.cache import TtlCache
-from semel.dashboard.sources.facts import QueueFacts
+from semel.dashboard.sources.facts import RECENT, QueueFacts, from_broker
 from semel.dashboard.views.model import Fault, Series
 from semel.sqs import Client
 from semel.sqs.client.admin import Admin
@@ -38,7 +37,7 @@ class BrokerSource:
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         # Rounded to the broker's period, so that the next request finds it in the cache.
-        start = max(0.0, since // past.RECENT * past.RECENT)
+        start = max(0.0, since // RECENT * RECENT)
         return self._series.get((tuple(names), start), lambda: self._history(names, start))
 
     def notes(self) -> Sequence[str]:
@@ -100,4 +99,4 @@ class BrokerSource:
 
     def _history(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         answer = self.admin.history(names, since)
-        return {name: past.from_broker(columns, answer["period"]) for name, columns in answer["queues"].items()}
+        return {name: from_broker(columns, answer["period"]) for name, columns in answer["queues"].items()}

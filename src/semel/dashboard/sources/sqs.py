@@ -13,10 +13,10 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from semel.dashboard.sources.cache import TtlCache
-from semel.dashboard.sources.facts import QueueFacts
+from semel.dashboard.sources.facts import COUNTED, QueueFacts
 from semel.dashboard.views.model import Series
 from semel.sqs import Client, Queue
 from semel.sqs.errors import QueueNotFound, SqsError
@@ -81,8 +81,8 @@ class SqsSource:
             return {name: _series(self._tracks[name], since) for name in chosen}
 
     def notes(self) -> Sequence[str]:
-        some = [f"{self._left_out} more queues are not shown: the maximum is {MAX_QUEUES}"] if self._left_out else []
-        return [*some, *(self._metrics.notes() if self._metrics is not None else ())]
+        left_out = f"{self._left_out} more queues are not shown: the maximum is {MAX_QUEUES}" if self._left_out else ""
+        return [*filter(None, [left_out]), *(self._metrics.notes() if self._metrics is not None else ())]
 
     def forget(self) -> None:
         self._facts.forget()
@@ -159,15 +159,5 @@ def _series(track: array[float], since: float) -> Series:
     ats = track[::width]
     first = next((place for place, at in enumerate(ats) if at > since), len(ats))
     columns = {name: tuple(track[first * width + place :: width]) for place, name in enumerate(_COLUMNS)}
-    nothing = (None,) * len(columns["at"])
-    return Series(
-        **columns,
-        sent=nothing,
-        received=nothing,
-        deleted=nothing,
-        empty_receives=nothing,
-        dead_lettered=nothing,
-        oldest_age=nothing,
-        source="sampled",
-        period=SAMPLE_SECONDS,
-    )
+    unknown: dict[str, Any] = dict.fromkeys((*COUNTED, "oldest_age"), (None,) * len(columns["at"]))
+    return Series(**columns, **unknown, source="sampled", period=SAMPLE_SECONDS)

@@ -51,8 +51,7 @@ ON: Final = {
     "receive": ("dead-letters",),
     "pause": ("workers", "jobs"),
     "pause_all": ("workers",),
-    "more": ("workers",),
-    "fewer": ("workers",),
+    "step": ("workers",),
     "concurrency": ("workers",),
     "cancel": ("jobs",),
 }
@@ -97,8 +96,8 @@ class Top(App[None]):
         Binding("s", "receive", "Receive and show"),
         Binding("p", "pause", "Pause/resume"),
         Binding("P", "pause_all", "Pause/resume worker"),
-        Binding("plus,equals_sign", "more", "More", key_display="+"),
-        Binding("minus", "fewer", "Fewer", key_display="-"),
+        Binding("plus,equals_sign", "step(1)", "More", key_display="+"),
+        Binding("minus", "step(-1)", "Fewer", key_display="-"),
         Binding("c", "concurrency", "Concurrency"),
         Binding("x", "cancel", "Cancel"),
         Binding("space", "pause_updates", "Pause updates"),
@@ -112,12 +111,11 @@ class Top(App[None]):
         self.services = services
         self.viewer = Viewer(services.service.who, can_act)
         self._every = every
-        self.boards: dict[str, Board] = {
-            "queues": QueuesBoard(services),
-            "dead-letters": DeadLettersBoard(services),
-            "workers": WorkersBoard(services),
-            "jobs": JobsBoard(services),
-        }
+        self.dead_letters = DeadLettersBoard(services)
+        self.workers_board = WorkersBoard(services)
+        self.jobs_board = JobsBoard(services)
+        boards = (QueuesBoard(services), self.dead_letters, self.workers_board, self.jobs_board)
+        self.boards: dict[str, Board] = dict(zip(BOARDS, boards, strict=True))
         self._reading = False
         self._again = False
         self._paused = False
@@ -274,23 +272,21 @@ class Top(App[None]):
             self.in_background(partial(self._open, table.id or "", key))
 
     async def _open(self, table: str, key: str) -> None:
-        inspector, board = self.services.inspector, self.board
+        inspector, page = self.services.inspector, self.dead_letters.page
         if table == "queues":
             row = await self._read(lambda: inspector.queue(key))
             if row is not None:
                 self.push_screen(Sheet(f"Queue {key}", cells.queue_in_full(row)))
         elif table == "dead-letter-queues":
-            self.board.table("groups").focus()
-        elif (
-            table == "groups" and key != cells.OTHERS and isinstance(board, DeadLettersBoard) and board.page is not None
-        ):
-            await self._open_messages(board.page.queue.name, key, board.page.where)
-        elif table == "in-progress" and isinstance(board, WorkersBoard):
-            _, queue = board.selected
+            self.dead_letters.table("groups").focus()
+        elif table == "groups" and key != cells.OTHERS and page is not None:
+            await self._open_messages(page.queue.name, key, page.where)
+        elif table == "in-progress":
+            _, queue = self.workers_board.selected
             if queue is not None:
                 await self.open_message(queue.name, key)
-        elif table == "jobs" and isinstance(board, JobsBoard) and board.selected is not None:
-            self.push_screen(Sheet(f"Job {key}", cells.job_in_full(board.selected)))
+        elif table == "jobs" and (job := self.jobs_board.selected) is not None:
+            self.push_screen(Sheet(f"Job {key}", cells.job_in_full(job)))
 
     async def _open_messages(self, queue: str, group: str, where: str) -> None:
         inspector = self.services.inspector
@@ -334,8 +330,8 @@ class Top(App[None]):
     # Actions.
 
     def action_receive(self) -> None:
-        board = self.boards["dead-letters"]
-        if not isinstance(board, DeadLettersBoard) or board.page is None or not board.page.needs_receive:
+        board = self.dead_letters
+        if board.page is None or not board.page.needs_receive:
             self.report("the messages are already shown")
             return
 
@@ -354,12 +350,11 @@ class Top(App[None]):
         self.push_screen(Question(text, "Receive and show"), answered)
 
     def action_redrive(self) -> None:
-        board = self.boards["dead-letters"]
-        selection = board.selection if isinstance(board, DeadLettersBoard) else None
+        selection, page = self.dead_letters.selection, self.dead_letters.page
         if selection is None:
             self.report("there are no messages to redrive: select a queue that has some", bad=True)
             return
-        if isinstance(board, DeadLettersBoard) and board.page is not None and not board.page.queue.sources:
+        if page is not None and not page.queue.sources:
             self.report(f"{not_dead_letter_queue(selection.queue)}; use semel dlq redrive --any-queue", bad=True)
             return
         self.push_screen(RedriveForm(selection), lambda plan: self._redrive(plan) if plan is not None else None)
@@ -376,35 +371,25 @@ class Top(App[None]):
         self.in_background(start)
 
     def action_pause(self) -> None:
-        board = self.board
-        if isinstance(board, WorkersBoard):
-            row, queue = board.selected
+        if self.shown == "workers":
+            row, queue = self.workers_board.selected
             if row is not None and queue is not None:
                 self._control(row.id, "resume" if queue.paused else "pause", queue.name)
-        elif isinstance(board, JobsBoard) and (job := board.selected) is not None:
+        elif (job := self.jobs_board.selected) is not None:
             self._control_job(job.id, "resume" if job.pausing else "pause")
 
     def action_pause_all(self) -> None:
-        board = self.board
-        row = board.selected[0] if isinstance(board, WorkersBoard) else None
+        row, _ = self.workers_board.selected
         if row is not None:
             self._control(row.id, "resume" if row.paused else "pause", None)
 
-    def action_more(self) -> None:
-        self._step(1)
-
-    def action_fewer(self) -> None:
-        self._step(-1)
-
-    def _step(self, by: int) -> None:
-        board = self.board
-        row, queue = board.selected if isinstance(board, WorkersBoard) else (None, None)
+    def action_step(self, by: int) -> None:
+        row, queue = self.workers_board.selected
         if row is not None and queue is not None and queue.concurrency is not None:
             self._control(row.id, "concurrency", queue.name, max(1, min(MAX_CONCURRENCY, queue.concurrency + by)))
 
     def action_concurrency(self) -> None:
-        board = self.board
-        row, queue = board.selected if isinstance(board, WorkersBoard) else (None, None)
+        row, queue = self.workers_board.selected
         if row is None or queue is None:
             return
         worker, name = row.id, queue.name
@@ -418,8 +403,7 @@ class Top(App[None]):
         self.push_screen(NumberInput(text, queue.concurrency, MAX_CONCURRENCY), answered)
 
     def action_cancel(self) -> None:
-        board = self.board
-        job = board.selected if isinstance(board, JobsBoard) else None
+        job = self.jobs_board.selected
         if job is None or job.state.ended:
             return
         text = f"Cancel the {job.kind} of {job.queue}? Messages already sent stay sent; the others stay in the queue."

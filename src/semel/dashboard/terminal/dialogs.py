@@ -66,10 +66,7 @@ def keys() -> Sheet:
 class Question(ModalScreen[bool]):
     """Yes or no; Escape means no."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape,n", "answer(False)", "No"),
-        ("y", "answer(True)", "Yes"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "answer(False)", "No"), ("y", "answer(True)", "Yes")]
 
     def __init__(self, text: str, yes: str) -> None:
         super().__init__()

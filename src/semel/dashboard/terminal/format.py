@@ -12,6 +12,7 @@ from rich.text import Text
 
 from semel import durations
 from semel.dashboard.views.model import (
+    RAISED,
     InProgress,
     Level,
     MessageDetails,
@@ -85,7 +86,7 @@ QUEUES: Final = (
 
 
 def queue(row: QueueRow) -> Row:
-    raised = [alarm for alarm in row.alarms if alarm.level in _RAISED]
+    raised = [alarm for alarm in row.alarms if alarm.level in RAISED]
     quiet = UNKNOWN if row.level is Level.UNKNOWN else "ok"
     alarm = row.error or (f"{raised[0].level.value}: {raised[0].name}" if raised else quiet)
     style = STYLES[raised[0].level] if raised else "green" if quiet == "ok" else "dim"
@@ -104,8 +105,6 @@ def queue(row: QueueRow) -> Row:
         count(row.workers),
     )
 
-
-_RAISED: Final = (Level.WARNING, Level.CRITICAL)
 
 # Dead-letter queues.
 

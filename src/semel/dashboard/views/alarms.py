@@ -11,12 +11,11 @@ from typing import Final
 
 from semel import durations
 from semel.dashboard.sources.facts import QueueFacts
-from semel.dashboard.views.model import AlarmState, Level, Series
+from semel.dashboard.views.model import WORST_FIRST, AlarmState, Level, Series
 from semel.doctor.alarms.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
 from semel.doctor.model import Case, DeadLetters, QueueState
 from semel.doctor.wording import count
 
-_ORDER: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
 _LATE: Final = 0.8  # of the retention: the oldest message is lost soon
 
 
@@ -33,7 +32,7 @@ def state_of(facts: QueueFacts, sources: Sequence[str]) -> QueueState:
         arn=facts.arn,
         fifo=facts.fifo,
         visibility=facts.number("VisibilityTimeout", 30.0),
-        retention=facts.number("MessageRetentionPeriod", 345_600.0),
+        retention=facts.retention,
         max_receives=facts.max_receives,
         dead_letters=DeadLetters(arn=arn) if arn else None,
         sources=tuple(sources),
@@ -48,7 +47,7 @@ def judged(
     if not sources and not facts.dead_letter_arn:
         text = "There is no dead-letter queue: a message that always fails is delivered again until its retention ends."
         states.append(AlarmState(Kind.DEAD_LETTERS.value, Level.INFO, text))
-    return tuple(sorted(states, key=lambda state: _ORDER.index(state.level)))
+    return tuple(sorted(states, key=lambda state: WORST_FIRST.index(state.level)))
 
 
 def _judge(alarm: Alarm, facts: QueueFacts, dead_letters: int | None, series: Series, now: float) -> AlarmState:
@@ -61,49 +60,51 @@ def _judge(alarm: Alarm, facts: QueueFacts, dead_letters: int | None, series: Se
         case Kind.IN_FLIGHT:
             level = Level.CRITICAL if facts.in_flight >= alarm.threshold else Level.OK
             text = f"{count(facts.in_flight, 'message')} in flight; SQS delivers no more at 120,000."
-            return AlarmState(alarm.kind.value, level, text, alarm.threshold, facts.in_flight)
+            return _state(alarm, level, text, facts.in_flight)
         case Kind.NOT_DELETED:
             return _not_deleted(alarm, series, now)
 
 
 def _dead_letters(alarm: Alarm, held: int | None) -> AlarmState:
     if held is None:
-        text = f"The number of messages in {alarm.queue} is not known."
-        return AlarmState(alarm.kind.value, Level.UNKNOWN, text, alarm.threshold)
+        return _state(alarm, Level.UNKNOWN, f"The number of messages in {alarm.queue} is not known.")
     level = Level.WARNING if held > alarm.threshold else Level.OK
     text = f"{count(held, 'dead-letter message')} in {alarm.queue}." if held else "No dead-letter messages."
-    return AlarmState(alarm.kind.value, level, text, alarm.threshold, held)
+    return _state(alarm, level, text, held)
+
+
+def _state(alarm: Alarm, level: Level, text: str, value: float | None = None) -> AlarmState:
+    return AlarmState(alarm.kind.value, level, text, alarm.threshold, value)
 
 
 def _age(alarm: Alarm, facts: QueueFacts, series: Series, now: float) -> AlarmState:
-    age, name = facts.oldest_age, alarm.kind.value
+    age = facts.oldest_age
     if age is None:
-        return AlarmState(name, Level.UNKNOWN, "The age of the oldest message is not known.", alarm.threshold)
+        return _state(alarm, Level.UNKNOWN, "The age of the oldest message is not known.")
     limit = durations.text(alarm.threshold)
     if age <= alarm.threshold:
         shown = durations.text(round(age))
         text = f"The oldest message is {shown} old; the limit is {limit}." if age else "No message is waiting."
-        return AlarmState(name, Level.OK, text, alarm.threshold, age)
+        return _state(alarm, Level.OK, text, age)
     held = all(past is None or past > alarm.threshold for past in _recent(series, series.oldest_age, alarm, now))
     text = f"The oldest message is {durations.text(round(age))} old, more than {limit}: the workers do not keep up."
     if not held:
-        return AlarmState(name, Level.INFO, f"{text} For less than the period of the alarm.", alarm.threshold, age)
-    late = age > _LATE * facts.number("MessageRetentionPeriod", 345_600.0)
-    return AlarmState(name, Level.CRITICAL if late else Level.WARNING, text, alarm.threshold, age)
+        return _state(alarm, Level.INFO, f"{text} For less than the period of the alarm.", age)
+    late = age > _LATE * facts.retention
+    return _state(alarm, Level.CRITICAL if late else Level.WARNING, text, age)
 
 
 def _not_deleted(alarm: Alarm, series: Series, now: float) -> AlarmState:
     received, deleted = (_total(series, column, alarm, now) for column in (series.received, series.deleted))
-    name = alarm.kind.value
     if received is None or deleted is None:
-        return AlarmState(name, Level.UNKNOWN, "The rates of receives and deletes are not known.", alarm.threshold)
+        return _state(alarm, Level.UNKNOWN, "The rates of receives and deletes are not known.")
     if received < FEWEST_RECEIVED:
-        return AlarmState(name, Level.OK, "Too few messages are received to judge.", alarm.threshold)
+        return _state(alarm, Level.OK, "Too few messages are received to judge.")
     missing = max(0.0, 100 * (received - deleted) / received)
     level = Level.WARNING if missing > alarm.threshold else Level.OK
     period = durations.text(alarm.period)
     text = f"{missing:.0f} % of {count(received, 'received message')} were not deleted in {period}."
-    return AlarmState(name, level, text, alarm.threshold, round(missing, 1))
+    return _state(alarm, level, text, round(missing, 1))
 
 
 def _recent(series: Series, column: Sequence[float | None], alarm: Alarm, now: float) -> Iterator[float | None]:

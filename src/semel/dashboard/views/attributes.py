@@ -13,21 +13,19 @@ from semel.dlq.queues import dead_letter_queue_name, max_receives
 
 
 def _duration(value: str) -> str:
-    return durations.text(float(value)) if value.isdigit() else value
+    return durations.text(float(value))
 
 
 def _messages(value: str) -> str:
-    return f"{int(value):,} {'message' if value == '1' else 'messages'}" if value.isdigit() else value
+    return f"{int(value):,} {'message' if value == '1' else 'messages'}"
 
 
 def _bytes(value: str) -> str:
-    if not value.isdigit():
-        return value
     return f"{int(value) / 1024:,.0f} KiB" if int(value) < 1024 * 1024 else f"{int(value) / 1024 / 1024:,.0f} MiB"
 
 
 def _time(value: str) -> str:
-    return datetime.fromtimestamp(int(value), UTC).strftime("%Y-%m-%d %H:%M UTC") if value.isdigit() else value
+    return datetime.fromtimestamp(int(value), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _yes(value: str) -> str:
@@ -45,12 +43,9 @@ def _redrive(value: str) -> str:
 
 
 def _allow(value: str) -> str:
-    try:
-        policy = json.loads(value)
-        permission = policy["redrivePermission"]
-        names = [str(arn).rpartition(":")[2] for arn in policy.get("sourceQueueArns", ())]
-    except (ValueError, KeyError, TypeError):
-        return value
+    policy = json.loads(value)
+    permission = policy["redrivePermission"]
+    names = [str(arn).rpartition(":")[2] for arn in policy.get("sourceQueueArns", ())]
     words = {"allowAll": "any queue", "denyAll": "no queue", "byQueue": f"only {', '.join(names)}"}
     return words.get(permission, value)
 
@@ -73,7 +68,7 @@ _MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
     "ApproximateNumberOfMessages": (_messages, "Can be received now."),
     "ApproximateNumberOfMessagesNotVisible": (_messages, "In flight: received, and neither deleted nor visible again."),
     "ApproximateNumberOfMessagesDelayed": (_messages, "Not visible yet: their delay has not ended."),
-    "RedriveAllowPolicy": (_allow, "Which queues may use this one for their dead letters."),
+    "RedriveAllowPolicy": (_allow, "Which queues may use this one as their dead-letter queue."),
     "FifoQueue": (_yes, "Order is kept within a message group, and a second send within five minutes is ignored."),
     "ContentBasedDeduplication": (
         _yes,
@@ -102,7 +97,8 @@ def explained(attributes: Mapping[str, str]) -> tuple[QueueAttribute, ...]:
 
 
 def _shown(name: str, value: str) -> str:
+    """As it is where it has another form than SQS gives it."""
     try:
         return _MEANING[name][0](value)
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return value

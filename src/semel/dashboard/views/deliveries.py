@@ -47,10 +47,7 @@ _CAUGHT: Final[Mapping[str, tuple[str, str]]] = {
         "Fenced",
         "A worker that had lost its claim tried to record an outcome. Rejected: a newer claim has the key.",
     ),
-    "conflicts": (
-        "One key, two contents",
-        "The key was recorded with another payload. Not run.",
-    ),
+    "conflicts": ("One key, two contents", "The key was recorded with another payload. Not run."),
 }
 
 # queue -> name -> value
@@ -100,7 +97,7 @@ class DeliveryCounts:
             deliveries=of_all("received"),
             effects=of_all("completed"),
             delivered_again=of_all("delivered_again"),
-            caught=tuple(sorted(caught, key=lambda one: -one.count)),
+            caught=tuple(sorted(caught, key=lambda row: -row.count)),
             claimed_elsewhere=of_all("claimed_elsewhere"),
             duplicates_deleted=of_all("duplicates_deleted"),
             fenced=of_all("fenced"),

@@ -42,15 +42,11 @@ class DoctorJob:
         self._settings, self._queues, self._history, self._clock = settings, queues, history, clock
         self._lock = threading.Lock()
         self._page = DoctorPage(running=False, with_logs=bool(settings.attempt_logs))
-        self._diagnosis: Diagnosis | None = None
+        self.diagnosis: Diagnosis | None = None
         self._step = ""
         self._running = False
         self._due_at = 0.0
         self._thread: threading.Thread | None = None
-
-    @property
-    def diagnosis(self) -> Diagnosis | None:
-        return self._diagnosis
 
     def page(self) -> DoctorPage:
         """The last diagnosis. Starts the next one if it is due."""
@@ -81,7 +77,7 @@ class DoctorJob:
 
     def _examine(self) -> None:
         began = time.monotonic()
-        diagnosis, page = self._diagnosis, self._page
+        diagnosis, page = self.diagnosis, self._page
         try:
             names = sorted(self._queues())
             notes: tuple[str, ...] = ()
@@ -102,7 +98,7 @@ class DoctorJob:
         took = time.monotonic() - began
         with self._lock:
             self._page = replace(page, error=problem, took=round(took, 3))
-            self._diagnosis = diagnosis
+            self.diagnosis = diagnosis
             self._due_at = self._clock() + max(GOOD_FOR if problem is None else RETRY_AFTER, SHARE * took)
             self._running, self._step = False, ""
 
@@ -127,7 +123,7 @@ class DoctorJob:
             except Exception as error:
                 if not request.logs:
                     raise
-                problem = f"The attempt log was not read: {_reason(error)}"
+                problem = f"The attempt log was not read: {_reason(error).removeprefix('--log ')}"
                 return diagnose(replace(request, logs=()), say=self._set_step, now=self._clock()), problem
 
     def _metrics(self, folder: Path) -> tuple[str, ...]:

@@ -13,22 +13,20 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 from semel.dashboard.settings import Settings
-from semel.dashboard.sources import series as past
 from semel.dashboard.sources.broker import BrokerSource
 from semel.dashboard.sources.cache import TtlCache
-from semel.dashboard.sources.facts import QueueFacts, Source
+from semel.dashboard.sources.facts import QueueFacts, Source, later, thinned
 from semel.dashboard.sources.sqs import SqsSource
-from semel.dashboard.views import attributes, explanation, queues
+from semel.dashboard.views import alarms, attributes, explanation, queues
 from semel.dashboard.views.deliveries import DeliveryCounts
 from semel.dashboard.views.doctor import DoctorJob
-from semel.dashboard.views.errors import DashboardError, NotThere, ReceiveRequired
-from semel.dashboard.views.history import MessageHistory
 from semel.dashboard.views.messages import (
     API_SECONDS,
     MAX_PAGE,
     MAX_RECEIVE,
     PAGE,
     PAGE_SECONDS,
+    MessageHistory,
     gone,
     ledger_keys,
     place_of,
@@ -37,13 +35,16 @@ from semel.dashboard.views.messages import (
 )
 from semel.dashboard.views.model import (
     AuditPage,
+    DashboardError,
     DeadLetterPage,
     DeliveriesPage,
     DoctorPage,
     MessageDetails,
+    NotThere,
     QueuePage,
     QueueRow,
     QueuesPage,
+    ReceiveRequired,
     Series,
     WorkersPage,
 )
@@ -177,7 +178,7 @@ class QueueInspector:
         (row,) = queues.rows(source.facts(), series, self.directory.count_by_queue(), now, only=name)
         return QueuePage(
             row=row,
-            series=past.thinned(past.later(series[name], start), queues.CHART) if name in series else Series(),
+            series=thinned(later(series[name], start), queues.CHART) if name in series else Series(),
             attributes=attributes.explained(facts.attributes),
             annotations=self.annotations(start),
             faults=source.faults(name) if isinstance(source, BrokerSource) else None,
@@ -195,12 +196,11 @@ class QueueInspector:
 
     def alarms(self, name: str, form: str, sns: str | None = None) -> str:
         """The alarms that a queue needs, in the format of a tool: see `semel alarms`."""
-        from semel.dashboard.views.alarms import alarms_of
         from semel.doctor.alarms.formats import FORMATS, render
 
         if form not in FORMATS:
             raise DashboardError(f"there is no format {form!r}", f"choose from {', '.join(FORMATS)}")
-        return render(alarms_of(self._facts(name), self.sources(name)), form, sns=sns)
+        return render(alarms.alarms_of(self._facts(name), self.sources(name)), form, sns=sns)
 
     # Messages.
 

@@ -13,6 +13,7 @@ from typing import Final
 from semel.dlq.audit import AuditEntry
 from semel.dlq.messages import DeadLetterMessage, ErrorGroup, ShownMessages
 from semel.doctor.model import Finding, Recommendation
+from semel.errors import SemelError
 from semel.telemetry.annotation_log import Annotation
 from semel.telemetry.message_trail import TrailEvent
 
@@ -27,6 +28,10 @@ class Level(enum.StrEnum):
     WARNING = "warning"
     CRITICAL = "critical"
     UNKNOWN = "unknown"
+
+
+RAISED: Final = (Level.WARNING, Level.CRITICAL)
+WORST_FIRST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,3 +394,26 @@ class AuditPage:
     where: str = ""
     more: bool = False  # whether there are older ones than these
     path: str = ""
+
+
+# What cannot be shown or done.
+
+
+class DashboardError(SemelError):
+    """`status` is HTTP's; `what_to_do` is the way out."""
+
+    status = 400
+
+    def __init__(self, error: str, what_to_do: str = "", status: int | None = None) -> None:
+        super().__init__(f"{error}; {what_to_do}" if what_to_do else error)
+        self.error, self.what_to_do, self.status = error, what_to_do, status or self.status
+
+
+class NotThere(DashboardError):
+    status = 404
+
+
+class ReceiveRequired(DashboardError):
+    """On SQS a message is shown only by receiving it, and nobody has asked for that."""
+
+    status = 409

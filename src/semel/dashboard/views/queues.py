@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from semel.dashboard.sources import series as past
-from semel.dashboard.sources.facts import QueueFacts
+from semel.dashboard.sources.facts import QueueFacts, newest, rates
 from semel.dashboard.views import alarms
 from semel.dashboard.views.model import QueueRow, Series
 from semel.dlq import queues as dead_letter_queues
@@ -58,15 +57,15 @@ def _row(
         in_flight=facts.in_flight,
         delayed=facts.delayed,
         oldest_age=facts.oldest_age,
-        rates=past.rates(series, now),
-        history=past.newest(series, SPARK),
+        rates=rates(series, now),
+        history=newest(series, SPARK),
         alarms=() if facts.error else alarms.judged(facts, _judged_as(facts, sources), dead_letters, series, now),
         dead_letter_queue=facts.dead_letter_queue,
         dead_letters=dead_letters,
         max_receives=facts.max_receives,
         sources=sources,
         workers=workers,
-        retention=facts.number("MessageRetentionPeriod", 345_600.0),
+        retention=facts.retention,
         error=facts.error,
     )
 

@@ -142,7 +142,7 @@ class Searches:
     ) -> SearchResult:
         """The result so far, after `wait` seconds at most. `total`: how many messages the queue has.
 
-        `valid`: where a search costs receives, its result is good for so many seconds. `fresh`: a finished search is
+        `valid`: where a search costs receives, its result is good for that many seconds. `fresh`: a finished search is
         repeated whatever its age."""
         key = (queue, str(where))
         with self._lock:

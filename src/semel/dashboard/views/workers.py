@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from semel.dashboard.sources.cache import TtlCache
-from semel.dashboard.views.errors import DashboardError, NotThere
-from semel.dashboard.views.model import InProgress, WorkerQueue, WorkerRow, WorkersPage
+from semel.dashboard.views.model import DashboardError, InProgress, NotThere, WorkerQueue, WorkerRow, WorkersPage
 from semel.errors import SemelError
 from semel.telemetry import worker_client
 from semel.telemetry import worker_registry as registry
@@ -28,20 +27,8 @@ TIMEOUT: Final = 2.0  # seconds
 MAX_WORKERS: Final = 256
 _CACHE_SECONDS: Final = 0.8
 _THREADS: Final = 16
+_IDENTITY: Final = ("id", "host", "pid", "started", "app", "version")
 HOW: Final = "Start one with `semel run APP --health 0`, or name it: semel dashboard --worker HOST:PORT"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A health endpoint. `id` is known if the worker is registered."""
-
-    url: str
-    id: str = ""
-    host: str = ""
-    pid: int | None = None
-    started: float | None = None
-    app: str = ""
-    queues: tuple[str, ...] = ()
 
 
 class WorkerDirectory:
@@ -53,15 +40,10 @@ class WorkerDirectory:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-workers")
         self._page: TtlCache[WorkersPage] = TtlCache(_CACHE_SECONDS)
 
-    def addresses(self) -> list[Address]:
-        """Each endpoint once; what is registered says more than a bare name."""
-        registered = {
-            worker.url: Address(
-                worker.url, worker.id, worker.host, worker.pid, worker.started, worker.app, worker.queues
-            )
-            for worker in registry.workers(self._folder)
-        }
-        named = {url: Address(url) for url in self._named if url not in registered}
+    def addresses(self) -> list[WorkerRow]:
+        """Each endpoint once, as far as it is known without a request; an entry says more than a bare address."""
+        registered = {worker.url: _registered(worker) for worker in registry.workers(self._folder)}
+        named = {url: WorkerRow(url.partition("://")[2], url) for url in self._named if url not in registered}
         return list((registered | named).values())[:MAX_WORKERS]
 
     def page(self) -> WorkersPage:
@@ -78,10 +60,10 @@ class WorkerDirectory:
         return next((message for message in messages if message.message_id == message_id), None)
 
     def metrics(self) -> dict[str, str]:
-        """The metrics page of each worker that answers, by its id or URL."""
-        addresses = self.addresses()
-        texts = self._pool.map(_metrics, addresses)
-        return {address.id or address.url: text for address, text in zip(addresses, texts, strict=True) if text}
+        """The metrics page of each worker that answers, by its id."""
+        workers = self.addresses()
+        texts = self._pool.map(_metrics, workers)
+        return {worker.id: text for worker, text in zip(workers, texts, strict=True) if text}
 
     def control(self, worker: str, action: str, queue: str | None, value: int | None) -> str:
         """Returns what the worker did, in a sentence."""
@@ -104,34 +86,28 @@ class WorkerDirectory:
         notes = () if workers else (f"No worker is known. {HOW}",)
         return WorkersPage(workers, notes)
 
-    def _row(self, address: Address) -> WorkerRow:
-        known: dict[str, Any] = {
-            "id": address.id or address.url.partition("://")[2],
-            "url": address.url,
-            "host": address.host,
-            "pid": address.pid,
-            "started": address.started,
-            "app": address.app,
-        }
+    def _row(self, known: WorkerRow) -> WorkerRow:
         try:
-            answer = worker_client.get_worker(address.url, token=self._token, timeout=TIMEOUT)
+            answer = worker_client.get_worker(known.url, token=self._token, timeout=TIMEOUT)
         except WorkerError as error:
-            queues = tuple(WorkerQueue(name, paused=False, concurrency=None) for name in address.queues)
-            return WorkerRow(**known, queues=queues, error=f"{error} {_advice(error.status)}".strip())
-        state = _health(address.url)
-        known |= {name: answer[name] for name in ("id", "host", "pid", "started", "app", "version") if answer.get(name)}
-        queues = tuple(
-            _queue(name, queue, str(known["id"])) for name, queue in sorted(answer.get("queues", {}).items())
-        )
-        return WorkerRow(
-            **known,
-            live=state.live,
-            ready=state.ready and not answer.get("stopping"),
+            return replace(known, error=f"{error} {_advice(error.status)}".strip())
+        health = _health(known.url)
+        row = replace(known, **{name: answer[name] for name in _IDENTITY if answer.get(name)})
+        queues = tuple(_queue(name, queue, row.id) for name, queue in sorted(answer.get("queues", {}).items()))
+        return replace(
+            row,
+            live=health.live,
+            ready=health.ready and not answer.get("stopping"),
             paused=bool(queues) and all(queue.paused for queue in queues),
             controllable=True,
             processes=int(answer.get("processes", 1)),
             queues=queues,
         )
+
+
+def _registered(worker: registry.Registered) -> WorkerRow:
+    queues = tuple(WorkerQueue(name, paused=False, concurrency=None) for name in worker.queues)
+    return WorkerRow(worker.id, worker.url, worker.host, worker.pid, worker.started, app=worker.app, queues=queues)
 
 
 def _queue(name: str, answer: Mapping[str, Any], worker: str) -> WorkerQueue:
@@ -164,9 +140,9 @@ def address_of(text: str) -> str:
     return f"{parts.scheme}://{host}:{port}"
 
 
-def _metrics(address: Address) -> str:
+def _metrics(worker: WorkerRow) -> str:
     try:
-        return worker_client.get_metrics(address.url, timeout=TIMEOUT)
+        return worker_client.get_metrics(worker.url, timeout=TIMEOUT)
     except WorkerError:
         return ""  # its row says why
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
-from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, Response
+from pydantic import Field
 
+from semel.dashboard.api.schemas import json_lines
 from semel.dashboard.views.model import DeadLetterPage, QueueRow
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import parts
+from semel.dashboard.web.pages import FormFields, RequestContext, parts
 from semel.dashboard.web.text import messages as counted
 from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
@@ -34,10 +34,16 @@ class FormError(SemelError):
     """A field of the form has a wrong value."""
 
 
-@dataclass(slots=True)
-class PlanForm:
-    """The fields of a redrive plan as text, empty where the plan has no value. The names are the plan's own."""
+class RedriveForm(FormFields):
+    """Which messages, and the fields of a redrive plan as text, empty where the plan has no value. The names are the
+    plan's own."""
 
+    where: str = ""
+    ids: list[str] = Field(default_factory=list)
+    all: bool = False
+    any_queue: bool = False
+    dry_run: bool = False
+    receive: bool = False
     to: str = DEFAULTS.to
     canary: str = str(DEFAULTS.canary)
     canary_wait: str = ""
@@ -45,17 +51,21 @@ class PlanForm:
     limit: str = ""
     stop_after_failures: str = ""
 
-    def plan(self, queue: str, **selection: Any) -> RedrivePlan:
+    def plan(self, queue: str) -> RedrivePlan:
         canary = _integer(self.canary, "Canary messages")
         return RedrivePlan(
             queue=queue,
+            where=self.where,
+            ids=tuple(self.ids),
+            all=self.all,
+            any_queue=self.any_queue,
+            dry_run=self.dry_run,
             to=self.to.strip(),
             canary=DEFAULTS.canary if canary is None else canary,
             canary_wait=_number(self.canary_wait, "Wait for them"),
             rate=_number(self.rate, "Rate"),
             limit=_integer(self.limit, "Limit"),
             stop_after_failures=_integer(self.stop_after_failures, "Stop after failures"),
-            **selection,
         )
 
 
@@ -63,14 +73,14 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
     pages, inspector = context.pages, context.inspector
 
-    @router.get("/dead-letters", response_class=HTMLResponse)
+    @router.get("/dead-letters")
     def queues(request: Request) -> HTMLResponse:
         rows = inspector.dead_letter_queues()
         return pages.answer(
             request, "dead_letters.html", nav="dead-letters", rows=rows, summary=_summary(rows), jobs=context.jobs()
         )
 
-    @router.get("/dead-letters/{queue}", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}")
     def messages(request: Request, queue: str, where: str = "", after: str = "", receive: bool = False) -> HTMLResponse:
         wanted = parts(request)
         page = inspector.dead_letters(queue, where=where, after=after, receive=receive)
@@ -88,48 +98,26 @@ def routes(context: RequestContext) -> APIRouter:
         service = context.service(request)
         service.queue(queue)
         lines = service.lines(queue, where or None, all=all, any_queue=any_queue, receive=receive)
-        first = next(lines, None)
-        return StreamingResponse(
-            iter(()) if first is None else chain([first], lines),
-            media_type="application/x-ndjson",
-            headers={"Content-Disposition": f'attachment; filename="{queue}.jsonl"'},
-        )
+        return json_lines(queue, lines)
 
-    @router.get("/dead-letters/{queue}/redrive", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/redrive")
     def redrive_form(
         request: Request,
         queue: str,
         where: str = "",
         ids: Annotated[list[str], Query()] = [],  # noqa: B006
     ) -> HTMLResponse:
-        return _redrive(context, request, queue, where, ids, PlanForm())
+        return _redrive(context, request, queue, RedriveForm(where=where, ids=ids))
 
     @router.post("/dead-letters/{queue}/redrive")
-    def redrive(
-        request: Request,
-        queue: str,
-        where: Annotated[str, Form()] = "",
-        ids: Annotated[list[str], Form()] = [],  # noqa: B006
-        all: Annotated[bool, Form()] = False,
-        any_queue: Annotated[bool, Form()] = False,
-        dry_run: Annotated[bool, Form()] = False,
-        receive: Annotated[bool, Form()] = False,
-        to: Annotated[str, Form()] = "",
-        canary: Annotated[str, Form()] = "",
-        canary_wait: Annotated[str, Form()] = "",
-        rate: Annotated[str, Form()] = "",
-        limit: Annotated[str, Form()] = "",
-        stop_after_failures: Annotated[str, Form()] = "",
-    ) -> Any:
-        form = PlanForm(to, canary, canary_wait, rate, limit, stop_after_failures)
+    def redrive(request: Request, queue: str, form: Annotated[RedriveForm, Form()]) -> Any:
         try:
-            plan = form.plan(queue, where=where, ids=tuple(ids), all=all, any_queue=any_queue, dry_run=dry_run)
-            job = context.service(request).redrive(plan, receive=receive)
+            job = context.service(request).redrive(form.plan(queue), receive=form.receive)
         except SemelError as error:
-            return _redrive(context, request, queue, where, ids, form, str(error))
+            return _redrive(context, request, queue, form, str(error))
         return context.to_job(job)
 
-    @router.get("/dead-letters/{queue}/delete", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/delete")
     def delete_form(request: Request, queue: str, where: str = "") -> HTMLResponse:
         return _delete(context, request, queue, where)
 
@@ -154,7 +142,7 @@ def routes(context: RequestContext) -> APIRouter:
             return _delete(context, request, queue, where, str(error))
         return context.to_job(job)
 
-    @router.get("/dead-letters/{queue}/restore", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/restore")
     def restore_form(request: Request, queue: str) -> HTMLResponse:
         return _restore(context, request, queue)
 
@@ -170,14 +158,9 @@ def routes(context: RequestContext) -> APIRouter:
 
 
 def _redrive(
-    context: RequestContext,
-    request: Request,
-    queue: str,
-    where: str,
-    ids: Sequence[str],
-    form: PlanForm,
-    problem: str = "",
+    context: RequestContext, request: Request, queue: str, form: RedriveForm, problem: str = ""
 ) -> HTMLResponse:
+    where, ids = form.where, form.ids
     page = context.inspector.dead_letters(queue, where=where, limit=1)
     return context.pages.answer(
         request, "redrive.html", nav="dead-letters", status=400 if problem else 200, queue=queue, where=where,

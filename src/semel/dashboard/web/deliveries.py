@@ -11,7 +11,7 @@ from markupsafe import Markup
 from semel.dashboard.views.model import DeliveriesPage
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line, Stream
-from semel.dashboard.web.context import RequestContext
+from semel.dashboard.web.pages import RequestContext
 from semel.doctor.report.words import number
 
 COLUMNS: Final = (
@@ -32,7 +32,7 @@ CLAIMED: Final = "claimed by another worker"
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/deliveries", response_class=HTMLResponse)
+    @router.get("/deliveries")
     def deliveries(request: Request) -> HTMLResponse:
         page = context.inspector.deliveries()
         outcomes = streams(page)

@@ -5,7 +5,6 @@ The rules: a body that nobody edited is sent as it was, byte by byte; text that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any, Final, Self
 
@@ -14,8 +13,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from semel.dashboard.views.model import MessageDetails
 from semel.dashboard.web import text
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import Notice
+from semel.dashboard.web.pages import FormFields, Notice, RequestContext
 from semel.dlq.messages import Resent
 from semel.dlq.service import Key
 from semel.errors import SemelError
@@ -23,24 +21,27 @@ from semel.errors import SemelError
 _LINE_ENDS: Final = {"lf": "\n", "crlf": "\r\n", "cr": "\r"}
 
 
-@dataclass(slots=True)
-class EditForm:
+class EditForm(FormFields):
     """`original` is the digest of the body that the form was made with, `line_end` the most frequent one in it: a form
     field has no line ends of its own, and sends every one as CR LF."""
 
-    body: str
+    body: str = ""
     original: str = ""
     line_end: str = "lf"
     to: str = ""
     key: str = "keep"
     new_key: str = ""
+    any_queue: bool = False
+    receive: bool = False
 
     @classmethod
     def of(cls, body: str) -> Self:
         shown = text.field_text(body)
         crlf = body.count("\r\n")
         counts = {"lf": body.count("\n") - crlf, "crlf": crlf, "cr": body.count("\r") - crlf}
-        return cls(shown, _digest(shown), max(counts, key=lambda name: counts[name]))
+        line_end = max(counts, key=lambda name: counts[name])
+        # Not validated: half of a surrogate pair is shown, too.
+        return cls.model_construct(body=shown, original=_digest(shown), line_end=line_end)
 
     @property
     def edited_body(self) -> str | None:
@@ -59,11 +60,11 @@ def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
     inspector = context.inspector
 
-    @router.get("/queues/{queue}/messages/{id}", response_class=HTMLResponse)
+    @router.get("/queues/{queue}/messages/{id}")
     def message(request: Request, queue: str, id: str, place: int | None = None, receive: bool = False) -> HTMLResponse:
         return _answer(context, request, queue, id, place, receive=receive, dead_letter=False)
 
-    @router.get("/dead-letters/{queue}/messages/{id}", response_class=HTMLResponse)
+    @router.get("/dead-letters/{queue}/messages/{id}")
     def dead_letter_message(
         request: Request, queue: str, id: str, place: int | None = None, receive: bool = False
     ) -> HTMLResponse:
@@ -82,32 +83,19 @@ def routes(context: RequestContext) -> APIRouter:
         )
 
     @router.post("/dead-letters/{queue}/messages/{id}/resend")
-    def resend(
-        request: Request,
-        queue: str,
-        id: str,
-        body: Annotated[str, Form()] = "",
-        original: Annotated[str, Form()] = "",
-        line_end: Annotated[str, Form()] = "lf",
-        to: Annotated[str, Form()] = "",
-        key: Annotated[str, Form()] = "keep",
-        new_key: Annotated[str, Form()] = "",
-        any_queue: Annotated[bool, Form()] = False,
-        receive: Annotated[bool, Form()] = False,
-    ) -> Any:
-        form = EditForm(body, original, line_end, to, key, new_key)
+    def resend(request: Request, queue: str, id: str, form: Annotated[EditForm, Form()]) -> Any:
         try:
             resent = context.service(request).resend(
                 queue,
                 id,
                 body=form.edited_body,
                 key=form.wanted_key,
-                to=to.strip(),
-                any_queue=any_queue,
-                receive=receive,
+                to=form.to.strip(),
+                any_queue=form.any_queue,
+                receive=form.receive,
             )
         except SemelError as error:
-            form.body = text.field_text(body)
+            form.body = text.field_text(form.body)
             return context.unsent(
                 request, error, "edit_form.html", nav="dead-letters", home="/dead-letters", queue=queue, id=id,
                 form=form, key="", **context.targets(queue),

@@ -1,33 +1,65 @@
-"""Workers, doctor, audit log, and the description of the API."""
+"""Jobs, workers, doctor, audit log, and the description of the API."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import durations
+from semel.dashboard import errors as problems
 from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import Notice, viewer
+from semel.dashboard.web.pages import Notice, RequestContext, viewer
 from semel.dashboard.web.text import ago, messages
 from semel.dlq.audit import AuditEntry
+from semel.dlq.jobs import State
 from semel.doctor.model import Severity
+from semel.doctor.report.words import number
 from semel.doctor.wording import count
 from semel.errors import SemelError
 
 DEAD_LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})
 AUDIT_SHOWN: Final = 200
 _METHODS: Final = ("get", "put", "post", "delete", "patch")
+_MATCHED, _FAILED, _RELEASED = ("matched", "Matched"), ("failed", "Failed"), ("released", "Released")
+_DELETED: Final = ("deleted", "Deleted here")
+COUNTS: Final = {
+    "redrive": (_MATCHED, ("sent", "Sent"), _DELETED, ("returned", "Came back"), _FAILED, _RELEASED),
+    "restore": (("matched", "In the file"), ("sent", "Sent"), ("skipped", "Sent before"), _FAILED),
+}
+_COUNTS: Final = (_MATCHED, _DELETED, _FAILED, _RELEASED)
+_BARS: Final = {
+    State.DONE: "done",
+    State.PAUSED: "paused",
+    State.STOPPED: "stopped",
+    State.FAILED: "stopped",
+    State.INTERRUPTED: "stopped",
+}
 
 
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/workers", response_class=HTMLResponse)
+    @router.get("/jobs/{id}")
+    def job(request: Request, id: str) -> HTMLResponse:
+        return _job(context, request, id)
+
+    @router.post("/jobs/{id}/{action}")
+    def control_job(request: Request, id: str, action: str) -> Any:
+        try:
+            control = context.service(request).control(id, action)
+        except SemelError as error:
+            return _job(context, request, id, str(error), problems.of(error).status)
+        context.inspector.changed(control.job.queue)
+        if control.acknowledged:  # then the state of the job shows it
+            return RedirectResponse(f"/jobs/{id}", 303)
+        text = f"{str(control).capitalize()}. The log of the job will show it."
+        return context.pages.redirect(f"/jobs/{id}", Notice(text, "warning"))
+
+    @router.get("/workers")
     def workers(request: Request) -> HTMLResponse:
         return _workers(context, request)
 
@@ -45,7 +77,7 @@ def routes(context: RequestContext) -> APIRouter:
             return _workers(context, request, str(error))
         return context.pages.redirect("/workers", Notice(f"{done[:1].upper()}{done[1:]}."))
 
-    @router.get("/doctor", response_class=HTMLResponse)
+    @router.get("/doctor")
     def doctor(request: Request) -> HTMLResponse:
         page = context.inspector.doctor()
         return context.pages.answer(
@@ -57,7 +89,7 @@ def routes(context: RequestContext) -> APIRouter:
         context.services.examine(viewer(request))
         return RedirectResponse("/doctor", 303)
 
-    @router.get("/audit", response_class=HTMLResponse)
+    @router.get("/audit")
     def audit(request: Request, where: str = "", all: bool = False) -> HTMLResponse:
         error = ""
         try:
@@ -70,7 +102,7 @@ def routes(context: RequestContext) -> APIRouter:
             where=where, error=error, dead_letter_actions=DEAD_LETTER_ACTIONS,
         )  # fmt: skip
 
-    @router.get("/api", response_class=HTMLResponse)
+    @router.get("/api")
     def api(request: Request) -> HTMLResponse:
         described = request.app.openapi()
         return context.pages.answer(
@@ -136,10 +168,65 @@ def calls(described: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
         for method in _METHODS:
             if (call := operations.get(method)) is None:
                 continue
-            parameters = [one["name"] for one in call.get("parameters", ()) if one.get("in") == "query"]
+            parameters = [entry["name"] for entry in call.get("parameters", ()) if entry.get("in") == "query"]
             parameters += ["JSON body"] if "requestBody" in call else []
             tag = (call.get("tags") or ["Other"])[0]
             groups.setdefault(tag, []).append(
                 {"method": method.upper(), "path": path, "summary": call.get("summary", ""), "parameters": parameters}
             )
     return list(groups.items())
+
+
+# Jobs.
+
+
+def _job(context: RequestContext, request: Request, id: str, problem: str = "", status: int = 200) -> HTMLResponse:
+    job = context.services.service.job(id).to_json()
+    state, done = State(job["state"]), _done(job)
+    started, ended = job["started"], job["ended"]
+    return context.pages.answer(
+        request, "job.html", nav="dead-letters", status=status, job=job, problem=problem,
+        final=state.ended, headline=headline(job), counts=COUNTS.get(job["kind"], _COUNTS), done=done,
+        total=_total(job, state, done), bar=_BARS.get(state, ""), took=ended - started if started and ended else None,
+    )  # fmt: skip
+
+
+def _total(job: Mapping[str, Any], state: State, done: int) -> int:
+    """How many there are in all; 0 while that is unknown."""
+    # The plan and the result may differ: messages come and go while a job runs.
+    if state is State.DONE or (state.ended and not job["total"]):
+        return max(done, 1)
+    known = job["total"] or job["counts"]["matched"]
+    return max(known, done) if known > done or job["total"] else 0
+
+
+def _done(job: Mapping[str, Any]) -> int:
+    counts = job["counts"]
+    if job["plan"].get("dry_run"):
+        return int(counts["scanned"] or counts["matched"])
+    finished = counts["deleted"] if job["kind"] != "restore" else counts["sent"] + counts["skipped"]
+    return int(finished + counts["failed"])
+
+
+def headline(job: Mapping[str, Any]) -> str:
+    """The state of a job in a sentence."""
+    counts = job["counts"]
+    total = job["total"] or counts["matched"]
+    done = counts["sent"] if job["kind"] in ("redrive", "restore") else counts["deleted"]
+    verb = {"redrive": "redriven", "restore": "restored"}.get(job["kind"], "deleted")
+    of = f" of {number(total)}" if total else ""
+    match State(job["state"]):
+        case State.DONE if job["plan"].get("dry_run"):
+            return f"Dry run finished: {number(counts['matched'])} would be redriven; nothing was changed"
+        case State.DONE:
+            return f"Finished: {number(done)} {verb}"
+        case State.PLANNED:
+            return "Starting"
+        case State.CANARY:
+            return f"{number(done)} canary {'message' if done == 1 else 'messages'} sent; waiting for the outcome"
+        case State.RUNNING:
+            return f"{number(done)}{of} {verb}"
+        case State.PAUSED:
+            return f"Paused: {number(done)}{of} {verb}"
+        case other:
+            return f"{str(other).capitalize()}: {job['reason'] or 'no reason given'}"[:300]

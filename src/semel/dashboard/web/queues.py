@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
-from uuid import uuid4
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from semel.dashboard.views.errors import ReceiveRequired
-from semel.dashboard.views.model import Fault, Level, QueuePage, QueueRow, QueuesPage, Series
+from semel.dashboard.views.model import (
+    RAISED,
+    WORST_FIRST,
+    Fault,
+    QueuePage,
+    QueueRow,
+    QueuesPage,
+    ReceiveRequired,
+    Series,
+)
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
-from semel.dashboard.web.context import RequestContext
-from semel.dashboard.web.templating import Notice, parts, viewer
+from semel.dashboard.web.pages import FormFields, Notice, RequestContext, parts, viewer
 from semel.dashboard.web.text import field_text
 from semel.dashboard.web.text import messages as counted
 from semel.dlq.filter.parser import FilterError
@@ -50,13 +55,11 @@ TABS: Final = (
     ("faults", "Faults"),
 )
 ALARM_FORMATS: Final = (("cloudformation", "CloudFormation"), ("terraform", "Terraform"), ("prometheus", "Prometheus"))
-_BAD: Final = (Level.WARNING, Level.CRITICAL)
-_WORST: Final = (Level.CRITICAL, Level.WARNING, Level.INFO, Level.UNKNOWN, Level.OK)
+_EXAMPLE: Final = '{"hello": "world"}'
 
 
-@dataclass(slots=True)
-class SendForm:
-    body: str = '{"hello": "world"}'
+class SendForm(FormFields):
+    body: str
     group: str = ""
     dedup: str = ""
     delay: int = 0
@@ -66,7 +69,7 @@ class SendForm:
 def routes(context: RequestContext) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/", response_class=HTMLResponse)
+    @router.get("/")
     def queues(request: Request, q: str = "", sort: str = "", show: str = "") -> HTMLResponse:
         page = context.inspector.queues()
         rows = ordered(_shown(page.rows, q, show), sort)
@@ -87,7 +90,7 @@ def routes(context: RequestContext) -> APIRouter:
             for row in context.inspector.queues().rows
         ]
 
-    @router.get("/queues/{name}", response_class=HTMLResponse)
+    @router.get("/queues/{name}")
     def queue(
         request: Request, name: str, tab: str = "messages", range: str = "1h", where: str = "", after: str = "",
         receive: bool = False,
@@ -95,26 +98,18 @@ def routes(context: RequestContext) -> APIRouter:
         return _queue(context, request, name, tab, range, where=where, after=after, receive=receive)
 
     @router.post("/queues/{name}/messages")
-    def send(
-        request: Request,
-        name: str,
-        body: Annotated[str, Form()],
-        group: Annotated[str, Form()] = "",
-        dedup: Annotated[str, Form()] = "",
-        delay: Annotated[int, Form()] = 0,
-        key: Annotated[str, Form()] = "",
-    ) -> Any:
-        form = SendForm(field_text(body), group, dedup, delay, key)
+    def send(request: Request, name: str, form: Annotated[SendForm, Form()]) -> Any:
+        form.body, key = field_text(form.body), form.key.strip()
         fifo = name.endswith(".fifo")
         try:
             id = context.services.send(
                 viewer(request),
                 name,
                 form.body,
-                attributes={PRODUCER_KEY: Attribute("String", key.strip())} if key.strip() else None,
-                delay=delay if delay and not fifo else None,
-                group=(group.strip() or "test") if fifo else None,
-                dedup=(dedup.strip() or uuid4().hex) if fifo else None,
+                attributes={PRODUCER_KEY: Attribute("String", key)} if key else None,
+                delay=form.delay if form.delay and not fifo else None,
+                group=(form.group.strip() or "test") if fifo else None,
+                dedup=(form.dedup.strip() or None) if fifo else None,
             )
         except SemelError as error:
             return context.unsent(
@@ -170,7 +165,7 @@ def _queue(
         charts=_charts(page, now - span, now) if tab == "messages" else [], tab=tab, tabs=TABS, range=range,
         ranges=RANGES, where=where, after=after, messages=messages, needs_receive=needs_receive,
         filter_error=filter_error, faults=in_force(page.faults or (), name),
-        queue=name, form=SendForm(), fifo=page.row.fifo, problem=problem, alarm_formats=ALARM_FORMATS,
+        queue=name, form=SendForm(body=_EXAMPLE), fifo=page.row.fifo, problem=problem, alarm_formats=ALARM_FORMATS,
     )  # fmt: skip
 
 
@@ -178,7 +173,7 @@ def _shown(rows: Sequence[QueueRow], query: str, show: str) -> list[QueueRow]:
     words = query.lower().split()
     named = [row for row in rows if all(word in row.name.lower() for word in words)]
     if show == "attention":
-        return [row for row in named if row.level in _BAD or row.error]
+        return [row for row in named if row.level in RAISED or row.error]
     return [row for row in named if row.depth] if show == "busy" else named
 
 
@@ -192,7 +187,7 @@ def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
         "sent": lambda row: -(row.rates.sent or 0),
         "received": lambda row: -(row.rates.received or 0),
         "deleted": lambda row: -(row.rates.deleted or 0),
-        "level": lambda row: _WORST.index(row.level),
+        "level": lambda row: WORST_FIRST.index(row.level),
     }
     if sort in keys:
         return sorted(rows, key=lambda row: (keys[sort](row), row.name))
@@ -208,7 +203,7 @@ def in_force(faults: Sequence[Fault], queue: str) -> list[Fault]:
 
 def _summary(page: QueuesPage) -> str:
     total = sum(row.depth for row in page.rows)
-    bad = sum(row.level in _BAD for row in page.rows)
+    bad = sum(row.level in RAISED for row in page.rows)
     attention = f"{number(bad)} {'needs' if bad == 1 else 'need'} attention" if bad else "none needs attention"
     return " · ".join([count(len(page.rows), "queue"), counted(total), attention])
 

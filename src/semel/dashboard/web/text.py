@@ -16,14 +16,7 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from semel import durations
-from semel.dashboard.views.model import (
-    Caught,
-    DeadLetterPage,
-    DeliveriesPage,
-    InProgress,
-    QueueRow,
-    WorkerRow,
-)
+from semel.dashboard.views.model import Caught, DeadLetterPage, DeliveriesPage, InProgress, QueueRow, WorkerRow
 from semel.dashboard.web import charts
 from semel.dlq.messages import ErrorGroup
 from semel.doctor.report.html import prose
@@ -227,7 +220,9 @@ def caught_share(caught: Caught, page: DeliveriesPage) -> Markup:
 
 def in_progress(worker: WorkerRow) -> list[InProgress]:
     """The messages in progress of all its queues, the longest first."""
-    return sorted((message for queue in worker.queues for message in queue.in_progress), key=lambda one: -one.since)
+    return sorted(
+        (message for queue in worker.queues for message in queue.in_progress), key=lambda message: -message.since
+    )
 
 
 FILTERS: Final = {

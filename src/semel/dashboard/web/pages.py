@@ -1,14 +1,16 @@
-"""How a page is rendered: templates, what every page has, and the parts of it that are refreshed.
+"""How a page is rendered, and what every page needs: the inspector to read with, the service to act with.
 
 The rules: templates escape whatever comes from elsewhere; a page requested with `?part=a,b` is rendered without its
-frame, for the script that replaces those parts; a page reports only what happened.
+frame, for the script that replaces those parts; a page reports only what happened. An action is in the audit log under
+the name of whoever asked for it, and cached data of its queue is dropped, so that the next page shows the change.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -19,10 +21,15 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, model_validator
 
+from semel.dashboard import errors as problems
+from semel.dashboard.services import Services
 from semel.dashboard.views.inspector import QueueInspector
 from semel.dashboard.views.model import Viewer
 from semel.dashboard.web.text import FILTERS
+from semel.dlq.jobs import Job
+from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError
 
 HERE: Final = Path(__file__).parent.parent
@@ -72,58 +79,48 @@ def static(name: str) -> str:
     return f"/static/{name}?v={sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
-def environment() -> Environment:
-    templates = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    templates.filters |= FILTERS
-    templates.globals |= {"static": static, "navigation": NAVIGATION}
-    return templates
-
-
 class Pages:
-    """Renders templates. `endpoint` is shown on every page; `clock` is the endpoint's time, which is what "in 30 s" on
-    a page counts from."""
+    """Renders templates. The time on a page is the endpoint's, which is what "in 30 s" counts from."""
 
-    def __init__(self, endpoint: str, clock: Callable[[], float]) -> None:
-        self._templates = environment()
-        self.endpoint = endpoint
-        self._clock = clock
+    def __init__(self, inspector: QueueInspector) -> None:
+        self._inspector = inspector
         self._notices: dict[str, Notice] = {}
-
-    @classmethod
-    def of(cls, inspector: QueueInspector) -> Pages:
-        return cls(inspector.client.endpoint, inspector.now)
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._templates.filters |= FILTERS
+        self._templates.globals |= {
+            "static": static,
+            "navigation": NAVIGATION,
+            "endpoint": inspector.client.endpoint,
+        }
 
     def clock(self) -> float:
         try:
-            return self._clock()
+            return self._inspector.now()
         except SemelError:  # the endpoint does not answer; the page says so
             return time.time()
 
     def answer(
         self, request: Request, template: str, *, nav: str = "", status: int = 200, **content: Any
     ) -> HTMLResponse:
-        return HTMLResponse(self.html(request, template, nav=nav, **content), status)
-
-    def html(self, request: Request, template: str, *, nav: str = "", **content: Any) -> str:
         part = parts(request)
-        return self._templates.get_template(template).render(
+        html = self._templates.get_template(template).render(
             nav=nav,
             part=part,
             base="fragment.html" if part else "layout.html",
             viewer=viewer(request),
-            endpoint=self.endpoint,
             now=self.clock(),
             link=lambda **changes: link(request, **changes),
             query=_shared(request),
             **{"problem": "", "notice": self._notices.get(request.query_params.get("notice", ""))} | content,
         )
+        return HTMLResponse(html, status)
 
     def redirect(self, path: str, notice: Notice) -> RedirectResponse:
         """To a page that shows the notice. Its address has only a number that nobody can guess, so that no link makes a
@@ -144,12 +141,12 @@ class Pages:
             "error.html",
             status=status,
             title=title,
-            error=_sentence(error),
-            what_to_do=_sentence(what_to_do),
+            error=sentence(error),
+            what_to_do=sentence(what_to_do),
             command=command,
         )
 
-    def login(self, request: Request, *, next: str = "/", problem: str = "", status: int = 200) -> HTMLResponse:
+    def login(self, request: Request, next: str, problem: str = "", status: int = 200) -> HTMLResponse:
         return self.answer(request, "login.html", status=status, next=next, problem=problem)
 
 
@@ -166,7 +163,7 @@ _TITLES: Final = {
 }
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if not text or text.endswith(('.', '!', '?')) else '.'}"
 
 
@@ -188,3 +185,63 @@ def link(request: Request, **changes: str) -> str:
 
 def _shared(request: Request) -> list[tuple[str, str]]:
     return [(name, value) for name, value in request.query_params.multi_items() if name not in _NOT_SHARED]
+
+
+class FormFields(BaseModel):
+    """What a form sends: an empty field counts as left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if value != ""}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    services: Services
+    pages: Pages
+
+    @property
+    def inspector(self) -> QueueInspector:
+        return self.services.inspector
+
+    def service(self, request: Request) -> DeadLetterService:
+        """In the name of whoever asks."""
+        return self.services.service.by(viewer(request).name)
+
+    def jobs(self, queue: str | None = None, limit: int = 10) -> list[dict[str, Any]]:
+        jobs = [job for job in self.services.service.jobs() if queue in (None, job.queue)]
+        return [job.to_json() for job in jobs[:limit]]
+
+    def queue_names(self) -> list[str]:
+        """Queues that a message may be sent to."""
+        return [row.name for row in self.inspector.queues().rows if not row.sources]
+
+    def targets(self, queue: str) -> dict[str, Any]:
+        """What a form that sends a message out of `queue` shows, also while the endpoint does not answer."""
+        try:
+            sources, address = self.inspector.sources(queue), self.inspector.address(queue)
+            limit = None if self.inspector.is_ours else self.inspector.queue(queue).row.max_receives
+            return {"sources": sources, "address": address, "targets": self.queue_names(), "limit": limit}
+        except SemelError:
+            return {"sources": (queue,), "address": self.inspector.client.endpoint, "targets": (), "limit": None}
+
+    def unsent(self, request: Request, error: SemelError, template: str, **content: Any) -> HTMLResponse:
+        """The form again, with what was typed and why it was not sent; nothing is read for it that may fail."""
+        problem = problems.of(error)
+        return self.pages.answer(
+            request, "unsent.html", status=problem.status, form_template=template, problem=problem.error,
+            what_to_do=problem.what_to_do, **content,
+        )  # fmt: skip
+
+    def to_job(self, job: Job) -> RedirectResponse:
+        """To the page of a job that has just been started. It changes its queue now and until it ends."""
+
+        def ended() -> None:
+            job.wait()
+            with suppress(SemelError):  # the endpoint may be gone by then
+                self.inspector.changed(job.queue)
+
+        self.inspector.changed(job.queue)
+        threading.Thread(target=ended, name=f"semel-after-{job.id}", daemon=True).start()
+        return RedirectResponse(f"/jobs/{job.id}", 303)
