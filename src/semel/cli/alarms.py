@@ -23,7 +23,7 @@ def add_to(commands: Any) -> None:
         commands,
         "alarms",
         run,
-        help="write the alarms that queues need",
+        "write the alarms that queues need",
         description="Write alarms for queues: dead-letter messages, age of the oldest message, in flight near the "
         "limit, received and not deleted. Thresholds come from the queue's own attributes.",
         examples="""
@@ -42,25 +42,14 @@ def add_to(commands: Any) -> None:
     option(
         parser,
         "--target",
+        "what the alarms are written for; cli: commands of the AWS CLI (default: cloudformation)",
         choices=_TARGETS,
         default="cloudformation",
-        help="what the alarms are written for; cli: commands of the AWS CLI (default: cloudformation)",
     )
-    option(parser, "--sns", metavar="ARN", help="topic that alarms in CloudWatch notify")
+    option(parser, "--sns ARN", "topic that alarms in CloudWatch notify", type=str)
     options.add_aws(parser)
-    option(
-        parser,
-        "--offline",
-        action="store_true",
-        help="do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue",
-    )
-    option(
-        parser,
-        "--dlq",
-        type=options.some_text,
-        metavar="QUEUE",
-        help="the dead-letter queue; with --offline and one QUEUE",
-    )
+    option(parser, "--offline", "do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue")
+    option(parser, "--dlq QUEUE", "the dead-letter queue; with --offline and one QUEUE")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ def add_to(commands: Any) -> None:
         commands,
         "annotate",
         _run,
-        help="add an annotation, such as a deploy, to all charts",
+        "add an annotation, such as a deploy, to all charts",
         description="Record that something happened now. Every chart of the dashboard shows it as a line.",
         examples="""
         semel annotate "deployed 1.4.2"

@@ -147,13 +147,36 @@ class _NotGiven(list[Any]):
     """Stands for an option that no flag has set; a list, because flags may be appended to it."""
 
 
+def some_text(text: str) -> str:
+    """Not empty: an unset variable of a shell is not the same as an option left out."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; is a variable unset?")
+    return text
+
+
 def option(
-    target: Any, *names: str, variable: Variable = "command", code: str = "", toml: str = "", **details: Any
+    target: Any,
+    usage: str,
+    help: str,
+    *,
+    env: Variable = "command",
+    repeat: bool = False,
+    code: str = "",
+    toml: str = "",
+    **details: Any,
 ) -> argparse.Action:
-    """Adds an option to a parser or to a group. `code` and `toml` say how the same is written in Python and in a
-    pipeline file; they stand in the table of options in the documentation."""
-    action: argparse.Action = target.add_argument(*names, **details)
-    action.semel = (variable, code, toml)  # type: ignore[attr-defined]
+    """Adds an option to a parser or to a group. `usage` is its name and what its value is called, such as `--rate N`;
+    without the latter it is a switch. `code` and `toml` say how the same is written in Python and in a pipeline file;
+    they stand in the table of options in the documentation."""
+    name, _, metavar = usage.partition(" ")
+    if repeat:
+        details |= {"action": "append", "default": []}
+    if metavar:
+        details = {"metavar": metavar, "type": str if "choices" in details else some_text} | details
+    elif "choices" not in details:
+        details = {"action": "store_true"} | details
+    action: argparse.Action = target.add_argument(name, help=help, **details)
+    action.semel = (env, code, toml)  # type: ignore[attr-defined]
     return action
 
 
@@ -175,16 +198,18 @@ def command(
     commands: Any,
     name: str,
     run: Callable[[argparse.Namespace], int] | None,
-    *,
     help: str,
-    description: str,
+    *,
     examples: str,
+    description: str = "",
     notes: str = "",
     codes: Mapping[ExitCode, str] | None = None,
     **details: Any,
 ) -> Parser:
-    """Adds a command. `codes` says what an exit code means here, where that is more than the common meaning; `run` is
-    None for a command that only has commands of its own."""
+    """Adds a command. Its description is its help as a sentence, unless there is more to say. `codes` says what an exit
+    code means here, where that is more than the common meaning; `run` is None for a command that only has commands of
+    its own."""
+    description = description or f"{help[0].upper()}{help[1:]}."
     shown = {code: MEANINGS[code] for code in _ALWAYS} | dict(codes or {})
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"]
     if notes:

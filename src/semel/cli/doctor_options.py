@@ -29,60 +29,45 @@ _Made = TypeVar("_Made")
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to examine, alone or together")
-    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
+    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "type": str}
     option(
         group,
-        "--log",
-        metavar="PATH",
-        help="files or folders, local or s3://…: Semel's attempt log, or the log of any other consumer",
+        "--log PATH",
+        "files or folders, local or s3://…: Semel's attempt log, or the log of any other consumer",
         **many,
     )
+    option(group, "--sample", "a log that comes with Semel: a boto3 loop that charges orders twice")
+    option(group, "--map FIELDS", "fields of your own JSON lines, such as id=.msg.id,time=.ts", type=str)
+    option(group, "--events WORDS", "your words for events, such as started=begin,recorded=ok", type=str)
     option(
         group,
-        "--sample",
-        action="store_true",
-        help="a log that comes with Semel: a boto3 loop that charges orders twice",
-    )
-    option(group, "--map", metavar="FIELDS", help="fields of your own JSON lines, such as id=.msg.id,time=.ts")
-    option(group, "--events", metavar="WORDS", help="your words for events, such as started=begin,recorded=ok")
-    option(
-        group,
-        "--queue",
-        action="append",
-        default=[],
-        type=options.some_text,
-        metavar="QUEUE",
-        help="read the settings of this queue from SQS: its name, URL or ARN; repeatable",
+        "--queue QUEUE",
+        "read the settings of this queue from SQS: its name, URL or ARN; repeatable",
+        repeat=True,
     )
     option(
         group,
-        "--metrics",
-        metavar="SOURCE",
-        help="[QUEUE=]FILE with the output of get-metric-data, or the URL of a Semel broker",
+        "--metrics SOURCE",
+        "[QUEUE=]FILE with the output of get-metric-data, or the URL of a Semel broker",
         **many,
     )
-    option(group, "--since", metavar="TIME", help="ignore what is older: 2026-11-15T08:00Z, or 3d or 2h ago")
-    option(group, "--until", metavar="TIME", help="ignore what is newer (default: now)")
+    option(group, "--since TIME", "ignore what is older: 2026-11-15T08:00Z, or 3d or 2h ago", type=str)
+    option(group, "--until TIME", "ignore what is newer (default: now)", type=str)
     options.add_ledger(group)
-    option(group, "--ledger-retention", metavar="TIME", help="how long the ledger keeps a key, such as 14d")
-    option(group, "--alarms", metavar="FILE", help="output of `aws cloudwatch describe-alarms`")
+    option(group, "--ledger-retention TIME", "how long the ledger keeps a key, such as 14d", type=str)
+    option(group, "--alarms FILE", "output of `aws cloudwatch describe-alarms`", type=str)
     option(
         group,
-        "--visibility",
-        action="append",
-        default=[],
-        metavar="[QUEUE=]TIME",
-        help="visibility timeout, if neither logs nor SQS have it; repeatable",
+        "--visibility [QUEUE=]TIME",
+        "visibility timeout, if neither logs nor SQS have it; repeatable",
+        repeat=True,
+        type=str,
     )
     option(
-        group,
-        "--read-timeout",
-        default="60s",
-        metavar="TIME",
-        help="read timeout of the consumers' AWS SDK (default: 60s)",
+        group, "--read-timeout TIME", "read timeout of the consumers' AWS SDK (default: 60s)", default="60s", type=str
     )
-    option(group, "--lambda-timeout", metavar="TIME", help="timeout of the Lambda function that consumes the queues")
-    option(group, "--probe", action="store_true", help="test permissions with a receipt handle that does not exist")
+    option(group, "--lambda-timeout TIME", "timeout of the Lambda function that consumes the queues", type=str)
+    option(group, "--probe", "test permissions with a receipt handle that does not exist")
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +76,8 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     option(
         group,
         "--engine",
+        "what reads the logs (default: duckdb, or spark if they are too large for this machine)",
         choices=ENGINES,
-        help="what reads the logs (default: duckdb, or spark if they are too large for this machine)",
     )
     options.add_master(group)
     options.add_cores(group)

@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
         commands,
         "jobs",
         None,
-        help="list, pause, resume, cancel and wait for jobs",
+        "list, pause, resume, cancel and wait for jobs",
         description="""The redrives, deletes and restores of this user, in any terminal or dashboard on this machine;
         or those of a dashboard (--dashboard). The last 200 are kept.""",
         examples="""
@@ -38,20 +38,26 @@ def add_to(commands: Any) -> None:
     )
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add(
-        actions, "list", _list,
+        actions,
+        "list",
+        _list,
         help="list jobs, newest first",
         description="List the last 200 jobs, newest first.",
         examples="semel jobs list\nsemel jobs list --output jsonl",
-    )  # fmt: skip
+    )
     _add(
-        actions, "show", _show,
+        actions,
+        "show",
+        _show,
         help="show one job with its messages",
         description="Show one job: what it is to do, its counts, and the lines that it printed.",
         examples="semel jobs show 20261116-120000-a1b2c3",
-    )  # fmt: skip
+    )
     for action, text in _CONTROLS.items():
         _add(
-            actions, action, _control,
+            actions,
+            action,
+            _control,
             help=f"{action} a job",
             description=f"Ask a job to {action}, in whichever process it runs. {text}",
             examples=f"semel jobs {action} 20261116-120000-a1b2c3",
@@ -59,9 +65,11 @@ def add_to(commands: Any) -> None:
                 ExitCode.OK: "the job has acknowledged the request",
                 ExitCode.FAILED: "the job has ended, its process is gone, or it has not acknowledged the request yet",
             },
-        ).set_defaults(action=action)  # fmt: skip
+        ).set_defaults(action=action)
     wait = _add(
-        actions, "wait", _wait,
+        actions,
+        "wait",
+        _wait,
         help="wait for a job to end",
         description="Wait until a job has ended. Ctrl-C ends the waiting, not the job.",
         examples="semel jobs wait 20261116-120000-a1b2c3 --timeout 10m",
@@ -71,8 +79,8 @@ def add_to(commands: Any) -> None:
             ExitCode.STOPPED: "the job stopped early (canary, --stop-after), or was cancelled",
             ExitCode.INTERRUPTED: "interrupted with Ctrl-C; the job goes on",
         },
-    )  # fmt: skip
-    option(wait, "--timeout", type=options.duration, metavar="TIME", help="give up after this time (default: never)")
+    )
+    option(wait, "--timeout TIME", "give up after this time (default: never)", type=options.duration)
     options.add_quiet(wait)
 
 

@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         commands,
         "pipeline",
         None,
-        help="write queues into tables with Spark, exactly once, from one file",
+        "write queues into tables with Spark, exactly once, from one file",
         description="Read queues with Spark; write each message once to a table, queue or handler.",
         examples="""
             semel pipeline init orders.toml --sink delta      write a commented file
@@ -53,9 +53,8 @@ def _add_adopt(parser: Parser) -> None:
     option(
         parser,
         "--adopt",
-        variable="never",
-        action="store_true",
-        help="add to a table that another pipeline, or this one with another checkpoint, has written to",
+        "add to a table that another pipeline, or this one with another checkpoint, has written to",
+        env="never",
     )
 
 
@@ -64,8 +63,7 @@ def _add_run(steps: Any) -> None:
         steps,
         "run",
         run,
-        help="run a pipeline until it is stopped, or until the backlog is done",
-        description="Run a pipeline until it is stopped, or until the backlog is done.",
+        "run a pipeline until it is stopped, or until the backlog is done",
         examples="""
             semel pipeline run orders.toml
             semel pipeline run orders.toml --exit-when-empty --output jsonl
@@ -166,8 +164,7 @@ def _add_status(steps: Any) -> None:
         steps,
         "status",
         status,
-        help="show the state of a pipeline, or how it ended",
-        description="Show the state of a pipeline, or how it ended.",
+        "show the state of a pipeline, or how it ended",
         examples="semel pipeline status orders.toml",
         codes={
             ExitCode.OK: "it runs, or ended without an error",
@@ -191,7 +188,7 @@ def _add_reset(steps: Any) -> None:
         steps,
         "reset",
         reset,
-        help="start the checkpoint anew; what is sealed is written first",
+        "start the checkpoint anew; what is sealed is written first",
         description="For a checkpoint that does not belong to its segment log or its table any more: Spark's folder "
         "query/ was removed, an older copy was restored, or a segment is gone. What is sealed and not in the table is "
         "written by the next run; what is in the table is not written again. Without --yes it shows its plan and asks.",
@@ -208,13 +205,7 @@ def _add_reset(steps: Any) -> None:
     )
     _add_file(parser)
     options.add_yes(parser)
-    option(
-        parser,
-        "--accept-loss",
-        variable="never",
-        action="store_true",
-        help="reset even if messages may be lost or written twice",
-    )
+    option(parser, "--accept-loss", "reset even if messages may be lost or written twice", env="never")
     options.add_aws(parser, toml="source.{}")
     options.add_output(parser)
 
@@ -259,8 +250,7 @@ def _add_init(steps: Any) -> None:
         steps,
         "init",
         init,
-        help="write a commented pipeline file",
-        description="Write a commented pipeline file.",
+        "write a commented pipeline file",
         examples="semel pipeline init orders.toml --sink postgres",
     )
     parser.add_argument(
@@ -274,10 +264,10 @@ def _add_init(steps: Any) -> None:
     option(
         parser,
         "--sink",
+        "where the rows are written (default: parquet)",
         toml="sink.type",
         choices=SINKS,
         default="parquet",
-        help="where the rows are written (default: parquet)",
     )
     options.add_force(parser)
 
@@ -300,7 +290,7 @@ def _add_check(steps: Any) -> None:
         steps,
         "check",
         check,
-        help="check a pipeline's file and what it needs; changes nothing",
+        "check a pipeline's file and what it needs; changes nothing",
         description="Check the file, the queues, the permissions of the credentials, the tables and the checkpoint. "
         "Permissions are tested with requests that cannot succeed, so that no message is received, sent, deleted or "
         "changed. --create-dlq and --adopt are for a run with the same options.",
@@ -318,7 +308,7 @@ def _add_check(steps: Any) -> None:
     options.add_create_dlq(parser)
     _add_adopt(parser)
     options.add_aws(parser, toml="source.{}")
-    option(parser, "--sql", action="store_true", help="also check the SQL of constraints, which starts Spark")
+    option(parser, "--sql", "also check the SQL of constraints, which starts Spark")
     options.add_output(parser)
 
 

@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
         commands,
         "queues",
         None,
-        help="list, create, describe, purge and delete queues",
+        "list, create, describe, purge and delete queues",
         description="List, create, describe, purge and delete queues, on AWS and on Semel's broker.",
         examples="""
         semel queues list
@@ -72,14 +72,11 @@ def _add_list(actions: Any) -> None:
         actions,
         "list",
         _list,
-        help="list queues with their message counts",
+        "list queues with their message counts",
         description="List queues with their message counts and dead-letter queues.",
         examples="semel queues list\nsemel queues list --prefix orders --output json",
     )
-    option(
-        parser, "--prefix", variable="never", type=options.some_text, metavar="TEXT",
-        help="only queues whose names begin with this",
-    )  # fmt: skip
+    option(parser, "--prefix TEXT", "only queues whose names begin with this", env="never")
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -171,7 +168,7 @@ def _add_create(actions: Any) -> None:
         actions,
         "create",
         _create,
-        help="create a queue, with its dead-letter queue",
+        "create a queue, with its dead-letter queue",
         description="""Create a queue. With --dlq its dead-letter queue is created too, unless it exists, with a
         retention of 14 days. A queue that exists with the same attributes is left as it is; with other attributes
         that is an error.""",
@@ -182,30 +179,31 @@ def _add_create(actions: Any) -> None:
         """,
     )
     parser.add_argument("name", type=options.some_text, metavar="NAME", help="the queue's name")
-    option(parser, "--fifo", variable="never", action="store_true", help="a FIFO queue; .fifo is added to the name")
+    option(parser, "--fifo", "a FIFO queue; .fifo is added to the name", env="never")
+    option(parser, "--content-deduplication", "FIFO: equal bodies within five minutes are one message", env="never")
     option(
-        parser, "--content-deduplication", variable="never", action="store_true",
-        help="FIFO: equal bodies within five minutes are one message",
-    )  # fmt: skip
+        parser,
+        "--dlq NAME",
+        "with a dead-letter queue (default: the queue's name with -dlq)",
+        env="never",
+        nargs="?",
+        const=True,
+    )
     option(
-        parser, "--dlq", variable="never", nargs="?", const=True, type=options.some_text, metavar="NAME",
-        help="with a dead-letter queue (default: the queue's name with -dlq)",
-    )  # fmt: skip
-    option(
-        parser, "--max-receives", variable="never", type=options.at_least(1), metavar="N",
-        help="receives after which a message is moved to the dead-letter queue (default: 5)",
-    )  # fmt: skip
+        parser,
+        "--max-receives N",
+        "receives after which a message is moved to the dead-letter queue (default: 5)",
+        env="never",
+        type=options.at_least(1),
+    )
     for name, bounds, text in (
         ("--visibility", ("MAX_VISIBILITY",), "visibility timeout (default: 30s)"),
         ("--retention", ("MAX_RETENTION", "MIN_RETENTION"), "message retention (default: 4d)"),
         ("--delay", ("MAX_DELAY",), "delay of new messages (default: 0s)"),
         ("--wait", ("MAX_WAIT",), "how long a receive waits unless it says otherwise (default: 0s)"),
     ):
-        option(parser, name, variable="never", type=options.whole_seconds(*bounds), metavar="TIME", help=text)
-    option(
-        parser, "--tag", variable="never", action="append", type=_tag, default=[], metavar="KEY=VALUE",
-        help="a tag; may be repeated",
-    )  # fmt: skip
+        option(parser, f"{name} TIME", text, env="never", type=options.whole_seconds(*bounds))
+    option(parser, "--tag KEY=VALUE", "a tag; may be repeated", env="never", type=_tag, repeat=True)
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -344,7 +342,7 @@ def _add_describe(actions: Any) -> None:
         actions,
         "describe",
         _describe,
-        help="show a queue's counts and attributes, explained",
+        "show a queue's counts and attributes, explained",
         description="Show a queue: message counts, dead-letter queue, source queues, and its attributes, explained.",
         examples="semel queues describe orders\nsemel queues describe orders --output json",
     )
@@ -431,7 +429,7 @@ def _add_removals(actions: Any) -> None:
             actions,
             name,
             run,
-            help=help,
+            help,
             description=f"{description} The queue's name must be typed, unless --yes is given.",
             examples=f"semel queues {name} orders\nsemel queues {name} orders --yes",
             codes={ExitCode.FAILED: "failed, or not confirmed"},

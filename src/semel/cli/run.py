@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
         commands,
         "run",
         run,
-        help="run the handlers of an app",
+        "run the handlers of an app",
         description="Run the handlers of an app. Each message is received, claimed in the ledger, handled, recorded in "
         "the ledger and deleted from its queue. A duplicate is deleted without being handled. --explain prints what "
         "each handler guarantees.",
@@ -57,24 +57,15 @@ def add_to(commands: Any) -> None:
     spark = parser.add_argument_group("with --on spark")
     option(
         spark,
-        "--checkpoint",
+        "--checkpoint FOLDER",
+        "folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
         toml="checkpoint",
-        type=options.some_text,
-        metavar="FOLDER",
-        help="folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
     )
     options.add_master(spark)
 
 
 def _add_work(group: Any) -> None:
-    option(
-        group,
-        "--queue",
-        action="append",
-        type=options.some_text,
-        metavar="QUEUE",
-        help="only this queue; repeatable (default: all queues)",
-    )
+    option(group, "--queue QUEUE", "only this queue; repeatable (default: all queues)", action="append")
     options.add_exit_when_empty(
         group,
         "app.run(exit_when_empty=True)",
@@ -83,52 +74,45 @@ def _add_work(group: Any) -> None:
     )
     option(
         group,
-        "--concurrency",
-        variable="app",
+        "--concurrency N",
+        "maximum number of handlers of a queue that run at once in a process (default: 32)",
+        env="app",
         code="App(concurrency=…), @app.handler(concurrency=…)",
-        metavar="N",
-        help="maximum number of handlers of a queue that run at once in a process (default: 32)",
+        type=str,
     )
     option(
         group,
-        "--prefetch",
-        variable="app",
-        code="App(prefetch=…), @app.handler(prefetch=…)",
-        metavar="N",
-        help="maximum number of messages received ahead of the handlers, or auto; 0: only as many as there are free "
+        "--prefetch N",
+        "maximum number of messages received ahead of the handlers, or auto; 0: only as many as there are free "
         "handlers (default: auto)",
+        env="app",
+        code="App(prefetch=…), @app.handler(prefetch=…)",
+        type=str,
     )
     option(
         group,
-        "--lease",
-        variable="app",
-        code="App(lease=…), @app.handler(lease=…)",
-        metavar="TIME",
-        help="visibility timeout and ledger lease, such as 30s or 5m: a crashed worker's messages return to the queue "
+        "--lease TIME",
+        "visibility timeout and ledger lease, such as 30s or 5m: a crashed worker's messages return to the queue "
         "after this long (default: the queue's VisibilityTimeout)",
+        env="app",
+        code="App(lease=…), @app.handler(lease=…)",
+        type=str,
     )
+    option(group, "--processes N", "number of worker processes (default: 1)", type=options.at_least(1), default=1)
     option(
         group,
-        "--processes",
-        type=options.at_least(1),
-        default=1,
-        metavar="N",
-        help="number of worker processes (default: 1)",
-    )
-    option(
-        group,
-        "--drain",
-        variable="app",
+        "--drain TIME",
+        "how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
+        env="app",
         code="App(drain=…), app.run(drain=…)",
-        metavar="TIME",
-        help="how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
+        type=str,
     )
     option(
         group,
         "--on",
+        "run on threads or on Spark executors (default: threads)",
         choices=("threads", "spark"),
         default="threads",
-        help="run on threads or on Spark executors (default: threads)",
     )
 
 
@@ -141,42 +125,38 @@ def _add_connections(group: Any) -> None:
 def _add_observability(group: Any) -> None:
     option(
         group,
-        "--health",
+        "--health [HOST:]PORT",
+        "serve /health, /metrics, /workers and /control",
         code="app.run(health=…)",
         toml="metrics.health",
-        metavar="[HOST:]PORT",
-        help="serve /health, /metrics, /workers and /control",
+        type=str,
     )
     options.add_control_token(group, variable="app")
     option(
         group,
-        "--attempt-log",
-        variable="app",
+        "--attempt-log FOLDER",
+        "write an event for every step of every message to this folder, local or s3://…",
+        env="app",
         code="App(attempt_log=…)",
         toml="log.attempts",
-        type=options.some_text,
-        metavar="FOLDER",
-        help="write an event for every step of every message to this folder, local or s3://…",
     )
     option(
         group,
         "--log-format",
-        variable="common",
+        "format of the log; auto: text on a terminal, else JSON (default: auto)",
+        env="common",
         choices=("auto", "json", "text"),
         default="auto",
-        help="format of the log; auto: text on a terminal, else JSON (default: auto)",
     )
     option(
         group,
         "--log-level",
-        variable="common",
+        "least severe messages of the log (default: info)",
+        env="common",
         default="info",
         choices=("debug", "info", "warning", "error"),
-        help="least severe messages of the log (default: info)",
     )
-    option(
-        group, "--explain", variable="never", action="store_true", help="print all settings and guarantees, and exit"
-    )
+    option(group, "--explain", "print all settings and guarantees, and exit", env="never")
     options.add_output(group, help="print the final report, or --explain, as table (explain only), json or jsonl")
 
 

@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
         commands,
         "top",
         run,
-        help="show queues, dead letters and workers in this terminal",
+        "show queues, dead letters and workers in this terminal",
         description="Show queues, dead letters, workers and jobs in this terminal, live. The key ? shows all keys.",
         examples="""
             semel top --endpoint-url http://127.0.0.1:9324

@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         commands,
         "workers",
         None,
-        help="list, pause, resume, scale or stop workers",
+        "list, pause, resume, scale or stop workers",
         description="List or control workers that were started with `semel run --health`. Workers of this user on this "
         "machine are found automatically.",
         examples="""
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
         if name == "scale":
             action.add_argument("value", type=options.at_least(1), metavar="N", help="messages at a time, per process")
         if name == "stop":
-            option(action, "--all", variable="never", action="store_true", help="stop all workers")
+            option(action, "--all", "stop all workers", env="never")
         _add_chosen(action, "never", queues=name != "stop")
     health = _add(
         actions,
@@ -128,7 +128,7 @@ def _add(
 ) -> argparse.ArgumentParser:
     description = f"{text[0].upper()}{text[1:]}."
     codes = codes or {ExitCode.FAILED: _SILENT}
-    parser = command(actions, name, run, help=text, description=description, examples=examples, codes=codes)
+    parser = command(actions, name, run, text, description=description, examples=examples, codes=codes)
     options.add_output(parser)
     return parser
 
@@ -137,24 +137,15 @@ def _add_chosen(parser: Any, variable: Variable, *, queues: bool = True) -> None
     """`variable`: what an action is about must be said each time."""
     if queues:
         option(
-            parser,
-            "--queue",
-            variable=variable,
-            action="append",
-            type=options.some_text,
-            metavar="QUEUE",
-            help="only this queue; repeatable (default: all queues)",
+            parser, "--queue QUEUE", "only this queue; repeatable (default: all queues)", env=variable, action="append"
         )
     option(
         parser,
-        "--worker",
-        variable=variable,
-        action="append",
-        default=[],
-        type=options.some_text,
-        metavar="ID|[HOST:]PORT",
-        help="only this worker: its id, or the address of its health endpoint; repeatable"
+        "--worker ID|[HOST:]PORT",
+        "only this worker: its id, or the address of its health endpoint; repeatable"
         + (" (default: all workers of this user on this machine)" if queues else ""),
+        env=variable,
+        repeat=True,
     )
     options.add_control_token(parser)
 

@@ -13,7 +13,7 @@ def add_to(commands: Any) -> None:
         commands,
         "dlq",
         None,
-        help="list, redrive, edit and delete dead-letter messages",
+        "list, redrive, edit and delete dead-letter messages",
         description="""Work on dead-letter queues: list messages and group them by error, redrive them once, edit,
         delete and restore them, and watch for new ones.""",
         examples="""

@@ -36,15 +36,12 @@ def _add_queues(actions: Any) -> None:
         actions,
         "queues",
         _queues,
-        help="list dead-letter queues: depth, age, first expiry, sources",
+        "list dead-letter queues: depth, age, first expiry, sources",
         description="""List all dead-letter queues. OLDEST and EXPIRES IN are known on Semel's broker (~: from the
         first 1,000 messages). On SQS messages must be received for that (--sample).""",
         examples="semel dlq queues\nsemel dlq queues --output json\nsemel dlq queues --sample",
     )
-    option(
-        parser, "--sample", variable="never", action="store_true",
-        help="on SQS: receive up to ten messages of each queue for their age",
-    )  # fmt: skip
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue for their age", env="never")
     options.add_receive(parser)
     add_places(parser)
     options.add_output(parser)
@@ -110,7 +107,7 @@ def _add_list(actions: Any) -> None:
         actions,
         "list",
         _list,
-        help="list messages",
+        "list messages",
         description="""List the messages of a dead-letter queue, oldest first where the endpoint has an order. On
         SQS reading a message means receiving it; messages are released at once, and the cost is printed.""",
         examples="""
@@ -128,15 +125,9 @@ def _add_list(actions: Any) -> None:
 
 
 def add_page(parser: Any) -> None:
-    option(
-        parser, "--limit", type=options.at_least(1), default=50, metavar="N",
-        help="maximum number of messages (default: 50)",
-    )  # fmt: skip
-    option(
-        parser, "--after", variable="never", metavar="PLACE",
-        help="continue where an earlier list ended (its `next`)",
-    )  # fmt: skip
-    option(parser, "--bodies", action="store_true", help="with json and jsonl: whole bodies")
+    option(parser, "--limit N", "maximum number of messages (default: 50)", type=options.at_least(1), default=50)
+    option(parser, "--after PLACE", "continue where an earlier list ended (its `next`)", env="never", type=str)
+    option(parser, "--bodies", "with json and jsonl: whole bodies")
     options.add_receive(parser)
 
 
@@ -211,7 +202,7 @@ def _add_groups(actions: Any) -> None:
         actions,
         "groups",
         _groups,
-        help="group messages by error",
+        "group messages by error",
         description="""Count the messages of a dead-letter queue by error. Errors that differ only in numbers, ids and
         quoted text are one group.""",
         examples="semel dlq groups orders-dlq\nsemel dlq groups orders-dlq --where 'age < 1d' --output json",
@@ -268,7 +259,7 @@ def _add_show(actions: Any) -> None:
         actions,
         "show",
         _show,
-        help="show one message in full",
+        "show one message in full",
         description="Show one message: its error, key, attributes and body.",
         examples="""
         semel dlq show orders-dlq 6d2f0c1a-…
@@ -280,9 +271,11 @@ def _add_show(actions: Any) -> None:
         "id", type=options.some_text, metavar="ID", help="its message id here, or the one it had in its source queue"
     )
     option(
-        parser, "--body", variable="never", action="store_true",
-        help="only the body, byte for byte; on a terminal control characters are shown escaped",
-    )  # fmt: skip
+        parser,
+        "--body",
+        "only the body, byte for byte; on a terminal control characters are shown escaped",
+        env="never",
+    )
     selection.add_max_receive(parser)
     options.add_receive(parser)
     add_places(parser)
@@ -350,7 +343,7 @@ def _add_export(actions: Any) -> None:
         actions,
         "export",
         _export,
-        help="write messages to a file as JSON lines",
+        "write messages to a file as JSON lines",
         description="""Write messages to a file as JSON lines, whole; semel dlq restore can send them again. The
         messages stay in the queue.""",
         examples="""
@@ -362,7 +355,7 @@ def _add_export(actions: Any) -> None:
     selection.add_queue(parser)
     parser.add_argument("file", type=options.some_text, metavar="FILE", help="the file; - is standard output")
     selection.add_selection(parser)
-    option(parser, "--force", variable="never", action="store_true", help="replace the file if it exists")
+    option(parser, "--force", "replace the file if it exists", env="never")
     options.add_receive(parser)
     add_places(parser)
 

@@ -36,7 +36,7 @@ def add_to(actions: Any) -> None:
         actions,
         "watch",
         _watch,
-        help="alert when messages arrive, and before they expire",
+        "alert when messages arrive, and before they expire",
         description="""Poll the counts of dead-letter queues. Nothing is received unless --sample is given. An alarm
         that this run or an earlier one has delivered is not raised again.""",
         examples="""
@@ -54,23 +54,20 @@ def add_to(actions: Any) -> None:
         },
     )
     parser.add_argument("queue", nargs="*", metavar="QUEUE", help="these queues (default: all dead-letter queues)")
+    option(parser, "--interval TIME", "time between two polls (default: 30s)", type=options.duration, default=30.0)
     option(
-        parser, "--interval", type=options.duration, default=30.0, metavar="TIME",
-        help="time between two polls (default: 30s)",
-    )  # fmt: skip
-    option(
-        parser, "--expires-within", type=options.duration, default=6 * 3_600.0, metavar="TIME",
-        help="alert this long before a message expires (default: 6h)",
-    )  # fmt: skip
-    option(parser, "--once", action="store_true", help="poll once, for cron")
-    option(parser, "--exit", action="store_true", help="exit at the first alarm")
-    option(parser, "--ignore-existing", action="store_true", help="ignore messages that are already in the queues")
-    option(parser, "--webhook", type=options.some_text, metavar="URL", help="POST each alarm to this URL as JSON")
-    option(parser, "--exec", type=options.some_text, metavar="CMD", dest="command", help="run this for each alarm")
-    option(
-        parser, "--sample", variable="never", action="store_true",
-        help="on SQS: receive up to ten messages of each queue to know when they expire",
-    )  # fmt: skip
+        parser,
+        "--expires-within TIME",
+        "alert this long before a message expires (default: 6h)",
+        type=options.duration,
+        default=6 * 3_600.0,
+    )
+    option(parser, "--once", "poll once, for cron")
+    option(parser, "--exit", "exit at the first alarm")
+    option(parser, "--ignore-existing", "ignore messages that are already in the queues")
+    option(parser, "--webhook URL", "POST each alarm to this URL as JSON")
+    option(parser, "--exec CMD", "run this for each alarm", dest="command")
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know when they expire", env="never")
     options.add_receive(parser)
     add_places(parser)
     options.add_output(parser)
