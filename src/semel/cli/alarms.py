@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError
+from semel.cli.command import ExitCode, UsageError, command, option
 
 if TYPE_CHECKING:
     from semel.doctor.model import Case

@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
 def _run(given: argparse.Namespace) -> int:
     annotation = open_records(given).annotate(given.text)
     where = f"  (at {given.dashboard})" if given.dashboard else ""
-    output.show_one(
+    output.show(
         given, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.one_line(annotation.text)}{where}"
     )
     return 0

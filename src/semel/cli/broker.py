@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import wrong_usage
+from semel.cli.command import ExitCode, command, option, wrong_usage
 
 
 def add_to(commands: Any) -> None:

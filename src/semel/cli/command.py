@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final, Literal
 
-from semel.errors import InvalidRequest
+from semel.errors import InvalidRequest, SemelError
 
 
 class ExitCode(IntEnum):
@@ -48,6 +48,15 @@ _NO: Final = ("0", "false", "no", "off")
 
 class UsageError(InvalidRequest):
     """The options or arguments make no sense, whatever the state of the queues. Exit code 2."""
+
+
+@contextmanager
+def wrong_usage(option: str = "") -> Iterator[None]:
+    """Around code that only checks options: what it refuses is wrong usage, of `option` if it is named."""
+    try:
+        yield
+    except (SemelError, ValueError) as error:
+        raise UsageError(f"{option}: {error}" if option else str(error)) from None
 
 
 class Parser(argparse.ArgumentParser):
@@ -197,7 +206,7 @@ def variable(parser: argparse.ArgumentParser, action: argparse.Action) -> str | 
 def command(
     commands: Any,
     name: str,
-    run: Callable[[argparse.Namespace], int] | None,
+    run: Callable[[argparse.Namespace], int],
     help: str,
     *,
     examples: str,
@@ -207,25 +216,30 @@ def command(
     **details: Any,
 ) -> Parser:
     """Adds a command. Its description is its help as a sentence, unless there is more to say. `codes` says what an exit
-    code means here, where that is more than the common meaning; `run` is None for a command that only has commands of
-    its own."""
-    description = description or f"{help[0].upper()}{help[1:]}."
+    code means here, where that is more than the common meaning."""
     shown = {code: MEANINGS[code] for code in _ALWAYS} | dict(codes or {})
-    parts = [f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"]
-    if notes:
-        parts.append(textwrap.dedent(notes).strip())
-    if run is not None:
-        parts.append("exit codes:\n" + "\n".join(_code_lines(shown)))
+    more = [textwrap.dedent(notes).strip()] if notes else []
+    more.append("exit codes:\n" + "\n".join(_code_lines(shown)))
+    parser = _add_parser(commands, name, help, description, examples, *more, **details)
+    parser.codes = tuple(sorted(shown))
+    parser.set_defaults(run=run)
+    return parser
+
+
+def command_group(commands: Any, name: str, help: str, *, examples: str, description: str = "") -> Any:
+    """Adds a command that only has commands of its own. Those are added to what is returned."""
+    parser = _add_parser(commands, name, help, description, examples)
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _add_parser(
+    commands: Any, name: str, help: str, description: str, examples: str, *more: str, **details: Any
+) -> Parser:
+    sentences = " ".join(description.split()) or f"{help[0].upper()}{help[1:]}."
+    first = f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"
     parser: Parser = commands.add_parser(
-        name,
-        help=help,
-        description=textwrap.fill(" ".join(description.split()), 80),
-        epilog="\n\n".join(parts),
-        **details,
+        name, help=help, description=textwrap.fill(sentences, 80), epilog="\n\n".join((first, *more)), **details
     )
-    parser.codes = tuple(sorted(shown)) if run is not None else ()
-    if run is not None:
-        parser.set_defaults(run=run)
     return parser
 
 

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import wrong_usage
+from semel.cli.command import ExitCode, command, option, wrong_usage
 from semel.extras import require
 
 

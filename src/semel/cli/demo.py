@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, command, option
 from semel.demo.show import Result, Screen
 
 LEAST: Final = 100  # orders: with fewer, a kill could come after the work is done
@@ -109,7 +108,7 @@ def _report(given: argparse.Namespace, run: Callable[[Screen], Result]) -> int:
     finally:
         screen.clear()
     if given.output != "table":
-        options.print_json(result.plain(), given.output)
+        output.print_json(result.plain(), given.output)
     for problem in result.problems:
         print(f"semel: {problem}", file=sys.stderr)
     return ExitCode.FAILED if result.problems else ExitCode.OK

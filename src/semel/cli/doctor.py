@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import doctor_options as options
 from semel.cli import options as common
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError
+from semel.cli import output
+from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.progress import Progress
 from semel.errors import SemelError
 from semel.extras import require
@@ -245,7 +245,7 @@ def list_rules(given: argparse.Namespace) -> int:
             {"rule": one.name, "severity": one.severity.word, "title": one.title, "needs": one.needs}
             for one in rules.ALL
         ]
-        common.print_json(known, given.output)
+        output.print_json(known, given.output)
         return ExitCode.OK
     widest = max(len(one.name) for one in rules.ALL)
     for one in rules.ALL:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options, output
-from semel.cli.command import ExitCode, command, option
+from semel.cli.command import ExitCode, command, command_group, option
 from semel.cli.follow import exit_code, follow, summary
 from semel.cli.service import open_records
 
@@ -23,10 +23,9 @@ _CONTROLS: Final = {
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "jobs",
-        None,
         "list, pause, resume, cancel and wait for jobs",
         description="""The redrives, deletes and restores of this user, in any terminal or dashboard on this machine;
         or those of a dashboard (--dashboard). The last 200 are kept.""",
@@ -36,7 +35,6 @@ def add_to(commands: Any) -> None:
         semel jobs wait 20261116-120000-a1b2c3 --timeout 10m
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add(
         actions,
         "list",
@@ -119,7 +117,7 @@ def table(jobs: Sequence[Job]) -> str:
 
 def _show(given: argparse.Namespace) -> int:
     job = open_records(given).job(given.id)
-    output.show_one(given, job, lambda: _details(job))
+    output.show(given, job, lambda: _details(job))
     return 0
 
 
@@ -146,7 +144,7 @@ def _details(job: Job) -> str:
 def _control(given: argparse.Namespace) -> int:
     control = open_records(given).control(given.id, given.action)
     content = control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)}
-    output.show_one(given, content, lambda: f"{given.action} job {control.job.id}: {control}")
+    output.show(given, content, lambda: f"{given.action} job {control.job.id}: {control}")
     if control.acknowledged:
         return ExitCode.OK
     print(f"see the job: semel jobs show {control.job.id}", file=sys.stderr)
@@ -156,7 +154,7 @@ def _control(given: argparse.Namespace) -> int:
 def _wait(given: argparse.Namespace) -> int:
     records = open_records(given)
     job = follow(records, records.job(given.id), quiet=given.quiet, cancel=False, timeout=given.timeout).job
-    output.show_one(given, job, lambda: summary(job))
+    output.show(given, job, lambda: summary(job))
     if not job.state.ended:
         print(
             f"semel: job {job.id} is still {job.state} after {output.duration(given.timeout)}; it goes on",

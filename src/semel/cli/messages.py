@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from semel.cli import options, output
-from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.command import ExitCode, UsageError, command, command_group, option
 from semel.cli.dlq.reading import add_page, show_messages
-from semel.cli.dlq.selection import FILTERS, add_filter, add_queue
+from semel.cli.dlq.selection import FILTERS, add_filter
 from semel.cli.progress import Progress
 from semel.cli.service import add_places
 
@@ -33,10 +33,9 @@ _SHOWN_FAILURES: Final = 20
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "messages",
-        None,
         "send messages, peek at a queue, and follow it",
         description="Send messages to a queue, peek at the messages of any queue, and follow new ones.",
         examples="""
@@ -45,7 +44,6 @@ def add_to(commands: Any) -> None:
         semel messages tail orders
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_send(actions, "semel messages send")
     _add_peek(actions)
     _add_tail(actions)
@@ -72,7 +70,7 @@ def _add_send(commands: Any, name: str) -> None:
         """,
         codes={ExitCode.FAILED: "failed, or some messages were not sent: each is named on standard error"},
     )
-    add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument(
         "body", nargs="?", metavar="BODY", help="the body; - reads standard input, without its final newline"
     )
@@ -259,11 +257,11 @@ def _send_lines(given: argparse.Namespace, queue: Queue, entry: Callable[[str], 
             if given.output == "json":
                 sent.append(message)
             elif given.output == "jsonl":
-                output.print_json(message, line=True)
+                output.print_json(message, "jsonl")
             else:
                 print(message.message_id)
     if given.output == "json":
-        output.print_json(sent)
+        output.print_json(sent, "json")
     sys.stdout.flush()
     return _report(given, queue, sender)
 
@@ -334,7 +332,7 @@ def _add_peek(actions: Any) -> None:
         """,
         notes=FILTERS,
     )
-    add_queue(parser)
+    options.add_queue(parser)
     add_filter(parser)
     add_page(parser)
     add_places(parser)
@@ -366,7 +364,7 @@ def _add_tail(actions: Any) -> None:
         notes=FILTERS,
         codes={ExitCode.OK: "--limit messages were shown", ExitCode.INTERRUPTED: "interrupted with Ctrl-C"},
     )
-    add_queue(parser)
+    options.add_queue(parser)
     add_filter(parser)
     option(
         parser,
@@ -412,7 +410,7 @@ def _tail(given: argparse.Namespace) -> int:
 
 def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
     if given.output == "jsonl":
-        output.print_json(message, line=True)
+        output.print_json(message, "jsonl")
         return
     text = f"{output.moment(message.sent)}  {message.id}  {output.one_line(message.body)}"
     room = output.width()

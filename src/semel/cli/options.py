@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -170,6 +169,10 @@ def add_read_only(parser: Any) -> None:
     option(parser, "--read-only", "allow no changes")
 
 
+def add_queue(parser: Any) -> None:
+    parser.add_argument("queue", type=some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
+
+
 # Output.
 
 
@@ -180,15 +183,6 @@ def add_output(parser: Any, *choices: str, help: str = "") -> None:
     option(
         parser, "--output FORMAT", f"{text} (default: {choices[0]})", env="common", choices=choices, default=choices[0]
     )
-
-
-def print_json(value: Any, output: str) -> None:
-    """As `--output json` or `jsonl` has it: indented, or a line for each entry of a list."""
-    if output == "json":
-        print(json.dumps(value, indent=2))
-    else:
-        for entry in value if isinstance(value, list) else [value]:
-            print(json.dumps(entry))
 
 
 def add_quiet(parser: Any) -> None:

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import options
-from semel.cli.command import ExitCode, Parser, command, option
-from semel.cli.errors import UsageError
+from semel.cli import confirm, options, output
+from semel.cli.command import ExitCode, Parser, UsageError, command, command_group, option
 from semel.extras import require
 
 if TYPE_CHECKING:
@@ -22,10 +21,9 @@ _SHOW: Final[dict[str, Show]] = {"table": "auto", "json": "none", "jsonl": "json
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    steps = command_group(
         commands,
         "pipeline",
-        None,
         "write queues into tables with Spark, exactly once, from one file",
         description="Read queues with Spark; write each message once to a table, queue or handler.",
         examples="""
@@ -37,7 +35,6 @@ def add_to(commands: Any) -> None:
             semel pipeline reset orders.toml                  after checkpoint damage
         """,
     )
-    steps = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_init(steps)
     _add_check(steps)
     _add_run(steps)
@@ -119,7 +116,7 @@ def run(given: argparse.Namespace) -> int:
     if given.output == "json":
         from semel.spark.pipeline.progress.display import json_values
 
-        options.print_json(json_values(report.snapshot), given.output)
+        output.print_json(json_values(report.snapshot), given.output)
     if report.error is not None:
         print(f"semel: {report.error}", file=sys.stderr)
         return ExitCode.FAILED
@@ -225,12 +222,12 @@ def reset(given: argparse.Namespace) -> int:
         refused = plan.plan.loses and not given.accept_loss
         if given.output == "table":
             print("\n".join(plan.as_text()), flush=True)
-        confirmed = given.yes or (given.output == "table" and not refused and _confirmed(pipeline.name))
+        confirmed = given.yes or (given.output == "table" and not refused and confirm.agreed(f"reset {pipeline.name}?"))
         done = confirmed and not refused
         if done:
             plan.carry_out()
         if given.output != "table":
-            options.print_json(plan.plain(done), given.output)
+            output.print_json(plan.plain(done), given.output)
     if refused:
         text = "messages may be lost, so nothing was changed; see above, and add --accept-loss if there is no other way"
         print(f"semel: {text}", file=sys.stderr)
@@ -239,10 +236,6 @@ def reset(given: argparse.Namespace) -> int:
         print(f"done; next: semel pipeline run {given.file}" if done else "nothing was changed")
         return ExitCode.OK if done else ExitCode.FAILED
     return ExitCode.OK if done else ExitCode.FOUND
-
-
-def _confirmed(name: str) -> bool:
-    return input(f"reset {name}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _add_init(steps: Any) -> None:
@@ -317,8 +310,5 @@ def check(given: argparse.Namespace) -> int:
     from semel.spark.pipeline import check
 
     result = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
-    if given.output == "table":
-        print("\n".join(check.as_text(result)))
-    else:
-        options.print_json(result.plain(), given.output)
+    output.show(given, result.plain(), lambda: "\n".join(check.as_text(result)))
     return ExitCode.OK if result.passed else ExitCode.FOUND

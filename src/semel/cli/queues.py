@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semel.cli import confirm, options, output
-from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.command import ExitCode, UsageError, command, command_group, option
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ _THREADS: Final = 8
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "queues",
-        None,
         "list, create, describe, purge and delete queues",
         description="List, create, describe, purge and delete queues, on AWS and on Semel's broker.",
         examples="""
@@ -34,7 +34,6 @@ def add_to(commands: Any) -> None:
         semel queues purge orders
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_list(actions)
     _add_create(actions)
     _add_describe(actions)
@@ -84,11 +83,15 @@ def _add_list(actions: Any) -> None:
 def _list(given: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
+    sources: dict[str | None, list[str]] = defaultdict(list)
     with options.client(given) as client:
         queues = sorted(client.queues(given.prefix or ""), key=lambda queue: queue.name)
         with ThreadPoolExecutor(_THREADS) as pool:
-            summaries = _with_sources(list(pool.map(_summary, queues)))
+            summaries = list(pool.map(_summary, queues))
         address = client.endpoint
+    for summary in summaries:
+        sources[summary.dead_letter_queue].append(summary.name)
+    summaries = [summary._replace(sources=tuple(sources[summary.name])) for summary in summaries]
     output.show(given, summaries, lambda: _table(summaries) if summaries else _none(given.prefix, address))
     unread = [one for one in summaries if one.error]
     if unread and given.output == "table":
@@ -128,28 +131,13 @@ def _summarized(queue: Queue, attributes: Mapping[str, str]) -> QueueSummary:
     )
 
 
-def _with_sources(queues: Sequence[QueueSummary]) -> list[QueueSummary]:
-    sources: dict[str, list[str]] = {}
-    for one in queues:
-        if one.dead_letter_queue:
-            sources.setdefault(one.dead_letter_queue, []).append(one.name)
-    return [one._replace(sources=tuple(sources.get(one.name, ()))) for one in queues]
-
-
 def _table(queues: Sequence[QueueSummary]) -> str:
-    rows = [
-        (one.name, "?", "?", "?", "fifo" if one.fifo else "standard", f"not readable: {one.error}")
-        if one.error
-        else (
-            one.name,
-            f"{one.visible:,}",
-            f"{one.in_flight:,}",
-            f"{one.delayed:,}",
-            "fifo" if one.fifo else "standard",
-            _role(one),
-        )
-        for one in queues
-    ]
+    rows = []
+    for queue in queues:
+        counts = (queue.visible, queue.in_flight, queue.delayed)
+        shown = ["?" if queue.error else f"{count:,}" for count in counts]
+        role = f"not readable: {queue.error}" if queue.error else _role(queue)
+        rows.append((queue.name, *shown, "fifo" if queue.fifo else "standard", role))
     heads = ("QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED", "TYPE", "DEAD-LETTER QUEUE")
     return output.table(heads, rows, right=heads[1:4], optional=("DELAYED", "TYPE"))
 
@@ -259,7 +247,7 @@ def _create(given: argparse.Namespace) -> int:
                 queue.call("TagQueue", {"Tags": dict(given.tag)})
         summary = _summarized(queue, queue.attributes())
         address = _address(client, queue)
-    output.show_one(given, summary, lambda: _created_text(summary, created, address))
+    output.show(given, summary, lambda: _created_text(summary, created, address))
     return ExitCode.OK
 
 
@@ -346,7 +334,7 @@ def _add_describe(actions: Any) -> None:
         description="Show a queue: message counts, dead-letter queue, source queues, and its attributes, explained.",
         examples="semel queues describe orders\nsemel queues describe orders --output json",
     )
-    parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
+    options.add_queue(parser)
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -358,7 +346,7 @@ def _describe(given: argparse.Namespace) -> int:
         tags = _tags(queue)
         address = _address(client, queue)
     content = output.as_json(summary) | {"attributes": attributes, "tags": tags}
-    output.show_one(given, content, lambda: _description(summary, attributes, tags, address))
+    output.show(given, content, lambda: _description(summary, attributes, tags, address))
     return ExitCode.OK
 
 
@@ -415,40 +403,33 @@ def _description(summary: QueueSummary, attributes: Mapping[str, str], tags: Map
 
 
 def _add_removals(actions: Any) -> None:
-    for name, run, help, description in (
+    for name, help, description in (
         (
             "purge",
-            _purge,
             "delete all messages of a queue",
             "Delete all messages of a queue, without a snapshot. Messages that arrive within the next minute may be "
             "deleted too.",
         ),
-        ("delete", _delete, "delete a queue with its messages", "Delete a queue and all its messages."),
+        ("delete", "delete a queue with its messages", "Delete a queue and all its messages."),
     ):
         parser = command(
             actions,
             name,
-            run,
+            _remove,
             help,
             description=f"{description} The queue's name must be typed, unless --yes is given.",
             examples=f"semel queues {name} orders\nsemel queues {name} orders --yes",
             codes={ExitCode.FAILED: "failed, or not confirmed"},
         )
-        parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
+        options.add_queue(parser)
+        parser.set_defaults(action=name)
         options.add_yes(parser)
         options.add_aws(parser)
         options.add_output(parser)
 
 
-def _purge(given: argparse.Namespace) -> int:
-    return _removed(given, "purge")
-
-
-def _delete(given: argparse.Namespace) -> int:
-    return _removed(given, "delete")
-
-
-def _removed(given: argparse.Namespace, action: str) -> int:
+def _remove(given: argparse.Namespace) -> int:
+    action = given.action
     confirm.check_terminal(given, action)
     with options.client(given) as client:
         queue = client.queue(given.queue)
@@ -466,7 +447,7 @@ def _removed(given: argparse.Namespace, action: str) -> int:
             ending.count = summary.depth
             queue.purge() if action == "purge" else queue.drop()
     past = {"purge": "purged", "delete": "deleted"}[action]
-    output.show_one(given, summary, lambda: f"{past} {summary.name}: {messages}")
+    output.show(given, summary, lambda: f"{past} {summary.name}: {messages}")
     return ExitCode.OK
 
 

@@ -6,9 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError, wrong_usage
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, command, option, wrong_usage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -170,10 +169,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         if given.explain:
             explained = explain.explain(run_options)
-            if given.output == "table":
-                print(explain.text(explained))
-            else:
-                options.print_json(explained, given.output)
+            output.show(given, explained, lambda: explain.text(explained))
             return ExitCode.OK
         if given.on == "spark":
             return _on_spark(given, run_options)
@@ -181,7 +177,7 @@ def run(given: argparse.Namespace) -> int:
     except AppNotFound as error:
         raise UsageError(str(error)) from None
     if given.output != "table":
-        options.print_json(_as_json(report), given.output)
+        output.print_json(_as_json(report), given.output)
     if report.error is not None:
         raise report.error
     if report.left:
@@ -290,7 +286,7 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     if given.output != "table":
         left = {"unfinished": report.unfinished, "waiting": report.waiting}
         summary = {"completed": report.completed, "left": left, "error": str(report.error or "")}
-        options.print_json(summary, given.output)
+        output.print_json(summary, given.output)
     if report.error is not None:
         raise report.error
     left_over = report.unfinished or (run_options.exit_when_empty and report.waiting)

@@ -7,8 +7,7 @@ import sys
 from typing import Any
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command
-from semel.cli.errors import UsageError
+from semel.cli.command import ExitCode, UsageError, command
 from semel.extras import importing
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semel import durations
-from semel.cli import options
-from semel.cli.command import ExitCode, Variable, command, option
-from semel.cli.errors import UsageError, wrong_usage
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, Variable, command, command_group, option, wrong_usage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -22,10 +21,9 @@ _SILENT: Final = "at least one worker did not answer, or refused; its line says 
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "workers",
-        None,
         "list, pause, resume, scale or stop workers",
         description="List or control workers that were started with `semel run --health`. Workers of this user on this "
         "machine are found automatically.",
@@ -36,7 +34,6 @@ def add_to(commands: Any) -> None:
             semel workers health 8080
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     listing = _add(
         actions,
         "list",
@@ -182,7 +179,7 @@ def check_health(given: argparse.Namespace) -> int:
             else {"id": one.worker, "url": one.url, "live": False, "ready": False, "error": one.error}
             for one in answers
         ]
-        options.print_json(shown, given.output)
+        output.print_json(shown, given.output)
     if any(one.error for one in answers):
         return ExitCode.FAILED
     ready = all(one.answer.live and one.answer.ready for one in answers)
@@ -221,13 +218,13 @@ def _code(answers: Sequence[_Answer]) -> int:
     return ExitCode.FAILED if any(answer.error for answer in answers) else ExitCode.OK
 
 
-def _show(answers: Sequence[_Answer], output: str, text: Callable[[_Answer], str]) -> None:
-    if output == "table":
+def _show(answers: Sequence[_Answer], format: str, text: Callable[[_Answer], str]) -> None:
+    if format == "table":
         for one in answers:
             print(text(one))
     else:
         shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
-        options.print_json(shown, output)
+        output.print_json(shown, format)
 
 
 def _chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:

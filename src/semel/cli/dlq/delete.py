@@ -50,7 +50,7 @@ def _add_delete(actions: Any) -> None:
         notes=selection.FILTERS,
         codes={ExitCode.FAILED: "failed, or not confirmed", **_CODES},
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_selection(parser)
     option(
         parser,

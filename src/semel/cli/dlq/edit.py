@@ -39,7 +39,7 @@ def add_to(actions: Any) -> None:
         """,
         codes={ExitCode.FAILED: "failed, or not confirmed", ExitCode.INTERRUPTED: "interrupted with Ctrl-C"},
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument("id", type=options.some_text, metavar="ID", help="the message id")
     option(parser, "--to QUEUE", "send the copy to this queue (default: the message's source queue)", env="never")
     option(parser, "--new-key KEY", "a new key for the copy; `auto` makes one", env="never")
@@ -88,7 +88,7 @@ def _edit(given: argparse.Namespace) -> int:
         )
         draft.sent = True
     with_key = f", key {output.one_line(resent.key)}" if resent.key else ""
-    output.show_one(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
+    output.show(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
     output.notes(*resent.notes)
     return ExitCode.OK if resent.deleted else ExitCode.FAILED
 

@@ -117,7 +117,7 @@ def _add_list(actions: Any) -> None:
         """,
         notes=selection.FILTERS,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_filter(parser)
     add_page(parser)
     add_places(parser)
@@ -142,10 +142,8 @@ def show_messages(given: argparse.Namespace, *, dead_letters: bool) -> int:
         page = service.messages(
             given.queue, given.where, given.limit, given.after, bodies=given.bodies, receive=given.receive
         )
-    if given.output == "json":
-        output.print_json(page)
-    elif given.output == "jsonl":
-        output.show(given, page.messages, str)
+    if given.output != "table":
+        output.print_json(page if given.output == "json" else page.messages, given.output)
     elif page.messages:
         print(_message_table(page.messages, now) if dead_letters else body_table(page.messages, now))
         if page.next:
@@ -208,7 +206,7 @@ def _add_groups(actions: Any) -> None:
         examples="semel dlq groups orders-dlq\nsemel dlq groups orders-dlq --where 'age < 1d' --output json",
         notes=selection.FILTERS,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_filter(parser)
     options.add_receive(parser)
     add_places(parser)
@@ -219,10 +217,8 @@ def _groups(given: argparse.Namespace) -> int:
     now = time.time()
     with open_service(given) as service:
         grouped = service.groups(given.queue, given.where, receive=given.receive)
-    if given.output == "json":
-        output.print_json(grouped)
-    elif given.output == "jsonl":
-        output.show(given, grouped.groups, str)
+    if given.output != "table":
+        output.print_json(grouped if given.output == "json" else grouped.groups, given.output)
     elif grouped.groups:
         print(group_table(grouped.groups, now))
         print(
@@ -266,7 +262,7 @@ def _add_show(actions: Any) -> None:
         semel dlq show orders-dlq 6d2f0c1a-… --body > body.json
         """,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument(
         "id", type=options.some_text, metavar="ID", help="its message id here, or the one it had in its source queue"
     )
@@ -288,7 +284,7 @@ def _show(given: argparse.Namespace) -> int:
         page = service.find(given.queue, given.id, receive=given.receive)
     (message,) = page.messages
     if not given.body:
-        output.show_one(given, message, lambda: _details(message, now))
+        output.show(given, message, lambda: _details(message, now))
     elif sys.stdout.isatty():
         print("\n".join(output.one_line(line) for line in message.body.split("\n")))
     else:
@@ -352,7 +348,7 @@ def _add_export(actions: Any) -> None:
         """,
         notes=selection.FILTERS,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument("file", type=options.some_text, metavar="FILE", help="the file; - is standard output")
     selection.add_selection(parser)
     option(parser, "--force", "replace the file if it exists", env="never")

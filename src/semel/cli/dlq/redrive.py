@@ -35,7 +35,7 @@ def add_to(actions: Any) -> None:
             ExitCode.INTERRUPTED: "cancelled with Ctrl-C; claimed messages are released",
         },
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_selection(parser, limit=True)
     _add_ways(parser.add_argument_group("how"))
     options.add_receive(parser)
@@ -45,9 +45,7 @@ def add_to(actions: Any) -> None:
 
 
 def _add_ways(group: Any) -> None:
-    from semel.dlq.redrive.plan import Engine, RedrivePlan
-
-    usual = RedrivePlan(queue="any", all=True)
+    # The defaults are those of RedrivePlan, which takes too long to import for `semel --help`.
     option(group, "--to QUEUE", "send all to this queue (default: each to its source queue)", env="never")
     option(group, "--dry-run", "count what matches and change nothing", env="never")
     option(group, "--rate N", "maximum number of messages a second", type=options.rate)
@@ -55,9 +53,9 @@ def _add_ways(group: Any) -> None:
     option(
         canary,
         "--canary N",
-        f"send N messages first, and the rest only if those succeed (default: {usual.canary})",
+        "send N messages first, and the rest only if those succeed (default: 3)",
         type=options.at_least(1),
-        default=usual.canary,
+        default=3,
     )
     option(
         canary, "--no-canary", "send all messages at once", env="never", dest="canary", action="store_const", const=0
@@ -81,16 +79,10 @@ def _add_ways(group: Any) -> None:
         "--engine ENGINE",
         "stream, or sqs-move: SQS's own task, with --all, --no-canary and --rate only; it does not stop when "
         "messages return (default: stream)",
-        choices=tuple(engine.value for engine in Engine),
-        default=usual.engine.value,
+        choices=("stream", "sqs-move"),
+        default="stream",
     )
-    option(
-        group,
-        "--threads N",
-        f"threads that send (default: {usual.threads})",
-        type=options.at_least(1),
-        default=usual.threads,
-    )
+    option(group, "--threads N", "threads that send (default: 16)", type=options.at_least(1), default=16)
 
 
 def _redrive(given: argparse.Namespace) -> int:

@@ -25,10 +25,6 @@ filters (--where):
 """
 
 
-def add_queue(parser: Any) -> None:
-    parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
-
-
 def add_filter(parser: Any) -> None:
     """For commands that only read."""
     option(

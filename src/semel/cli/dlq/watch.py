@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 import threading
 import time
@@ -82,7 +81,7 @@ def _watch(given: argparse.Namespace) -> int:
             watching.check_webhook(given.webhook)
         except SemelError as error:
             raise UsageError(str(error)) from None
-    with _signals() as signals, open_service(given) as service:
+    with _stopped_by_signals() as stopped, open_service(given) as service:
         queues = _queues(service, given)  # a name that does not exist is an error now, and only now
         channels = _channels(given, state_folder(), service.endpoint)
         if given.ignore_existing:
@@ -99,8 +98,8 @@ def _watch(given: argparse.Namespace) -> int:
                     print(f"semel: {output.one_line(problem)}; {again}", file=sys.stderr, flush=True)
             if given.once or (given.exit and alarms):
                 return ExitCode.FOUND if alarms else ExitCode.OK
-            if signals.ended.wait(given.interval):
-                return ExitCode.INTERRUPTED if signals.interrupted else ExitCode.OK
+            if stopped.wait(given.interval):
+                return ExitCode.OK
             queues = _again(service, given)
 
 
@@ -151,28 +150,17 @@ def _begin(given: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None
 
 def _show(alarm: Alarm, given: argparse.Namespace) -> None:
     if given.output != "table":
-        output.print_json(alarm, line=True)  # as they come: an array would never end
+        output.print_json(alarm, "jsonl")  # as they come: an array would never end
     else:
         bell = "\a" if sys.stdout.isatty() else ""
         text = output.one_line(alarm.text)
         print(f"{bell}{output.moment(alarm.at)}  {alarm.kind.upper():<8} {text}", flush=True)
 
 
-class _Signals:
-    def __init__(self) -> None:
-        self.ended, self.interrupted = threading.Event(), False
-
-    def interrupt(self) -> None:
-        self.interrupted = True
-        self.ended.set()
-
-
 @contextlib.contextmanager
-def _signals() -> Iterator[_Signals]:
+def _stopped_by_signals() -> Iterator[threading.Event]:
     """SIGINT and SIGTERM end the watch between two polls."""
-    signals = _Signals()
-    with contextlib.ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            stack.enter_context(OnSignals(signals.ended.set, (signal.SIGTERM,)))
-            stack.enter_context(OnSignals(signals.interrupt, (signal.SIGINT,)))
-        yield signals
+    stopped = threading.Event()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    with OnSignals(stopped.set) if in_main_thread else contextlib.nullcontext():
+        yield stopped
