@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
     option(
         parser,
         "--target",
-        "what the alarms are written for; cli: commands of the AWS CLI (default: cloudformation)",
+        "what the alarms are written for; cli: commands of the AWS CLI",
         choices=_TARGETS,
         default="cloudformation",
     )

@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
         """,
     )
     option(parser, "--where FILTER", "only entries that match", env="never", default="", type=str)
-    option(parser, "--limit N", "maximum number of entries (default: 50)", type=options.at_least(1), default=50)
+    option(parser, "--limit N", "maximum number of entries", type=options.at_least(1), default=50)
     options.add_dashboard(parser)
     options.add_output(parser)
 

@@ -40,10 +40,8 @@ def add_to(commands: Any) -> None:
     where = parser.add_mutually_exclusive_group()
     option(where, "--data FOLDER", "folder of the queues (default: ./semel-data)", type=Path)
     option(where, "--ephemeral", "keep queues in memory only")
-    option(
-        parser, "--account ID", "AWS account id of the queues (default: 000000000000)", default="000000000000", type=str
-    )
-    option(parser, "--region REGION", "AWS region of the queues (default: us-east-1)", default="us-east-1", type=str)
+    option(parser, "--account ID", "AWS account id of the queues", default="000000000000", type=str)
+    option(parser, "--region REGION", "AWS region of the queues", default="us-east-1", type=str)
     option(
         parser,
         "--credentials FILE",
@@ -67,11 +65,11 @@ def add_to(commands: Any) -> None:
         repeat=True,
         type=str,
     )
-    option(parser, "--fault-seed N", "makes faults repeatable (default: 0)", type=int, default=0)
+    option(parser, "--fault-seed N", "makes faults repeatable", type=int, default=0)
     option(
         parser,
         "--clock",
-        "manual: time moves only by the admin interface (default: system)",
+        "manual: time moves only by the admin interface",
         choices=("system", "manual"),
         default="system",
     )

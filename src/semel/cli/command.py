@@ -175,9 +175,12 @@ def option(
     **details: Any,
 ) -> argparse.Action:
     """Adds an option to a parser or to a group. `usage` is its name and what its value is called, such as `--rate N`;
-    without the latter it is a switch. `code` and `toml` say how the same is written in Python and in a pipeline file;
-    they stand in the table of options in the documentation."""
+    without the latter it is a switch. A default is added to the help; as a text it is read like a value. `code` and
+    `toml` say how the same is written in Python and in a pipeline file, for the table of options in docs/."""
     name, _, metavar = usage.partition(" ")
+    default = details.get("default")
+    if isinstance(default, str | int) and default != "":
+        help = f"{help} (default: {default})"
     if repeat:
         details |= {"action": "append", "default": []}
     if metavar:

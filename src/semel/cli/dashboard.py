@@ -57,7 +57,7 @@ def add_to(commands: Any) -> None:
         "--open",
         "ask nobody for a token: every user and every program of this machine may do everything; 127.0.0.1 only",
     )
-    options.add_read_only(where)
+    options.add(where, "--read-only")
     option(where, "--name HOST", "host name by which browsers reach this dashboard; repeatable", repeat=True, type=str)
     option(where, "--proxy", "behind a proxy: trust X-Forwarded-For, -User and -Proto")
     parser.add_argument("--inherited", type=int, metavar="FD", help=argparse.SUPPRESS)

@@ -62,31 +62,21 @@ def add_to(commands: Any) -> None:
     option(parser, "--rule RULE", "only these rules", **many)
     option(parser, "--ignore RULE", "not these rules", **many)
     option(
-        parser,
-        "--output FORMAT",
-        "format of the report: text, json or html (default: text)",
-        choices=options.FORMATS,
-        default="text",
+        parser, "--output FORMAT", "format of the report: text, json or html", choices=options.FORMATS, default="text"
     )
     option(parser, "--report FILE", "write the report to FILE (default: standard output)", type=Path)
     option(
         parser,
         "--fail-on",
-        "least severe finding that makes the exit code 3 (default: warning)",
+        "least severe finding that makes the exit code 3",
         choices=options.LEVELS,
         default="warning",
     )
     option(parser, "--verbose", "with evidence, commands and all findings")
-    common.add_quiet(parser)
+    common.add(parser, "--quiet")
     option(parser, "--watch", "continue until stopped, and report changes of the findings")
     common.add_interval(parser, "10s", "with --watch: ")
-    option(
-        parser,
-        "--window TIME",
-        "with --watch: how far back to examine (default: 1h)",
-        type=common.duration,
-        default=3_600.0,
-    )
+    option(parser, "--window TIME", "with --watch: how far back to examine", type=common.duration, default="1h")
     # Not required: the options alone are an examination.
     more = parser.add_subparsers(title="commands", prog="semel doctor", metavar="COMMAND")
     rules = command(

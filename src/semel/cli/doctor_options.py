@@ -60,13 +60,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         repeat=True,
         type=visibility,
     )
-    option(
-        group,
-        "--read-timeout TIME",
-        "read timeout of the consumers' AWS SDK (default: 60s)",
-        default=60.0,
-        type=options.duration,
-    )
+    option(group, "--read-timeout TIME", "read timeout of the consumers' AWS SDK", default="60s", type=options.duration)
     option(
         group, "--lambda-timeout TIME", "timeout of the Lambda function that consumes the queues", type=options.duration
     )
@@ -82,8 +76,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         "what reads the logs (default: duckdb, or spark if they are too large for this machine)",
         choices=ENGINES,
     )
-    options.add_master(group)
-    options.add_cores(group)
+    options.add(group, "--master URL", "--cores N")
 
 
 def use_sample(given: argparse.Namespace) -> str:

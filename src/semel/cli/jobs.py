@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
         actions,
         "list",
         _list,
-        help="list jobs, newest first",
+        "list jobs, newest first",
         description="List the last 200 jobs, newest first.",
         examples="semel jobs list\nsemel jobs list --output jsonl",
     )
@@ -47,7 +47,7 @@ def add_to(commands: Any) -> None:
         actions,
         "show",
         _show,
-        help="show one job with its messages",
+        "show one job with its messages",
         description="Show one job: what it is to do, its counts, and the lines that it printed.",
         examples="semel jobs show 20261116-120000-a1b2c3",
     )
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
             actions,
             action,
             _control,
-            help=f"{action} a job",
+            f"{action} a job",
             description=f"Ask a job to {action}, in whichever process it runs. {text}",
             examples=f"semel jobs {action} 20261116-120000-a1b2c3",
             codes={
@@ -68,7 +68,7 @@ def add_to(commands: Any) -> None:
         actions,
         "wait",
         _wait,
-        help="wait for a job to end",
+        "wait for a job to end",
         description="Wait until a job has ended. Ctrl-C ends the waiting, not the job.",
         examples="semel jobs wait 20261116-120000-a1b2c3 --timeout 10m",
         codes={
@@ -79,11 +79,11 @@ def add_to(commands: Any) -> None:
         },
     )
     option(wait, "--timeout TIME", "give up after this time (default: never)", type=options.duration)
-    options.add_quiet(wait)
+    options.add(wait, "--quiet")
 
 
-def _add(actions: Any, name: str, run: Any, **words: Any) -> argparse.ArgumentParser:
-    parser = command(actions, name, run, **words)
+def _add(actions: Any, name: str, run: Any, help: str, **words: Any) -> argparse.ArgumentParser:
+    parser = command(actions, name, run, help, **words)
     if name != "list":
         parser.add_argument("id", type=options.some_text, metavar="ID", help="the job's id, as `semel jobs list` shows")
     options.add_dashboard(parser)

@@ -50,9 +50,6 @@ def add_to(commands: Any) -> None:
     _add_send(commands, "semel send")
 
 
-# send
-
-
 def _add_send(commands: Any, name: str) -> None:
     short = "" if name == "semel messages send" else " Short for: semel messages send."
     parser = command(
@@ -96,7 +93,7 @@ def _add_send(commands: Any, name: str) -> None:
     )
     option(parser, "--rate N", "maximum number of messages a second", type=options.rate)
     options.add_aws(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 
@@ -313,9 +310,6 @@ def _ranges(failures: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
     return ranges
 
 
-# peek
-
-
 def _add_peek(actions: Any) -> None:
     parser = command(
         actions,
@@ -341,9 +335,6 @@ def _add_peek(actions: Any) -> None:
 
 def _peek(given: argparse.Namespace) -> int:
     return show_messages(given, dead_letters=False)
-
-
-# tail
 
 
 def _add_tail(actions: Any) -> None:
@@ -374,7 +365,7 @@ def _add_tail(actions: Any) -> None:
         type=options.at_least(1),
     )
     option(parser, "--interval TIME", "time between two polls (default: 1s, and 10s on SQS)", type=options.duration)
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     options.add_aws(parser)
     options.add_output(parser, "table", "jsonl")
 

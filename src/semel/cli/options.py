@@ -135,38 +135,18 @@ def add_create_dlq(parser: Any, code: str = "") -> None:
     )
 
 
-def add_exit_when_empty(parser: Any, code: str, help: str) -> None:
-    option(parser, "--exit-when-empty", help, code=code)
-
-
-def add_cores(parser: Any) -> None:
-    option(parser, "--cores N", "number of cores of this machine to use (default: all)", type=at_least(1))
-
-
-def add_master(parser: Any) -> None:
-    option(parser, "--master URL", "Spark master (default: this machine)")
-
-
 # Servers.
 
 
 def add_listen(parser: Any, port: int) -> None:
-    option(parser, "--host ADDRESS", "address to listen on (default: 127.0.0.1)", default="127.0.0.1", type=str)
-    option(parser, "--port PORT", f"port to listen on; 0 picks a free one (default: {port})", type=int, default=port)
+    option(parser, "--host ADDRESS", "address to listen on", default="127.0.0.1", type=str)
+    option(parser, "--port PORT", "port to listen on; 0 picks a free one", type=int, default=port)
 
 
 def add_interval(parser: Any, default: str, note: str = "") -> None:
     option(
-        parser,
-        "--interval TIME",
-        f"{note}time between two updates, such as 10s or 1m (default: {default})",
-        type=duration,
-        default=duration(default),
+        parser, "--interval TIME", f"{note}time between two updates, such as 10s or 1m", type=duration, default=default
     )
-
-
-def add_read_only(parser: Any) -> None:
-    option(parser, "--read-only", "allow no changes")
 
 
 def add_queue(parser: Any) -> None:
@@ -180,25 +160,7 @@ def add_output(parser: Any, *choices: str, help: str = "") -> None:
     """`--output`: table, json and jsonl unless others are named; the first is the default."""
     choices = choices or OUTPUTS
     text = help or f"{', '.join(choices[:-1])} or {choices[-1]}"
-    option(
-        parser, "--output FORMAT", f"{text} (default: {choices[0]})", env="common", choices=choices, default=choices[0]
-    )
-
-
-def add_quiet(parser: Any) -> None:
-    option(parser, "--quiet", "no progress on standard error", env="common")
-
-
-def add_yes(parser: Any) -> None:
-    option(parser, "--yes", "do not ask for confirmation", env="never")
-
-
-def add_force(parser: Any) -> None:
-    option(parser, "--force", "replace the file if it exists", env="never")
-
-
-def add_receive(parser: Any) -> None:
-    option(parser, "--receive", "on SQS: receive messages even if that may move them to another queue", env="never")
+    option(parser, "--output FORMAT", text, env="common", choices=choices, default=choices[0])
 
 
 # Kinds of values.
@@ -290,3 +252,24 @@ def whole_seconds(high: str, low: str = "") -> Any:
         return int(found)
 
     return value
+
+
+# Options that are the same everywhere.
+
+_SHARED: Final[dict[str, dict[str, Any]]] = {
+    "--any-queue": {"help": "also if QUEUE is not the dead-letter queue of any queue", "env": "never"},
+    "--cores N": {"help": "number of cores of this machine to use (default: all)", "type": at_least(1)},
+    "--force": {"help": "replace the file if it exists", "env": "never"},
+    "--master URL": {"help": "Spark master (default: this machine)"},
+    "--max-receive N": {"help": "on SQS: maximum number of messages to receive (default: 1,000)", "type": at_least(1)},
+    "--quiet": {"help": "no progress on standard error", "env": "common"},
+    "--read-only": {"help": "allow no changes"},
+    "--receive": {"help": "on SQS: receive messages even if that may move them to another queue", "env": "never"},
+    "--yes": {"help": "do not ask for confirmation", "env": "never"},
+}
+
+
+def add(target: Any, *usages: str) -> None:
+    """To a parser, or to a group of its options."""
+    for usage in usages:
+        option(target, usage, **_SHARED[usage])

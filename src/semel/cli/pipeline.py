@@ -86,11 +86,10 @@ def _add_run(steps: Any) -> None:
         },
     )
     _add_file(parser)
-    options.add_exit_when_empty(parser, "", "process the current backlog, then exit")
+    option(parser, "--exit-when-empty", "process the current backlog, then exit")
     options.add_create_dlq(parser)
     _add_adopt(parser)
-    options.add_cores(parser)
-    options.add_master(parser)
+    options.add(parser, "--cores N", "--master URL")
     options.add_aws(parser, toml="source.{}")
     options.add_output(
         parser, help="table: draw the progress; json: print the final figures; jsonl: print the progress"
@@ -201,7 +200,7 @@ def _add_reset(steps: Any) -> None:
         },
     )
     _add_file(parser)
-    options.add_yes(parser)
+    options.add(parser, "--yes")
     option(parser, "--accept-loss", "reset even if messages may be lost or written twice", env="never")
     options.add_aws(parser, toml="source.{}")
     options.add_output(parser)
@@ -254,15 +253,8 @@ def _add_init(steps: Any) -> None:
         metavar="FILE",
         help="the file to write (default: pipeline.toml)",
     )
-    option(
-        parser,
-        "--sink",
-        "where the rows are written (default: parquet)",
-        toml="sink.type",
-        choices=SINKS,
-        default="parquet",
-    )
-    options.add_force(parser)
+    option(parser, "--sink", "where the rows are written", toml="sink.type", choices=SINKS, default="parquet")
+    options.add(parser, "--force")
 
 
 def init(given: argparse.Namespace) -> int:

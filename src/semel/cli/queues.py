@@ -40,9 +40,6 @@ def add_to(commands: Any) -> None:
     _add_removals(actions)
 
 
-# list
-
-
 class QueueSummary(NamedTuple):
     """`error`: why its attributes could not be read; then only its name and URL are known."""
 
@@ -146,9 +143,6 @@ def _role(one: QueueSummary) -> str:
     target = f"{one.dead_letter_queue} ({one.max_receives} receives)" if one.dead_letter_queue else ""
     of = f"(of {', '.join(one.sources)})" if one.sources else ""
     return " ".join(filter(None, (target, of))) or "-"
-
-
-# create
 
 
 def _add_create(actions: Any) -> None:
@@ -322,9 +316,6 @@ def _target(client: Client, dlq: str, created: list[str]) -> str:
     return target.arn
 
 
-# describe
-
-
 def _add_describe(actions: Any) -> None:
     parser = command(
         actions,
@@ -399,9 +390,6 @@ def _description(summary: QueueSummary, attributes: Mapping[str, str], tags: Map
     return "\n".join(lines)
 
 
-# purge, delete
-
-
 def _add_removals(actions: Any) -> None:
     for name, help, description in (
         (
@@ -423,7 +411,7 @@ def _add_removals(actions: Any) -> None:
         )
         options.add_queue(parser)
         parser.set_defaults(action=name)
-        options.add_yes(parser)
+        options.add(parser, "--yes")
         options.add_aws(parser)
         options.add_output(parser)
 

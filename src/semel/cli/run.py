@@ -60,16 +60,17 @@ def add_to(commands: Any) -> None:
         "folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
         toml="checkpoint",
     )
-    options.add_master(spark)
+    options.add(spark, "--master URL")
 
 
 def _add_work(group: Any) -> None:
     option(group, "--queue QUEUE", "only this queue; repeatable (default: all queues)", action="append")
-    options.add_exit_when_empty(
+    option(
         group,
-        "app.run(exit_when_empty=True)",
+        "--exit-when-empty",
         "exit when the queues and the outbox are empty; waits for retries, at most 5 attempts of a message if there is "
         "no other limit",
+        code="app.run(exit_when_empty=True)",
     )
     option(
         group,
@@ -97,7 +98,7 @@ def _add_work(group: Any) -> None:
         code="App(lease=…), @app.handler(lease=…)",
         type=str,
     )
-    option(group, "--processes N", "number of worker processes (default: 1)", type=options.at_least(1), default=1)
+    option(group, "--processes N", "number of worker processes", type=options.at_least(1), default=1)
     option(
         group,
         "--drain TIME",
@@ -106,13 +107,7 @@ def _add_work(group: Any) -> None:
         code="App(drain=…), app.run(drain=…)",
         type=str,
     )
-    option(
-        group,
-        "--on",
-        "run on threads or on Spark executors (default: threads)",
-        choices=("threads", "spark"),
-        default="threads",
-    )
+    option(group, "--on", "run on threads or on Spark executors", choices=("threads", "spark"), default="threads")
 
 
 def _add_connections(group: Any) -> None:
@@ -142,7 +137,7 @@ def _add_observability(group: Any) -> None:
     option(
         group,
         "--log-format",
-        "format of the log; auto: text on a terminal, else JSON (default: auto)",
+        "format of the log; auto: text on a terminal, else JSON",
         env="common",
         choices=("auto", "json", "text"),
         default="auto",
@@ -150,7 +145,7 @@ def _add_observability(group: Any) -> None:
     option(
         group,
         "--log-level",
-        "least severe messages of the log (default: info)",
+        "least severe messages of the log",
         env="common",
         default="info",
         choices=("debug", "info", "warning", "error"),

@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
     options.add_ledger(parser)
     options.add_workers(parser)
     options.add_interval(parser, "2s")
-    options.add_read_only(parser)
+    options.add(parser, "--read-only")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from semel import durations
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, Variable, command, command_group, option, wrong_usage
 from semel.errors import SemelError
@@ -84,33 +83,14 @@ _ACTIONS: Final = (
     (
         "pause",
         "stop receiving; messages in progress are finished",
-        """
-            semel workers pause --queue orders
-            semel workers pause --worker 10.0.0.5:8080
-        """,
+        "semel workers pause --queue orders\nsemel workers pause --worker 10.0.0.5:8080",
     ),
-    (
-        "resume",
-        "receive again after a pause",
-        """
-            semel workers resume
-            semel workers resume --queue orders
-        """,
-    ),
-    (
-        "scale",
-        "set the number of messages that are handled at a time",
-        """
-            semel workers scale 8 --queue orders
-        """,
-    ),
+    ("resume", "receive again after a pause", "semel workers resume\nsemel workers resume --queue orders"),
+    ("scale", "set the number of messages that are handled at a time", "semel workers scale 8 --queue orders"),
     (
         "stop",
         "stop workers as SIGTERM does: messages in progress are finished",
-        """
-            semel workers stop --worker 10.0.0.5:8080
-            semel workers stop --all
-        """,
+        "semel workers stop --worker 10.0.0.5:8080\nsemel workers stop --all",
     ),
 )
 
@@ -123,9 +103,7 @@ def _add(
     examples: str,
     codes: dict[ExitCode, str] | None = None,
 ) -> argparse.ArgumentParser:
-    description = f"{text[0].upper()}{text[1:]}."
-    codes = codes or {ExitCode.FAILED: _SILENT}
-    parser = command(actions, name, run, text, description=description, examples=examples, codes=codes)
+    parser = command(actions, name, run, text, examples=examples, codes=codes or {ExitCode.FAILED: _SILENT})
     options.add_output(parser)
     return parser
 
@@ -313,23 +291,20 @@ def _listed(one: _Answer, only: Sequence[str] | None) -> str:
     if one.answer is None:
         return f"{one.worker}: {one.error}"
     worker = one.answer
-    up = _span(time.time() - float(worker["started"]))
+    up = output.duration(round(time.time() - float(worker["started"])))
     lines = [f"{worker['id']}  {worker['app']}  pid {worker['pid']}, {worker['processes']} processes, up {up}"]
     for name, queue in sorted(worker["queues"].items()):
         if only and name not in only:
             continue
         state = "paused" if queue["paused"] else f"concurrency {queue['concurrency']}"
         lines.append(f"  {name}: {state}, {queue['in_progress']} in progress")
-        lines += [
-            f"    {message['message_id']}  {message['state']} for {_span(message['since'])}, attempt "
-            f"{message['attempt']}, heartbeat {_span(message['heartbeat_age'])} ago, key {message['key']!r}"
-            for message in queue["messages"][:10]
-        ]
+        for message in queue["messages"][:10]:
+            since, heartbeat = (output.duration(round(message[name])) for name in ("since", "heartbeat_age"))
+            lines.append(
+                f"    {message['message_id']}  {message['state']} for {since}, attempt {message['attempt']}, "
+                f"heartbeat {heartbeat} ago, key {message['key']!r}"
+            )
         if queue["in_progress"] > 10:
             more = queue["in_progress"] - 10
             lines.append(f"    … and {more:,} more: --output json shows up to 1,000, the longest first")
     return "\n".join(lines)
-
-
-def _span(seconds: float) -> str:
-    return durations.text(max(0, round(seconds)))

@@ -31,9 +31,6 @@ def add_to(actions: Any) -> None:
     _add_restore(actions)
 
 
-# delete
-
-
 def _add_delete(actions: Any) -> None:
     parser = command(
         actions,
@@ -59,10 +56,9 @@ def _add_delete(actions: Any) -> None:
         env="never",
         type=_file,
     )
-    options.add_yes(parser)
-    options.add_receive(parser)
+    options.add(parser, "--yes", "--receive")
     add_places(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 
@@ -115,9 +111,6 @@ def _show_impact(impact: Impact, info: DeadLetterQueue, address: str) -> None:
     output.notes(*impact.notes, str(impact.cost))
 
 
-# restore
-
-
 def _add_restore(actions: Any) -> None:
     parser = command(
         actions,
@@ -132,7 +125,7 @@ def _add_restore(actions: Any) -> None:
     parser.add_argument("file", type=options.some_text, metavar="FILE", help="as `delete` or `export` wrote it")
     option(parser, "--to QUEUE", "send all to this queue (default: the queue that each was in)", env="never")
     add_places(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 

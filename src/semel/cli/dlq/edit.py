@@ -48,9 +48,7 @@ def add_to(actions: Any) -> None:
     option(source, "--file FILE", "send the document that an earlier edit kept, without an editor", env="never")
     option(parser, "--group GROUP", "another message group", env="never")
     options.add_ledger(parser)
-    selection.add_any_queue(parser)
-    options.add_yes(parser)
-    options.add_receive(parser)
+    options.add(parser, "--any-queue", "--yes", "--receive")
     add_places(parser)
     options.add_output(parser)
 

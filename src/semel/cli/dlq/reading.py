@@ -28,9 +28,6 @@ def add_to(actions: Any) -> None:
     _add_export(actions)
 
 
-# queues
-
-
 def _add_queues(actions: Any) -> None:
     parser = command(
         actions,
@@ -42,7 +39,7 @@ def _add_queues(actions: Any) -> None:
         examples="semel dlq queues\nsemel dlq queues --output json\nsemel dlq queues --sample",
     )
     option(parser, "--sample", "on SQS: receive up to ten messages of each queue for their age", env="never")
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -99,9 +96,6 @@ def _queue_table(queues: Sequence[DeadLetterQueue], now: float) -> str:
     return output.table(heads, rows, right=heads[1:5], optional=("IN FLIGHT", "OLDEST"))
 
 
-# list
-
-
 def _add_list(actions: Any) -> None:
     parser = command(
         actions,
@@ -125,10 +119,10 @@ def _add_list(actions: Any) -> None:
 
 
 def add_page(parser: Any) -> None:
-    option(parser, "--limit N", "maximum number of messages (default: 50)", type=options.at_least(1), default=50)
+    option(parser, "--limit N", "maximum number of messages", type=options.at_least(1), default=50)
     option(parser, "--after PLACE", "continue where an earlier list ended (its `next`)", env="never", type=str)
     option(parser, "--bodies", "with json and jsonl: whole bodies")
-    options.add_receive(parser)
+    options.add(parser, "--receive")
 
 
 def _list(given: argparse.Namespace) -> int:
@@ -192,9 +186,6 @@ def body_table(messages: Sequence[DeadLetterMessage], now: float) -> str:
     return output.table(heads, rows, right=("AGE", "RECEIVES", "SIZE"), optional=("SIZE", "RECEIVES", "STATE"))
 
 
-# groups
-
-
 def _add_groups(actions: Any) -> None:
     parser = command(
         actions,
@@ -208,7 +199,7 @@ def _add_groups(actions: Any) -> None:
     )
     options.add_queue(parser)
     selection.add_filter(parser)
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -247,9 +238,6 @@ def group_table(groups: Sequence[ErrorGroup], now: float) -> str:
     return output.table(heads, rows, right=heads[:3], optional=("FIRST SENT",))
 
 
-# show
-
-
 def _add_show(actions: Any) -> None:
     parser = command(
         actions,
@@ -272,8 +260,7 @@ def _add_show(actions: Any) -> None:
         "only the body, byte for byte; on a terminal control characters are shown escaped",
         env="never",
     )
-    selection.add_max_receive(parser)
-    options.add_receive(parser)
+    options.add(parser, "--max-receive N", "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -331,9 +318,6 @@ def _details(message: DeadLetterMessage, now: float) -> str:
     return f"{head}\n\n{output.body(message.body)}  ({size})" if message.body else f"{head}\n\n(no body)"
 
 
-# export
-
-
 def _add_export(actions: Any) -> None:
     parser = command(
         actions,
@@ -351,8 +335,7 @@ def _add_export(actions: Any) -> None:
     options.add_queue(parser)
     parser.add_argument("file", type=options.some_text, metavar="FILE", help="the file; - is standard output")
     selection.add_selection(parser)
-    option(parser, "--force", "replace the file if it exists", env="never")
-    options.add_receive(parser)
+    options.add(parser, "--force", "--receive")
     add_places(parser)
 
 

@@ -38,9 +38,9 @@ def add_to(actions: Any) -> None:
     options.add_queue(parser)
     selection.add_selection(parser, limit=True)
     _add_ways(parser.add_argument_group("how"))
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     add_places(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 
@@ -53,7 +53,7 @@ def _add_ways(group: Any) -> None:
     option(
         canary,
         "--canary N",
-        "send N messages first, and the rest only if those succeed (default: 3)",
+        "send N messages first, and the rest only if those succeed",
         type=options.at_least(1),
         default=3,
     )
@@ -78,11 +78,11 @@ def _add_ways(group: Any) -> None:
         group,
         "--engine ENGINE",
         "stream, or sqs-move: SQS's own task, with --all, --no-canary and --rate only; it does not stop when "
-        "messages return (default: stream)",
+        "messages return",
         choices=("stream", "sqs-move"),
         default="stream",
     )
-    option(group, "--threads N", "threads that send (default: 16)", type=options.at_least(1), default=16)
+    option(group, "--threads N", "threads that send", type=options.at_least(1), default=16)
 
 
 def _redrive(given: argparse.Namespace) -> int:

@@ -35,16 +35,7 @@ def add_filter(parser: Any) -> None:
         default="",
         type=str,
     )
-    add_max_receive(parser)
-
-
-def add_max_receive(parser: Any) -> None:
-    option(
-        parser,
-        "--max-receive N",
-        "on SQS: maximum number of messages to receive (default: 1,000)",
-        type=options.at_least(1),
-    )
+    options.add(parser, "--max-receive N")
 
 
 def add_selection(parser: argparse.ArgumentParser, *, limit: bool = False) -> None:
@@ -57,12 +48,8 @@ def add_selection(parser: argparse.ArgumentParser, *, limit: bool = False) -> No
     if limit:
         option(group, "--limit N", "of these, the first N only", env="never", type=options.at_least(1))
     else:
-        add_max_receive(group)
-    add_any_queue(group)
-
-
-def add_any_queue(parser: Any) -> None:
-    option(parser, "--any-queue", "also if QUEUE is not the dead-letter queue of any queue", env="never")
+        options.add(group, "--max-receive N")
+    options.add(group, "--any-queue")
 
 
 def _ids(text: str) -> list[str]:

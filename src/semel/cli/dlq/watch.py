@@ -53,13 +53,9 @@ def add_to(actions: Any) -> None:
         },
     )
     parser.add_argument("queue", nargs="*", metavar="QUEUE", help="these queues (default: all dead-letter queues)")
-    option(parser, "--interval TIME", "time between two polls (default: 30s)", type=options.duration, default=30.0)
+    option(parser, "--interval TIME", "time between two polls", type=options.duration, default="30s")
     option(
-        parser,
-        "--expires-within TIME",
-        "alert this long before a message expires (default: 6h)",
-        type=options.duration,
-        default=6 * 3_600.0,
+        parser, "--expires-within TIME", "alert this long before a message expires", type=options.duration, default="6h"
     )
     option(parser, "--once", "poll once, for cron")
     option(parser, "--exit", "exit at the first alarm")
@@ -67,7 +63,7 @@ def add_to(actions: Any) -> None:
     option(parser, "--webhook URL", "POST each alarm to this URL as JSON")
     option(parser, "--exec CMD", "run this for each alarm", dest="command")
     option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know when they expire", env="never")
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
 
