@@ -53,9 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help="in the queue (1,000,000)")
-    parser.add_argument(
-        "--dead-letters", type=int, default=DEAD_LETTERS, metavar="N", help="in its DLQ (100,000)"
-    )
+    parser.add_argument("--dead-letters", type=int, default=DEAD_LETTERS, metavar="N", help="in its DLQ (100,000)")
     parser.add_argument("--visits", type=int, default=5, metavar="N", help="of each page (5)")
     parser.add_argument("--idle", type=float, default=30.0, metavar="S", help="seconds of each idle measurement (30)")
     parser.add_argument("--quick", action="store_true", help="small: 20,000 messages, 2,000 dead-letter messages, 5 s")

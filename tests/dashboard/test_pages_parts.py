@@ -110,7 +110,7 @@ def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> N
         assert "no dead-letter queue" in rows["parcels"]
         assert "no dead-letter queue" not in rows["orders"] + rows["orders-dlq"]
         until(lambda: "This dead-letter queue is empty" in site.get("/dead-letters/orders-dlq").text)
-        place.bury(1)
+        place.dead_letter(1)
         until(lambda: "DLQ orders-dlq: 1 message<" in site.get("/").text)
 
 
