@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from cli.shell import DLQ, Shell, Terminal
+from semel.cli import build_parser
 from semel.cli.follow import bar, summary
 from semel.dlq.jobs import Job
+from semel.dlq.redrive.plan import Engine, RedrivePlan
 
 
 def test_redrive_sends_what_matches_back_and_prints_the_counts(shell: Shell) -> None:
@@ -124,3 +126,13 @@ def test_a_bar_says_what_is_known_and_fits_the_terminal() -> None:
     assert summary(job) == (
         "redrive of orders-dlq: running: 200 sent, 200 deleted, 3 failed, 2 returned to the dead-letter queue"
     )
+
+
+def test_the_defaults_of_redrive_are_those_of_its_plan() -> None:
+    given = build_parser().parse_args(["dlq", "redrive", DLQ, "--all"])
+    plan = RedrivePlan(queue=DLQ, all=True)
+    assert (given.canary, given.threads, given.engine) == (plan.canary, plan.threads, plan.engine)
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["dlq", "redrive", DLQ, "--all", "--engine", "other"])
+    for engine in Engine:
+        assert build_parser().parse_args(["dlq", "redrive", DLQ, "--all", "--engine", engine]).engine == engine

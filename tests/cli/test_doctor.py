@@ -438,8 +438,7 @@ def write_slow_work(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [(("--engine", "spark"), "--engine spark"), (("--master", "local[2]"), "--master is given")],
+    ("options", "reason"), [(("--engine", "spark"), "--engine spark"), (("--master", "local[2]"), "--master is given")]
 )
 def test_spark_reads_the_logs_if_it_is_asked_for(
     spark: SparkSession, tmp_path: Path, capsys: Captured, options: tuple[str, ...], reason: str

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cli.shell import DLQ, Shell, Terminal
-from semel.cli.service import LocalRecords
-from semel.dlq.jobs import Job, JobStopped, State
+from semel.dlq.jobs import Job, Jobs, JobStopped, State
 from semel.errors import SemelError
+from semel.state_folder import state_folder
 
 
 def stopped(_job: Job) -> None:
@@ -21,7 +21,7 @@ def failed(_job: Job) -> None:
 
 
 def run(work: Any) -> Job:
-    job = LocalRecords()._jobs.start("redrive", DLQ, work, {"queue": DLQ, "where": "n > 1"}, who="ann")
+    job = Jobs(state_folder() / "jobs").start("redrive", DLQ, work, {"queue": DLQ, "where": "n > 1"}, who="ann")
     assert job.wait(60)
     return job
 
@@ -51,8 +51,7 @@ def test_wait_exits_as_the_job_ended(shell: Shell, work: Any, code: int) -> None
 
 
 def test_wait_of_a_job_that_goes_on_ends_at_its_timeout_or_with_ctrl_c_and_cancel_ends_it(shell: Shell) -> None:
-    records = LocalRecords()
-    job = records._jobs.start("redrive", DLQ, lambda job: job.sleep(600))
+    job = Jobs(state_folder() / "jobs").start("redrive", DLQ, lambda job: job.sleep(600))
     late = shell("jobs", "wait", job.id, "--timeout", "1ms", "--quiet")
     assert (late.code, f"job {job.id} is still running after" in late.err) == (1, True)
     waiting = Terminal("jobs", "wait", job.id)

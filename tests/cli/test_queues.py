@@ -95,11 +95,7 @@ def test_create_uses_a_dead_letter_queue_that_exists(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (
-            ["orders", "--visibility", "5m"],
-            1,
-            "orders exists with other attributes: VisibilityTimeout is 30, not 300",
-        ),
+        (["orders", "--visibility", "5m"], 1, "orders exists with other attributes: VisibilityTimeout is 30, not 300"),
         (["orders", "--dlq", "other"], 1, "messages go to orders-dlq after 3 receives, not to"),
         (["orders", "--dlq", "--max-receives", "7"], 1, "messages go to orders-dlq after 3 receives, not to"),
         (["no name"], 2, "'no name' is not the name of a queue"),

@@ -6,60 +6,24 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
 from semel import signals
 from semel.cli.command import ExitCode, RootParser
 from semel.errors import InvalidRequest, SemelError
 from semel.version import __version__
 
+# Modules with commands. They are imported by `build_parser`: not before `main` can handle a Ctrl-C.
+_SUBJECTS: Final = {
+    "run": ("run", "pipeline", "workers", "broker"),
+    "operate": ("queues", "messages", "dlq", "jobs", "dashboard", "top", "audit", "annotate"),
+    "diagnose": ("doctor", "alarms"),
+    "more": ("demo", "completion"),
+}
+
 
 def build_parser() -> RootParser:
-    # Not before `main` can handle a Ctrl-C.
-    from semel.cli import (
-        alarms,
-        annotate,
-        audit,
-        broker,
-        completion,
-        dashboard,
-        demo,
-        dlq,
-        doctor,
-        jobs,
-        messages,
-        pipeline,
-        queues,
-        run,
-        top,
-        workers,
-    )
-
-    subjects = {
-        "run": (
-            run,
-            pipeline,
-            workers,
-            broker,
-        ),
-        "operate": (
-            queues,
-            messages,
-            dlq,
-            jobs,
-            dashboard,
-            top,
-            audit,
-            annotate,
-        ),
-        "diagnose": (
-            doctor,
-            alarms,
-        ),
-        "more": (
-            demo,
-            completion,
-        ),
-    }
     parser = RootParser(
         prog="semel",
         description="Process every SQS message exactly once, in effect.",
@@ -69,10 +33,10 @@ def build_parser() -> RootParser:
     )
     parser.add_argument("--version", action="version", version=f"semel {__version__}", help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for subject, modules in subjects.items():
+    for subject, modules in _SUBJECTS.items():
         with parser.subject(subject):
             for module in modules:
-                module.add_to(commands)
+                import_module(f"semel.cli.{module}").add_to(commands)
     return parser
 
 

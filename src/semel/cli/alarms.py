@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError
+from semel.cli.command import ExitCode, UsageError, command, option
 
 if TYPE_CHECKING:
     from semel.doctor.model import Case
@@ -23,7 +22,7 @@ def add_to(commands: Any) -> None:
         commands,
         "alarms",
         run,
-        help="write the alarms that queues need",
+        "write the alarms that queues need",
         description="Write alarms for queues: dead-letter messages, age of the oldest message, in flight near the "
         "limit, received and not deleted. Thresholds come from the queue's own attributes.",
         examples="""
@@ -42,25 +41,14 @@ def add_to(commands: Any) -> None:
     option(
         parser,
         "--target",
+        "what the alarms are written for; cli: commands of the AWS CLI",
         choices=_TARGETS,
         default="cloudformation",
-        help="what the alarms are written for; cli: commands of the AWS CLI (default: cloudformation)",
     )
-    option(parser, "--sns", metavar="ARN", help="topic that alarms in CloudWatch notify")
+    option(parser, "--sns ARN", "topic that alarms in CloudWatch notify", type=str)
     options.add_aws(parser)
-    option(
-        parser,
-        "--offline",
-        action="store_true",
-        help="do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue",
-    )
-    option(
-        parser,
-        "--dlq",
-        type=options.some_text,
-        metavar="QUEUE",
-        help="the dead-letter queue; with --offline and one QUEUE",
-    )
+    option(parser, "--offline", "do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue")
+    option(parser, "--dlq QUEUE", "the dead-letter queue; with --offline and one QUEUE")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ def add_to(commands: Any) -> None:
         commands,
         "annotate",
         _run,
-        help="add an annotation, such as a deploy, to all charts",
+        "add an annotation, such as a deploy, to all charts",
         description="Record that something happened now. Every chart of the dashboard shows it as a line.",
         examples="""
         semel annotate "deployed 1.4.2"
@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
 def _run(given: argparse.Namespace) -> int:
     annotation = open_records(given).annotate(given.text)
     where = f"  (at {given.dashboard})" if given.dashboard else ""
-    output.show_one(
+    output.show(
         given, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.one_line(annotation.text)}{where}"
     )
     return 0

@@ -19,7 +19,7 @@ def add_to(commands: Any) -> None:
         commands,
         "audit",
         _run,
-        help="show who did what to which queue",
+        "show who did what to which queue",
         description="""Show the audit log of this user, or of a dashboard (--dashboard), newest first. An action is
         in the log before it begins, and again when it has ended.""",
         examples="""
@@ -32,11 +32,8 @@ def add_to(commands: Any) -> None:
         operators:  see semel dlq list --help
         """,
     )
-    option(parser, "--where", variable="never", default="", metavar="FILTER", help="only entries that match")
-    option(
-        parser, "--limit", type=options.at_least(1), default=50, metavar="N",
-        help="maximum number of entries (default: 50)",
-    )  # fmt: skip
+    option(parser, "--where FILTER", "only entries that match", env="never", default="", type=str)
+    option(parser, "--limit N", "maximum number of entries", type=options.at_least(1), default=50)
     options.add_dashboard(parser)
     options.add_output(parser)
 

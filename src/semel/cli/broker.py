@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import wrong_usage
+from semel.cli.command import ExitCode, command, option, wrong_usage
 
 
 def add_to(commands: Any) -> None:
@@ -17,8 +16,8 @@ def add_to(commands: Any) -> None:
         commands,
         "broker",
         run,
+        "run an SQS-compatible broker on this machine",
         aliases=["serve"],
-        help="run an SQS-compatible broker on this machine",
         description="Run an SQS-compatible broker: durable, and with the faults of SQS on request.",
         examples="""
             semel broker                         on 127.0.0.1:9324, data in ./semel-data
@@ -39,67 +38,47 @@ def add_to(commands: Any) -> None:
     )
     options.add_listen(parser, 9324)
     where = parser.add_mutually_exclusive_group()
-    option(where, "--data", type=Path, metavar="FOLDER", help="folder of the queues (default: ./semel-data)")
-    option(where, "--ephemeral", action="store_true", help="keep queues in memory only")
+    option(where, "--data FOLDER", "folder of the queues (default: ./semel-data)", type=Path)
+    option(where, "--ephemeral", "keep queues in memory only")
+    option(parser, "--account ID", "AWS account id of the queues", default="000000000000", type=str)
+    option(parser, "--region REGION", "AWS region of the queues", default="us-east-1", type=str)
     option(
         parser,
-        "--account",
-        metavar="ID",
-        default="000000000000",
-        help="AWS account id of the queues (default: 000000000000)",
-    )
-    option(
-        parser, "--region", metavar="REGION", default="us-east-1", help="AWS region of the queues (default: us-east-1)"
-    )
-    option(
-        parser,
-        "--credentials",
+        "--credentials FILE",
+        "check AWS signatures against the key pairs in FILE, which looks like ~/.aws/credentials",
         type=Path,
-        metavar="FILE",
-        help="check AWS signatures against the key pairs in FILE, which looks like ~/.aws/credentials",
     )
-    option(parser, "--insecure", action="store_true", help="accept other machines without credentials")
+    option(parser, "--insecure", "accept other machines without credentials")
     option(
         parser,
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="host name by which clients reach this broker; repeatable. Without --credentials, only addresses, names "
+        "--allow-host NAME",
+        "host name by which clients reach this broker; repeatable. Without --credentials, only addresses, names "
         "without a dot and names in .localhost, .local, .internal and .test are accepted otherwise",
+        repeat=True,
+        type=str,
     )
     option(
         parser,
-        "--fault",
-        action="append",
-        default=[],
-        metavar="KIND=RATE",
-        help="inject a fault at a rate from 0 to 1; repeatable. Kinds: duplicate, lost-delete, lost-answer, "
+        "--fault KIND=RATE",
+        "inject a fault at a rate from 0 to 1; repeatable. Kinds: duplicate, lost-delete, lost-answer, "
         "short-poll, latency (=RATE:MILLISECONDS), throttle, server-error, early-visibility",
+        repeat=True,
+        type=str,
     )
-    option(parser, "--fault-seed", type=int, default=0, metavar="N", help="makes faults repeatable (default: 0)")
+    option(parser, "--fault-seed N", "makes faults repeatable", type=int, default=0)
     option(
         parser,
         "--clock",
+        "manual: time moves only by the admin interface",
         choices=("system", "manual"),
         default="system",
-        help="manual: time moves only by the admin interface (default: system)",
     )
-    option(parser, "--no-cooldowns", action="store_true", help="no 60-second limit on purging and re-creating a queue")
+    option(parser, "--no-cooldowns", "no 60-second limit on purging and re-creating a queue")
+    option(parser, "--dashboard-port PORT", "also serve the dashboard, at this port; 0 picks a free one", type=int)
     option(
         parser,
-        "--dashboard-port",
-        type=int,
-        metavar="PORT",
-        help="also serve the dashboard, at this port; 0 picks a free one",
-    )
-    option(
-        parser,
-        "--dashboard-token",
-        type=options.some_text,
-        metavar="TOKEN",
-        help="token of that dashboard; prefer a variable: arguments are visible in the process list (default: "
-        "$SEMEL_TOKEN)",
+        "--dashboard-token TOKEN",
+        "token of that dashboard; prefer a variable: arguments are visible in the process list (default: $SEMEL_TOKEN)",
     )
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from semel.broker.auth import Credentials
 from semel.broker.serving import Options
+from semel.cli.command import UsageError
 from semel.cli.dashboard import check_installed
-from semel.cli.errors import UsageError
 from semel.dashboard.ports import listen
 from semel.dashboard.settings import Settings
 from semel.errors import StartError

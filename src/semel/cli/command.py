@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final, Literal
 
-from semel.errors import InvalidRequest
+from semel.errors import InvalidRequest, SemelError
 
 
 class ExitCode(IntEnum):
@@ -48,6 +48,15 @@ _NO: Final = ("0", "false", "no", "off")
 
 class UsageError(InvalidRequest):
     """The options or arguments make no sense, whatever the state of the queues. Exit code 2."""
+
+
+@contextmanager
+def wrong_usage(option: str = "") -> Iterator[None]:
+    """Around code that only checks options: what it refuses is wrong usage, of `option` if it is named."""
+    try:
+        yield
+    except (SemelError, ValueError) as error:
+        raise UsageError(f"{option}: {error}" if option else str(error)) from None
 
 
 class Parser(argparse.ArgumentParser):
@@ -147,13 +156,39 @@ class _NotGiven(list[Any]):
     """Stands for an option that no flag has set; a list, because flags may be appended to it."""
 
 
+def some_text(text: str) -> str:
+    """Not empty: an unset variable of a shell is not the same as an option left out."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; is a variable unset?")
+    return text
+
+
 def option(
-    target: Any, *names: str, variable: Variable = "command", code: str = "", toml: str = "", **details: Any
+    target: Any,
+    usage: str,
+    help: str,
+    *,
+    env: Variable = "command",
+    repeat: bool = False,
+    code: str = "",
+    toml: str = "",
+    **details: Any,
 ) -> argparse.Action:
-    """Adds an option to a parser or to a group. `code` and `toml` say how the same is written in Python and in a
-    pipeline file; they stand in the table of options in the documentation."""
-    action: argparse.Action = target.add_argument(*names, **details)
-    action.semel = (variable, code, toml)  # type: ignore[attr-defined]
+    """Adds an option to a parser or to a group. `usage` is its name and what its value is called, such as `--rate N`;
+    without the latter it is a switch. A default is added to the help; as a text it is read like a value. `code` and
+    `toml` say how the same is written in Python and in a pipeline file, for the table of options in docs/."""
+    name, _, metavar = usage.partition(" ")
+    default = details.get("default")
+    if isinstance(default, str | int) and default != "":
+        help = f"{help} (default: {default})"
+    if repeat:
+        details |= {"action": "append", "default": []}
+    if metavar:
+        details = {"metavar": metavar, "type": str if "choices" in details else some_text} | details
+    elif "choices" not in details:
+        details = {"action": "store_true"} | details
+    action: argparse.Action = target.add_argument(name, help=help, **details)
+    action.semel = (env, code, toml)  # type: ignore[attr-defined]
     return action
 
 
@@ -174,33 +209,40 @@ def variable(parser: argparse.ArgumentParser, action: argparse.Action) -> str | 
 def command(
     commands: Any,
     name: str,
-    run: Callable[[argparse.Namespace], int] | None,
-    *,
+    run: Callable[[argparse.Namespace], int],
     help: str,
-    description: str,
+    *,
     examples: str,
+    description: str = "",
     notes: str = "",
     codes: Mapping[ExitCode, str] | None = None,
     **details: Any,
 ) -> Parser:
-    """Adds a command. `codes` says what an exit code means here, where that is more than the common meaning; `run` is
-    None for a command that only has commands of its own."""
+    """Adds a command. Its description is its help as a sentence, unless there is more to say. `codes` says what an exit
+    code means here, where that is more than the common meaning."""
     shown = {code: MEANINGS[code] for code in _ALWAYS} | dict(codes or {})
-    parts = [f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"]
-    if notes:
-        parts.append(textwrap.dedent(notes).strip())
-    if run is not None:
-        parts.append("exit codes:\n" + "\n".join(_code_lines(shown)))
+    more = [textwrap.dedent(notes).strip()] if notes else []
+    more.append("exit codes:\n" + "\n".join(_code_lines(shown)))
+    parser = _add_parser(commands, name, help, description, examples, *more, **details)
+    parser.codes = tuple(sorted(shown))
+    parser.set_defaults(run=run)
+    return parser
+
+
+def command_group(commands: Any, name: str, help: str, *, examples: str, description: str = "") -> Any:
+    """Adds a command that only has commands of its own. Those are added to what is returned."""
+    parser = _add_parser(commands, name, help, description, examples)
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _add_parser(
+    commands: Any, name: str, help: str, description: str, examples: str, *more: str, **details: Any
+) -> Parser:
+    sentences = " ".join(description.split()) or f"{help[0].upper()}{help[1:]}."
+    first = f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"
     parser: Parser = commands.add_parser(
-        name,
-        help=help,
-        description=textwrap.fill(" ".join(description.split()), 80),
-        epilog="\n\n".join(parts),
-        **details,
+        name, help=help, description=textwrap.fill(sentences, 80), epilog="\n\n".join((first, *more)), **details
     )
-    parser.codes = tuple(sorted(shown)) if run is not None else ()
-    if run is not None:
-        parser.set_defaults(run=run)
     return parser
 
 

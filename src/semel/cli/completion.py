@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
         commands,
         "completion",
         run,
-        help="print the completion script of a shell",
+        "print the completion script of a shell",
         description="Print a script with which a shell completes commands, options and values of semel.",
         examples="""
             eval "$(semel completion bash)"      in ~/.bashrc

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import wrong_usage
+from semel.cli.command import ExitCode, command, option, wrong_usage
 from semel.extras import require
 
 
@@ -16,7 +15,7 @@ def add_to(commands: Any) -> None:
         commands,
         "dashboard",
         run,
-        help="show queues, dead letters and workers in a browser",
+        "show queues, dead letters and workers in a browser",
         description="Serve pages and a JSON API: queues, messages, dead letters, workers, doctor. The URL that it "
         "prints has a token; whoever has it may do everything.",
         examples="""
@@ -40,42 +39,27 @@ def add_to(commands: Any) -> None:
     options.add_aws(what)
     options.add_ledger(what)
     options.add_workers(what)
-    option(what, "--cloudwatch", action="store_true", help="read rates and ages from CloudWatch, which is billed")
+    option(what, "--cloudwatch", "read rates and ages from CloudWatch, which is billed")
     where = parser.add_argument_group("where to listen, and who has access")
     options.add_listen(where, 9325)
     option(
         where,
-        "--token",
-        variable="common",
-        type=options.some_text,
-        metavar="TOKEN",
-        help="token that allows everything; prefer $SEMEL_TOKEN: arguments are visible in the process list (default: a "
+        "--token TOKEN",
+        "token that allows everything; prefer $SEMEL_TOKEN: arguments are visible in the process list (default: a "
         "random one, on this machine only)",
+        env="common",
     )
     option(
-        where,
-        "--read-only-token",
-        variable="common",
-        type=options.some_text,
-        metavar="TOKEN",
-        help="token that allows reading only; prefer $SEMEL_READ_ONLY_TOKEN",
+        where, "--read-only-token TOKEN", "token that allows reading only; prefer $SEMEL_READ_ONLY_TOKEN", env="common"
     )
     option(
         where,
         "--open",
-        action="store_true",
-        help="ask nobody for a token: every user and every program of this machine may do everything; 127.0.0.1 only",
+        "ask nobody for a token: every user and every program of this machine may do everything; 127.0.0.1 only",
     )
-    options.add_read_only(where)
-    option(
-        where,
-        "--name",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="host name by which browsers reach this dashboard; repeatable",
-    )
-    option(where, "--proxy", action="store_true", help="behind a proxy: trust X-Forwarded-For, -User and -Proto")
+    options.add(where, "--read-only")
+    option(where, "--name HOST", "host name by which browsers reach this dashboard; repeatable", repeat=True, type=str)
+    option(where, "--proxy", "behind a proxy: trust X-Forwarded-For, -User and -Proto")
     parser.add_argument("--inherited", type=int, metavar="FD", help=argparse.SUPPRESS)
 
 

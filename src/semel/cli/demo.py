@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, command, option
 from semel.demo.show import Result, Screen
 
 LEAST: Final = 100  # orders: with fewer, a kill could come after the work is done
@@ -25,7 +24,7 @@ def add_to(commands: Any) -> None:
         commands,
         "demo",
         handler,
-        help="exactly once under fire: a faulty queue, killed workers, an audit",
+        "exactly once under fire: a faulty queue, killed workers, an audit",
         description="Process a queue that misbehaves as SQS may, while processes are killed. Then compare what was "
         "sent with what was done.",
         usage="semel demo [-h] [COMMAND] ...",
@@ -42,7 +41,7 @@ def add_to(commands: Any) -> None:
         demos,
         "handler",
         handler,
-        help="the loop from the tutorials beside a Semel handler; some seconds",
+        "the loop from the tutorials beside a Semel handler; some seconds",
         description="The same faulty queue twice. The loop from the tutorials charges some orders twice. A Semel "
         "handler charges each order once, although its workers are killed.",
         examples="""
@@ -57,7 +56,7 @@ def add_to(commands: Any) -> None:
         demos,
         "pipeline",
         pipeline,
-        help="a Spark pipeline into a table, its driver killed; about a minute",
+        "a Spark pipeline into a table, its driver killed; about a minute",
         description="A faulty queue, and a producer that sends some orders twice and some malformed messages. A Spark "
         "pipeline writes each order once into a Parquet table. Its driver is killed with SIGKILL in the middle of the "
         "work, and started again.",
@@ -70,11 +69,11 @@ def add_to(commands: Any) -> None:
         codes=_CODES,
     )
     _add_options(pipeline_parser, "20,000")
-    option(pipeline_parser, "--keep", type=Path, metavar="FOLDER", help="work in this folder, and keep it")
+    option(pipeline_parser, "--keep FOLDER", "work in this folder, and keep it", type=Path)
 
 
 def _add_options(parser: Any, orders: str) -> None:
-    option(parser, "--orders", type=options.at_least(LEAST), metavar="N", help=f"number of orders (default: {orders})")
+    option(parser, "--orders N", f"number of orders (default: {orders})", type=options.at_least(LEAST))
     options.add_output(parser)
 
 
@@ -109,7 +108,7 @@ def _report(given: argparse.Namespace, run: Callable[[Screen], Result]) -> int:
     finally:
         screen.clear()
     if given.output != "table":
-        options.print_json(result.plain(), given.output)
+        output.print_json(result.plain(), given.output)
     for problem in result.problems:
         print(f"semel: {problem}", file=sys.stderr)
     return ExitCode.FAILED if result.problems else ExitCode.OK

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import doctor_options as options
 from semel.cli import options as common
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError
+from semel.cli import output
+from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.progress import Progress
 from semel.errors import SemelError
 from semel.extras import require
@@ -34,8 +34,8 @@ def add_to(commands: Any) -> None:
         commands,
         "doctor",
         run,
+        "find duplicates and other problems, their cause and remedy",
         usage="semel doctor [OPTIONS]\n       semel doctor rules [-h] [--output FORMAT]",
-        help="find duplicates and other problems, their cause and remedy",
         description="Find what is wrong with queues and their consumers, why, and what to do about it.",
         examples="""
             semel doctor --sample                            try it with a sample log
@@ -58,44 +58,32 @@ def add_to(commands: Any) -> None:
     )
     options.add_inputs(parser)
     options.add_places(parser)
-    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "metavar": "RULE"}
-    option(parser, "--rule", help="only these rules", **many)
-    option(parser, "--ignore", help="not these rules", **many)
+    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "type": str}
+    option(parser, "--rule RULE", "only these rules", **many)
+    option(parser, "--ignore RULE", "not these rules", **many)
     option(
-        parser,
-        "--output",
-        choices=options.FORMATS,
-        default="text",
-        metavar="FORMAT",
-        help="format of the report: text, json or html (default: text)",
+        parser, "--output FORMAT", "format of the report: text, json or html", choices=options.FORMATS, default="text"
     )
-    option(parser, "--report", type=Path, metavar="FILE", help="write the report to FILE (default: standard output)")
+    option(parser, "--report FILE", "write the report to FILE (default: standard output)", type=Path)
     option(
         parser,
         "--fail-on",
+        "least severe finding that makes the exit code 3",
         choices=options.LEVELS,
         default="warning",
-        help="least severe finding that makes the exit code 3 (default: warning)",
     )
-    option(parser, "--verbose", action="store_true", help="with evidence, commands and all findings")
-    common.add_quiet(parser)
-    option(parser, "--watch", action="store_true", help="continue until stopped, and report changes of the findings")
+    option(parser, "--verbose", "with evidence, commands and all findings")
+    common.add(parser, "--quiet")
+    option(parser, "--watch", "continue until stopped, and report changes of the findings")
     common.add_interval(parser, "10s", "with --watch: ")
-    option(
-        parser,
-        "--window",
-        type=common.duration,
-        default=3_600.0,
-        metavar="TIME",
-        help="with --watch: how far back to examine (default: 1h)",
-    )
+    option(parser, "--window TIME", "with --watch: how far back to examine", type=common.duration, default="1h")
     # Not required: the options alone are an examination.
     more = parser.add_subparsers(title="commands", prog="semel doctor", metavar="COMMAND")
     rules = command(
         more,
         "rules",
         list_rules,
-        help="list the rules",
+        "list the rules",
         description="List the rules, their severity, and what they need.",
         examples="semel doctor rules --output json",
     )
@@ -247,7 +235,7 @@ def list_rules(given: argparse.Namespace) -> int:
             {"rule": one.name, "severity": one.severity.word, "title": one.title, "needs": one.needs}
             for one in rules.ALL
         ]
-        common.print_json(known, given.output)
+        output.print_json(known, given.output)
         return ExitCode.OK
     widest = max(len(one.name) for one in rules.ALL)
     for one in rules.ALL:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options
-from semel.cli.command import option
-from semel.cli.errors import UsageError
+from semel.cli.command import UsageError, option, wrong_usage
 from semel.durations import seconds
 from semel.errors import SemelError
 
@@ -24,65 +22,49 @@ SAMPLE_MAP: Final = (
 ENGINES: Final = ("duckdb", "spark")
 FORMATS: Final = ("text", "json", "html")
 LEVELS: Final = ("info", "warning", "critical", "never")
-_Made = TypeVar("_Made")
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to examine, alone or together")
-    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
+    many: dict[str, Any] = {"action": "extend", "nargs": "+", "default": [], "type": str}
     option(
         group,
-        "--log",
-        metavar="PATH",
-        help="files or folders, local or s3://…: Semel's attempt log, or the log of any other consumer",
+        "--log PATH",
+        "files or folders, local or s3://…: Semel's attempt log, or the log of any other consumer",
         **many,
     )
+    option(group, "--sample", "a log that comes with Semel: a boto3 loop that charges orders twice")
+    option(group, "--map FIELDS", "fields of your own JSON lines, such as id=.msg.id,time=.ts", type=str)
+    option(group, "--events WORDS", "your words for events, such as started=begin,recorded=ok", type=str)
     option(
         group,
-        "--sample",
-        action="store_true",
-        help="a log that comes with Semel: a boto3 loop that charges orders twice",
-    )
-    option(group, "--map", metavar="FIELDS", help="fields of your own JSON lines, such as id=.msg.id,time=.ts")
-    option(group, "--events", metavar="WORDS", help="your words for events, such as started=begin,recorded=ok")
-    option(
-        group,
-        "--queue",
-        action="append",
-        default=[],
-        type=options.some_text,
-        metavar="QUEUE",
-        help="read the settings of this queue from SQS: its name, URL or ARN; repeatable",
+        "--queue QUEUE",
+        "read the settings of this queue from SQS: its name, URL or ARN; repeatable",
+        repeat=True,
     )
     option(
         group,
-        "--metrics",
-        metavar="SOURCE",
-        help="[QUEUE=]FILE with the output of get-metric-data, or the URL of a Semel broker",
+        "--metrics SOURCE",
+        "[QUEUE=]FILE with the output of get-metric-data, or the URL of a Semel broker",
         **many,
     )
-    option(group, "--since", metavar="TIME", help="ignore what is older: 2026-11-15T08:00Z, or 3d or 2h ago")
-    option(group, "--until", metavar="TIME", help="ignore what is newer (default: now)")
+    option(group, "--since TIME", "ignore what is older: 2026-11-15T08:00Z, or 3d or 2h ago", type=str)
+    option(group, "--until TIME", "ignore what is newer (default: now)", type=str)
     options.add_ledger(group)
-    option(group, "--ledger-retention", metavar="TIME", help="how long the ledger keeps a key, such as 14d")
-    option(group, "--alarms", metavar="FILE", help="output of `aws cloudwatch describe-alarms`")
+    option(group, "--ledger-retention TIME", "how long the ledger keeps a key, such as 14d", type=options.duration)
+    option(group, "--alarms FILE", "output of `aws cloudwatch describe-alarms`", type=str)
     option(
         group,
-        "--visibility",
-        action="append",
-        default=[],
-        metavar="[QUEUE=]TIME",
-        help="visibility timeout, if neither logs nor SQS have it; repeatable",
+        "--visibility [QUEUE=]TIME",
+        "visibility timeout, if neither logs nor SQS have it; repeatable",
+        repeat=True,
+        type=visibility,
     )
+    option(group, "--read-timeout TIME", "read timeout of the consumers' AWS SDK", default="60s", type=options.duration)
     option(
-        group,
-        "--read-timeout",
-        default="60s",
-        metavar="TIME",
-        help="read timeout of the consumers' AWS SDK (default: 60s)",
+        group, "--lambda-timeout TIME", "timeout of the Lambda function that consumes the queues", type=options.duration
     )
-    option(group, "--lambda-timeout", metavar="TIME", help="timeout of the Lambda function that consumes the queues")
-    option(group, "--probe", action="store_true", help="test permissions with a receipt handle that does not exist")
+    option(group, "--probe", "test permissions with a receipt handle that does not exist")
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -91,11 +73,10 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     option(
         group,
         "--engine",
+        "what reads the logs (default: duckdb, or spark if they are too large for this machine)",
         choices=ENGINES,
-        help="what reads the logs (default: duckdb, or spark if they are too large for this machine)",
     )
-    options.add_master(group)
-    options.add_cores(group)
+    options.add(group, "--master URL", "--cores N")
 
 
 def use_sample(given: argparse.Namespace) -> str:
@@ -105,20 +86,13 @@ def use_sample(given: argparse.Namespace) -> str:
     for name in ("log", "map", "events", "queue", "visibility", "watch"):
         if getattr(given, name):
             raise UsageError(f"--{name} does not go with --sample, which is a log with a mapping of its own")
-    given.log, given.map, given.visibility = [str(SAMPLE)], SAMPLE_MAP, [SAMPLE_VISIBILITY]
+    given.log, given.map, given.visibility = [str(SAMPLE)], SAMPLE_MAP, [visibility(SAMPLE_VISIBILITY)]
     path = shlex.quote(str(SAMPLE))
     return f"semel doctor --log {path} \\\n  --visibility {SAMPLE_VISIBILITY} --map \\\n  {SAMPLE_MAP}"
 
 
 def request(given: argparse.Namespace, now: float) -> Request:
     """The request that the options make. Raises UsageError if they make none."""
-    try:
-        return _request(given, now)
-    except SemelError as error:
-        raise UsageError(str(error)) from None
-
-
-def _request(given: argparse.Namespace, now: float) -> Request:
     from semel.doctor import diagnosis as examine
 
     since, until = _at("--since", given.since, now), _at("--until", given.until, now)
@@ -135,13 +109,11 @@ def _request(given: argparse.Namespace, now: float) -> Request:
         since=since,
         until=until,
         ledger=given.ledger,
-        ledger_retention=_option("--ledger-retention", given.ledger_retention, seconds)
-        if given.ledger_retention
-        else None,
+        ledger_retention=given.ledger_retention,
         alarms=given.alarms,
-        visibility=visibilities(given.visibility),
-        read_timeout=span("--read-timeout", given.read_timeout),
-        lambda_timeout=span("--lambda-timeout", given.lambda_timeout) if given.lambda_timeout else None,
+        visibility=dict(given.visibility),
+        read_timeout=given.read_timeout,
+        lambda_timeout=given.lambda_timeout,
         probe=given.probe,
         rules=tuple(given.rule),
         ignore=tuple(given.ignore),
@@ -180,12 +152,17 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
     if given.map is not None:
         from semel.doctor.logs import mapping
 
-        mapping.parse(given.map, given.events)
-    rules.choose(given.rule, given.ignore)
+        with wrong_usage():
+            mapping.parse(given.map, given.events)
+    with wrong_usage():
+        rules.choose(given.rule, given.ignore)
 
 
 def _at(name: str, text: str | None, now: float) -> float | None:
-    return None if text is None else _option(name, text, lambda value: moment(value, now))
+    if text is None:
+        return None
+    with wrong_usage(name):
+        return moment(text, now)
 
 
 def moment(text: str, now: float) -> float:
@@ -206,29 +183,7 @@ def moment(text: str, now: float) -> float:
         ) from None
 
 
-def span(name: str, text: str) -> float:
-    """A duration above zero; a bare number is seconds."""
-    found = _option(name, text, lambda value: seconds(float(value) if _is_number(value) else value))
-    if not found:
-        raise UsageError(f"{name} {text}: it must be above 0")
-    return found
-
-
-def visibilities(given: Sequence[str]) -> dict[str, float]:
-    """`[QUEUE=]TIME`, repeated; "" stands for all queues."""
-    found: dict[str, float] = {}
-    for text in given:
-        queue, _, time = text.rpartition("=")
-        found[queue] = span("--visibility", time)
-    return found
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
-
-
-def _option(name: str, text: str, make: Callable[[str], _Made]) -> _Made:
-    try:
-        return make(text)
-    except SemelError as error:
-        raise UsageError(f"{name}: {error}") from None
+def visibility(text: str) -> tuple[str, float]:
+    """`[QUEUE=]TIME`; the queue "" stands for all queues."""
+    queue, _, time = text.rpartition("=")
+    return queue, options.duration(time)

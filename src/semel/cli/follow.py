@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 from semel.cli import output
 from semel.cli.command import ExitCode
 from semel.cli.output import one_line
+from semel.cli.progress import StatusLine
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.cli.service import Records
+    from semel.cli.service import Service
     from semel.dlq.jobs import Job, Line
 
-_ERASE: Final = "\r\x1b[K"
 _TICK: Final = 0.1
 _REMOTE_TICK: Final = 0.5
 _LINE_INTERVAL: Final = 5.0  # seconds between lines where there is no terminal
@@ -40,7 +40,7 @@ class Followed(NamedTuple):
 
 
 def follow(
-    service: Records,
+    service: Service,
     job: Job,
     *,
     quiet: bool = False,
@@ -49,7 +49,7 @@ def follow(
     stream: TextIO | None = None,
 ) -> Followed:
     """The job as it is at its end. With `cancel`, Ctrl-C and the key c cancel it."""
-    screen = _Screen(sys.stderr if stream is None else stream, quiet)
+    screen = _Screen(quiet=quiet, stream=stream)
     started = last = time.monotonic()
     cancelled = False
     with _interrupts(cancel) as interrupted, _keys(screen, cancel) as key:
@@ -69,14 +69,14 @@ def follow(
                 _control(service, job, action, screen)
             if screen.moves or time.monotonic() - last >= _LINE_INTERVAL:
                 last = time.monotonic()
-                screen.draw(job)
+                screen.draw_bar(job)
             left = _REMOTE_TICK if timeout is None else min(_REMOTE_TICK, max(0.0, started + timeout - last))
             job.wait(left if service.remote else min(_TICK, left))
     screen.erase()
     return Followed(job, cancelled)
 
 
-def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:
+def _control(service: Service, job: Job, action: str, screen: _Screen) -> None:
     from semel.dlq.job_control import JobNotRunning
 
     try:
@@ -87,11 +87,11 @@ def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:
         screen.say(f"the job could not be asked to {action}: {error}")
 
 
-def finish(service: Records, job: Job, given: argparse.Namespace) -> int:
+def finish(service: Service, job: Job, given: argparse.Namespace) -> int:
     """Follows a job that this command started, prints its end, and returns the exit code."""
     followed = follow(service, job, quiet=given.quiet)
     job = followed.job
-    output.show_one(given, job, lambda: summary(job))
+    output.show(given, job, lambda: summary(job))
     if job.reason and given.quiet and str(job.state) != "done":
         print(f"semel: {job.kind} of {job.queue}: {one_line(job.reason)}", file=sys.stderr)
     return ExitCode.INTERRUPTED if followed.interrupted and str(job.state) == "cancelled" else exit_code(job)
@@ -148,45 +148,21 @@ def bar(job: Job, room: int, *, unicode: bool = True) -> str:
     return f"[{('█' if unicode else '#') * full}{('░' if unicode else '.') * (cells - full)}]{text}"
 
 
-class _Screen:
-    def __init__(self, stream: TextIO, quiet: bool) -> None:
-        self._stream = stream
-        self.moves = not quiet and stream.isatty()
-        self._quiet = quiet
-        self._last: Line | None = None  # the newest line of the job that was shown
-        self._unicode = "utf" in (getattr(stream, "encoding", "") or "").lower()
+class _Screen(StatusLine):
+    _newest: Line | None = None  # line of the job that was shown
 
     def news(self, job: Job) -> None:
         """The lines of the job, once each."""
         lines = list(job.messages)
-        shown = max((place for place, line in enumerate(lines) if line == self._last), default=-1)
+        shown = max((place for place, line in enumerate(lines) if line == self._newest), default=-1)
         for line in lines[shown + 1 :]:
             self.say(line.text)
         if lines:
-            self._last = lines[-1]
+            self._newest = lines[-1]
 
-    def say(self, text: str) -> None:
-        if not self._quiet:
-            self.erase()
-            self._write("\n".join(one_line(line) for line in text.split("\n")) + "\n")
-
-    def draw(self, job: Job) -> None:
-        if self.moves:
-            room = shutil.get_terminal_size().columns
-            self._write(f"{_ERASE}{bar(job, room, unicode=self._unicode)}")
-        elif not self._quiet:
-            self._write(f"{bar(job, 100, unicode=self._unicode)}\n")
-
-    def erase(self) -> None:
-        if self.moves:
-            self._write(_ERASE)
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):
-            self.moves, self._quiet = False, True  # the reader is gone
+    def draw_bar(self, job: Job) -> None:
+        room = shutil.get_terminal_size().columns if self.moves else 100
+        self.draw(bar(job, room, unicode=self.unicode))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options, output
-from semel.cli.command import ExitCode, command, option
+from semel.cli.command import ExitCode, command, command_group, option
 from semel.cli.follow import exit_code, follow, summary
 from semel.cli.service import open_records
 
@@ -23,11 +23,10 @@ _CONTROLS: Final = {
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "jobs",
-        None,
-        help="list, pause, resume, cancel and wait for jobs",
+        "list, pause, resume, cancel and wait for jobs",
         description="""The redrives, deletes and restores of this user, in any terminal or dashboard on this machine;
         or those of a dashboard (--dashboard). The last 200 are kept.""",
         examples="""
@@ -36,33 +35,40 @@ def add_to(commands: Any) -> None:
         semel jobs wait 20261116-120000-a1b2c3 --timeout 10m
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add(
-        actions, "list", _list,
-        help="list jobs, newest first",
+        actions,
+        "list",
+        _list,
+        "list jobs, newest first",
         description="List the last 200 jobs, newest first.",
         examples="semel jobs list\nsemel jobs list --output jsonl",
-    )  # fmt: skip
+    )
     _add(
-        actions, "show", _show,
-        help="show one job with its messages",
+        actions,
+        "show",
+        _show,
+        "show one job with its messages",
         description="Show one job: what it is to do, its counts, and the lines that it printed.",
         examples="semel jobs show 20261116-120000-a1b2c3",
-    )  # fmt: skip
+    )
     for action, text in _CONTROLS.items():
         _add(
-            actions, action, _control,
-            help=f"{action} a job",
+            actions,
+            action,
+            _control,
+            f"{action} a job",
             description=f"Ask a job to {action}, in whichever process it runs. {text}",
             examples=f"semel jobs {action} 20261116-120000-a1b2c3",
             codes={
                 ExitCode.OK: "the job has acknowledged the request",
                 ExitCode.FAILED: "the job has ended, its process is gone, or it has not acknowledged the request yet",
             },
-        ).set_defaults(action=action)  # fmt: skip
+        ).set_defaults(action=action)
     wait = _add(
-        actions, "wait", _wait,
-        help="wait for a job to end",
+        actions,
+        "wait",
+        _wait,
+        "wait for a job to end",
         description="Wait until a job has ended. Ctrl-C ends the waiting, not the job.",
         examples="semel jobs wait 20261116-120000-a1b2c3 --timeout 10m",
         codes={
@@ -71,13 +77,13 @@ def add_to(commands: Any) -> None:
             ExitCode.STOPPED: "the job stopped early (canary, --stop-after), or was cancelled",
             ExitCode.INTERRUPTED: "interrupted with Ctrl-C; the job goes on",
         },
-    )  # fmt: skip
-    option(wait, "--timeout", type=options.duration, metavar="TIME", help="give up after this time (default: never)")
-    options.add_quiet(wait)
+    )
+    option(wait, "--timeout TIME", "give up after this time (default: never)", type=options.duration)
+    options.add(wait, "--quiet")
 
 
-def _add(actions: Any, name: str, run: Any, **words: Any) -> argparse.ArgumentParser:
-    parser = command(actions, name, run, **words)
+def _add(actions: Any, name: str, run: Any, help: str, **words: Any) -> argparse.ArgumentParser:
+    parser = command(actions, name, run, help, **words)
     if name != "list":
         parser.add_argument("id", type=options.some_text, metavar="ID", help="the job's id, as `semel jobs list` shows")
     options.add_dashboard(parser)
@@ -111,7 +117,7 @@ def table(jobs: Sequence[Job]) -> str:
 
 def _show(given: argparse.Namespace) -> int:
     job = open_records(given).job(given.id)
-    output.show_one(given, job, lambda: _details(job))
+    output.show(given, job, lambda: _details(job))
     return 0
 
 
@@ -138,7 +144,7 @@ def _details(job: Job) -> str:
 def _control(given: argparse.Namespace) -> int:
     control = open_records(given).control(given.id, given.action)
     content = control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)}
-    output.show_one(given, content, lambda: f"{given.action} job {control.job.id}: {control}")
+    output.show(given, content, lambda: f"{given.action} job {control.job.id}: {control}")
     if control.acknowledged:
         return ExitCode.OK
     print(f"see the job: semel jobs show {control.job.id}", file=sys.stderr)
@@ -148,7 +154,7 @@ def _control(given: argparse.Namespace) -> int:
 def _wait(given: argparse.Namespace) -> int:
     records = open_records(given)
     job = follow(records, records.job(given.id), quiet=given.quiet, cancel=False, timeout=given.timeout).job
-    output.show_one(given, job, lambda: summary(job))
+    output.show(given, job, lambda: summary(job))
     if not job.state.ended:
         print(
             f"semel: job {job.id} is still {job.state} after {output.duration(given.timeout)}; it goes on",

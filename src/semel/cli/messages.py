@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from semel.cli import options, output
-from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.command import ExitCode, UsageError, command, command_group, option
 from semel.cli.dlq.reading import add_page, show_messages
-from semel.cli.dlq.selection import FILTERS, add_filter, add_queue
+from semel.cli.dlq.selection import FILTERS, add_filter
 from semel.cli.progress import Progress
 from semel.cli.service import add_places
 
@@ -33,11 +33,10 @@ _SHOWN_FAILURES: Final = 20
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "messages",
-        None,
-        help="send messages, peek at a queue, and follow it",
+        "send messages, peek at a queue, and follow it",
         description="Send messages to a queue, peek at the messages of any queue, and follow new ones.",
         examples="""
         semel messages send orders '{"id": 1}' --key order-1
@@ -45,14 +44,10 @@ def add_to(commands: Any) -> None:
         semel messages tail orders
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_send(actions, "semel messages send")
     _add_peek(actions)
     _add_tail(actions)
     _add_send(commands, "semel send")
-
-
-# send
 
 
 def _add_send(commands: Any, name: str) -> None:
@@ -61,7 +56,7 @@ def _add_send(commands: Any, name: str) -> None:
         commands,
         "send",
         _send,
-        help="send messages" if not short else "send messages (short for: messages send)",
+        "send messages" if not short else "send messages (short for: messages send)",
         description=f"""Send one message, or one for each line of a file, in batches of ten. The ids of the messages
         that were sent are printed.{short}""",
         examples=f"""
@@ -72,34 +67,33 @@ def _add_send(commands: Any, name: str) -> None:
         """,
         codes={ExitCode.FAILED: "failed, or some messages were not sent: each is named on standard error"},
     )
-    add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument(
         "body", nargs="?", metavar="BODY", help="the body; - reads standard input, without its final newline"
     )
-    option(parser, "--file", variable="never", type=options.some_text, metavar="FILE", help="the body is in this file")
+    option(parser, "--file FILE", "the body is in this file", env="never")
+    option(parser, "--lines FILE", "send each line of this file as a message; - is standard input", env="never")
+    option(parser, "--key KEY", "the idempotency key, in the attribute idempotency-key", env="never")
     option(
-        parser, "--lines", variable="never", type=options.some_text, metavar="FILE",
-        help="send each line of this file as a message; - is standard input",
-    )  # fmt: skip
-    option(
-        parser, "--key", variable="never", type=options.some_text, metavar="KEY",
-        help="the idempotency key, in the attribute idempotency-key",
-    )  # fmt: skip
-    option(
-        parser, "--attribute", variable="never", action="append", type=_attribute, default=[], metavar="NAME=VALUE",
-        help="a message attribute; NAME:Number=5, NAME:Binary=BASE64; may be repeated",
-    )  # fmt: skip
-    option(parser, "--group", variable="never", type=options.some_text, metavar="GROUP", help="the message group id")
-    option(
-        parser, "--dedup-id", variable="never", type=options.some_text, metavar="ID", help="the deduplication id (FIFO)"
+        parser,
+        "--attribute NAME=VALUE",
+        "a message attribute; NAME:Number=5, NAME:Binary=BASE64; may be repeated",
+        env="never",
+        type=_attribute,
+        repeat=True,
     )
+    option(parser, "--group GROUP", "the message group id", env="never")
+    option(parser, "--dedup-id ID", "the deduplication id (FIFO)", env="never")
     option(
-        parser, "--delay", variable="never", type=options.whole_seconds("MAX_DELAY"), metavar="TIME",
-        help="delay before the message is visible",
-    )  # fmt: skip
-    option(parser, "--rate", type=options.rate, metavar="N", help="maximum number of messages a second")
+        parser,
+        "--delay TIME",
+        "delay before the message is visible",
+        env="never",
+        type=options.whole_seconds("MAX_DELAY"),
+    )
+    option(parser, "--rate N", "maximum number of messages a second", type=options.rate)
     options.add_aws(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 
@@ -260,11 +254,11 @@ def _send_lines(given: argparse.Namespace, queue: Queue, entry: Callable[[str], 
             if given.output == "json":
                 sent.append(message)
             elif given.output == "jsonl":
-                output.print_json(message, line=True)
+                output.print_json(message, "jsonl")
             else:
                 print(message.message_id)
     if given.output == "json":
-        output.print_json(sent)
+        output.print_json(sent, "json")
     sys.stdout.flush()
     return _report(given, queue, sender)
 
@@ -316,15 +310,12 @@ def _ranges(failures: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
     return ranges
 
 
-# peek
-
-
 def _add_peek(actions: Any) -> None:
     parser = command(
         actions,
         "peek",
         _peek,
-        help="show messages of any queue without processing them",
+        "show messages of any queue without processing them",
         description="""Show messages of a queue. Semel's broker shows them without receiving them. SQS does not: there
         messages are received and released at once, which counts as a receive of each; the cost is printed. A queue
         with a RedrivePolicy is read only with --receive, because receives may move its messages.""",
@@ -335,7 +326,7 @@ def _add_peek(actions: Any) -> None:
         """,
         notes=FILTERS,
     )
-    add_queue(parser)
+    options.add_queue(parser)
     add_filter(parser)
     add_page(parser)
     add_places(parser)
@@ -346,15 +337,12 @@ def _peek(given: argparse.Namespace) -> int:
     return show_messages(given, dead_letters=False)
 
 
-# tail
-
-
 def _add_tail(actions: Any) -> None:
     parser = command(
         actions,
         "tail",
         _tail,
-        help="show new messages as they arrive",
+        "show new messages as they arrive",
         description="""Show messages that arrive from now on, until Ctrl-C. Semel's broker shows them without receiving
         them; one that is deleted between two polls is not shown. SQS does not: with --receive every poll receives all
         visible messages of the queue and releases them, which counts as a receive of each and hides them from workers
@@ -367,17 +355,17 @@ def _add_tail(actions: Any) -> None:
         notes=FILTERS,
         codes={ExitCode.OK: "--limit messages were shown", ExitCode.INTERRUPTED: "interrupted with Ctrl-C"},
     )
-    add_queue(parser)
+    options.add_queue(parser)
     add_filter(parser)
     option(
-        parser, "--limit", variable="never", type=options.at_least(1), metavar="N",
-        help="exit after this number of messages (default: never)",
-    )  # fmt: skip
-    option(
-        parser, "--interval", type=options.duration, metavar="TIME",
-        help="time between two polls (default: 1s, and 10s on SQS)",
-    )  # fmt: skip
-    options.add_receive(parser)
+        parser,
+        "--limit N",
+        "exit after this number of messages (default: never)",
+        env="never",
+        type=options.at_least(1),
+    )
+    option(parser, "--interval TIME", "time between two polls (default: 1s, and 10s on SQS)", type=options.duration)
+    options.add(parser, "--receive")
     options.add_aws(parser)
     options.add_output(parser, "table", "jsonl")
 
@@ -413,7 +401,7 @@ def _tail(given: argparse.Namespace) -> int:
 
 def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
     if given.output == "jsonl":
-        output.print_json(message, line=True)
+        output.print_json(message, "jsonl")
         return
     text = f"{output.moment(message.sent)}  {message.id}  {output.one_line(message.body)}"
     room = output.width()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from semel.cli.command import UsageError, Variable, option
+from semel.cli.command import some_text as some_text
 from semel.durations import seconds
 from semel.errors import SemelError
 
@@ -25,24 +25,15 @@ def add_aws(parser: Any, *, code: str = "", toml: str = "") -> None:
     """To a parser, or to a group of its options: --endpoint-url, --region and --profile. `code` and `toml` are patterns
     for the names of the three, such as App({}=…)."""
 
-    def add(name: str, **details: Any) -> None:
-        field = name.removeprefix("--").replace("-", "_")
+    def add(usage: str, help: str, **details: Any) -> None:
+        field = usage.partition(" ")[0].removeprefix("--").replace("-", "_")
         # AWS has variables of its own.
-        option(parser, name, variable="never", code=code.format(field), toml=toml.format(field), **details)
+        option(parser, usage, help, env="never", code=code.format(field), toml=toml.format(field), **details)
 
-    add(
-        "--endpoint-url",
-        type=http_url,
-        metavar="URL",
-        help="SQS endpoint, such as http://127.0.0.1:9324 (default: $AWS_ENDPOINT_URL_SQS, then AWS)",
-    )
-    add(
-        "--region",
-        type=some_text,
-        metavar="REGION",
-        help="AWS region (default: $AWS_REGION, $AWS_DEFAULT_REGION, then the profile's)",
-    )
-    add("--profile", type=some_text, metavar="NAME", help="profile in ~/.aws (default: $AWS_PROFILE)")
+    endpoint = "SQS endpoint, such as http://127.0.0.1:9324 (default: $AWS_ENDPOINT_URL_SQS, then AWS)"
+    add("--endpoint-url URL", endpoint, type=http_url)
+    add("--region REGION", "AWS region (default: $AWS_REGION, $AWS_DEFAULT_REGION, then the profile's)")
+    add("--profile NAME", "profile in ~/.aws (default: $AWS_PROFILE)")
 
 
 def client(given: argparse.Namespace) -> Client:
@@ -55,19 +46,16 @@ def client(given: argparse.Namespace) -> Client:
 def add_dashboard(parser: Any) -> None:
     option(
         parser,
-        "--dashboard",
-        variable="common",
+        "--dashboard URL",
+        "go through a running dashboard (default: $SEMEL_DASHBOARD)",
+        env="common",
         type=http_url,
-        metavar="URL",
-        help="go through a running dashboard (default: $SEMEL_DASHBOARD)",
     )
     option(
         parser,
-        "--token",
-        variable="common",
-        type=some_text,
-        metavar="TOKEN",
-        help="the dashboard's token; prefer $SEMEL_TOKEN: arguments are visible in the process list",
+        "--token TOKEN",
+        "the dashboard's token; prefer $SEMEL_TOKEN: arguments are visible in the process list",
+        env="common",
     )
 
 
@@ -88,14 +76,13 @@ def dashboard(given: argparse.Namespace) -> str | None:
 def add_ledger(parser: Any, variable: Variable = "common") -> None:
     option(
         parser,
-        "--ledger",
-        variable=variable,
+        "--ledger URL",
+        "ledger that the workers share: postgresql://…, redis://…, dynamodb://… or sqlite:///FILE "
+        "(default: $SEMEL_LEDGER)",
+        env=variable,
         code="App(ledger=…)",
         toml="source.ledger",
         type=ledger_url,
-        metavar="URL",
-        help="ledger that the workers share: postgresql://…, redis://…, dynamodb://… or sqlite:///FILE "
-        "(default: $SEMEL_LEDGER)",
     )
 
 
@@ -103,35 +90,28 @@ def add_workers(parser: Any) -> None:
     """--worker, --control-token and --attempt-log of the commands that show everything."""
     option(
         parser,
-        "--worker",
-        action="append",
-        default=[],
+        "--worker [HOST:]PORT",
+        "health endpoint of a worker; repeatable. Workers of this user on this machine are found without it",
         type=worker_address,
-        metavar="[HOST:]PORT",
-        help="health endpoint of a worker; repeatable. Workers of this user on this machine are found without it",
+        repeat=True,
     )
     add_control_token(parser)
     option(
         parser,
-        "--attempt-log",
-        variable="common",
-        action="append",
-        default=[],
-        type=some_text,
-        metavar="FOLDER",
-        help="attempt log of the workers, local or s3://…; repeatable (default: $SEMEL_ATTEMPT_LOG)",
+        "--attempt-log FOLDER",
+        "attempt log of the workers, local or s3://…; repeatable (default: $SEMEL_ATTEMPT_LOG)",
+        env="common",
+        repeat=True,
     )
 
 
 def add_control_token(parser: Any, variable: Variable = "common") -> None:
     option(
         parser,
-        "--control-token",
-        variable=variable,
-        type=some_text,
-        metavar="TOKEN",
-        help="bearer token of the workers' /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments are visible "
+        "--control-token TOKEN",
+        "bearer token of the workers' /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments are visible "
         "in the process list",
+        env=variable,
     )
 
 
@@ -151,56 +131,26 @@ def observed(given: argparse.Namespace) -> dict[str, Any]:
 
 def add_create_dlq(parser: Any, code: str = "") -> None:
     option(
-        parser,
-        "--create-dlq",
-        action="store_true",
-        code=code,
-        help="create missing dead-letter queues (maxReceiveCount 5, retention 14 days)",
+        parser, "--create-dlq", "create missing dead-letter queues (maxReceiveCount 5, retention 14 days)", code=code
     )
-
-
-def add_exit_when_empty(parser: Any, code: str, help: str) -> None:
-    option(parser, "--exit-when-empty", action="store_true", code=code, help=help)
-
-
-def add_cores(parser: Any) -> None:
-    option(
-        parser, "--cores", type=at_least(1), metavar="N", help="number of cores of this machine to use (default: all)"
-    )
-
-
-def add_master(parser: Any) -> None:
-    option(parser, "--master", type=some_text, metavar="URL", help="Spark master (default: this machine)")
 
 
 # Servers.
 
 
 def add_listen(parser: Any, port: int) -> None:
-    option(parser, "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
-    option(
-        parser,
-        "--port",
-        type=int,
-        default=port,
-        metavar="PORT",
-        help=f"port to listen on; 0 picks a free one (default: {port})",
-    )
+    option(parser, "--host ADDRESS", "address to listen on", default="127.0.0.1", type=str)
+    option(parser, "--port PORT", "port to listen on; 0 picks a free one", type=int, default=port)
 
 
 def add_interval(parser: Any, default: str, note: str = "") -> None:
     option(
-        parser,
-        "--interval",
-        type=duration,
-        default=duration(default),
-        metavar="TIME",
-        help=f"{note}time between two updates, such as 10s or 1m (default: {default})",
+        parser, "--interval TIME", f"{note}time between two updates, such as 10s or 1m", type=duration, default=default
     )
 
 
-def add_read_only(parser: Any) -> None:
-    option(parser, "--read-only", action="store_true", help="allow no changes")
+def add_queue(parser: Any) -> None:
+    parser.add_argument("queue", type=some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
 
 
 # Output.
@@ -210,51 +160,10 @@ def add_output(parser: Any, *choices: str, help: str = "") -> None:
     """`--output`: table, json and jsonl unless others are named; the first is the default."""
     choices = choices or OUTPUTS
     text = help or f"{', '.join(choices[:-1])} or {choices[-1]}"
-    option(
-        parser, "--output", variable="common", choices=choices, default=choices[0], metavar="FORMAT",
-        help=f"{text} (default: {choices[0]})",
-    )  # fmt: skip
-
-
-def print_json(value: Any, output: str) -> None:
-    """As `--output json` or `jsonl` has it: indented, or a line for each entry of a list."""
-    if output == "json":
-        print(json.dumps(value, indent=2))
-    else:
-        for entry in value if isinstance(value, list) else [value]:
-            print(json.dumps(entry))
-
-
-def add_quiet(parser: Any) -> None:
-    option(parser, "--quiet", variable="common", action="store_true", help="no progress on standard error")
-
-
-def add_yes(parser: Any) -> None:
-    option(parser, "--yes", variable="never", action="store_true", help="do not ask for confirmation")
-
-
-def add_force(parser: Any) -> None:
-    option(parser, "--force", variable="never", action="store_true", help="replace the file if it exists")
-
-
-def add_receive(parser: Any) -> None:
-    option(
-        parser,
-        "--receive",
-        variable="never",
-        action="store_true",
-        help="on SQS: receive messages even if that may move them to another queue",
-    )
+    option(parser, "--output FORMAT", text, env="common", choices=choices, default=choices[0])
 
 
 # Kinds of values.
-
-
-def some_text(text: str) -> str:
-    """Not empty: an unset variable of a shell is not the same as an option left out."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty; is a variable unset?")
-    return text
 
 
 def http_url(text: str) -> str:
@@ -343,3 +252,24 @@ def whole_seconds(high: str, low: str = "") -> Any:
         return int(found)
 
     return value
+
+
+# Options that are the same everywhere.
+
+_SHARED: Final[dict[str, dict[str, Any]]] = {
+    "--any-queue": {"help": "also if QUEUE is not the dead-letter queue of any queue", "env": "never"},
+    "--cores N": {"help": "number of cores of this machine to use (default: all)", "type": at_least(1)},
+    "--force": {"help": "replace the file if it exists", "env": "never"},
+    "--master URL": {"help": "Spark master (default: this machine)"},
+    "--max-receive N": {"help": "on SQS: maximum number of messages to receive (default: 1,000)", "type": at_least(1)},
+    "--quiet": {"help": "no progress on standard error", "env": "common"},
+    "--read-only": {"help": "allow no changes"},
+    "--receive": {"help": "on SQS: receive messages even if that may move them to another queue", "env": "never"},
+    "--yes": {"help": "do not ask for confirmation", "env": "never"},
+}
+
+
+def add(target: Any, *usages: str) -> None:
+    """To a parser, or to a group of its options."""
+    for usage in usages:
+        option(target, usage, **_SHARED[usage])

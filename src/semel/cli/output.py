@@ -81,43 +81,37 @@ def as_json(value: Any) -> Any:
     """Any value that a command prints, with the field names of the API."""
     from dataclasses import fields, is_dataclass
 
+    if isinstance(value, dict):
+        return {name: as_json(item) for name, item in value.items()}
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    names = [field.name for field in fields(value)] if is_dataclass(value) else getattr(value, "_fields", None)
+    if names is None:
+        return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
     from semel.dlq import messages
-    from semel.dlq.jobs import Job
 
     if isinstance(value, messages.DeadLetterMessage):
         return messages.as_json(value)
-    if isinstance(value, Job):
-        return value.to_json()
-    names = [field.name for field in fields(value)] if is_dataclass(value) else getattr(value, "_fields", None)
-    if names is not None:
-        depth = [] if getattr(value, "depth", None) is None or "depth" in names else ["depth"]
-        return {name: as_json(getattr(value, name)) for name in (*names, *depth)}
-    if isinstance(value, dict):
-        return {name: as_json(one) for name, one in value.items()}
-    return [as_json(one) for one in value] if isinstance(value, list | tuple) else value
+    depth = [] if getattr(value, "depth", None) is None or "depth" in names else ["depth"]
+    return {name: as_json(getattr(value, name)) for name in (*names, *depth)}
 
 
-def print_json(value: Any, *, line: bool = False) -> None:
-    # On a terminal nothing of a message may control it; elsewhere the text is read as it is.
-    print(json.dumps(as_json(value), indent=None if line else 2, ensure_ascii=sys.stdout.isatty()), flush=line)
+def print_json(value: Any, output: str) -> None:
+    """As `--output json` or `jsonl` has it: indented, or a line for each entry of a list."""
+    content = as_json(value)
+    entries = content if output == "jsonl" and isinstance(content, list) else [content]
+    for entry in entries:
+        # On a terminal nothing of a message may control it; elsewhere the text is read as it is.
+        text = json.dumps(entry, indent=2 if output == "json" else None, ensure_ascii=sys.stdout.isatty())
+        print(text, flush=output == "jsonl")
 
 
-def show(given: argparse.Namespace, values: Sequence[Any], text: Callable[[], str]) -> None:
-    """A list: an array in JSON, an object a line in JSON lines, or the text."""
-    if given.output == "json":
-        print_json(values)
-    elif given.output == "jsonl":
-        for value in values:
-            print_json(value, line=True)
-    else:
-        print(text())
-
-
-def show_one(given: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
+def show(given: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
+    """One value or a list of them: the text, or JSON."""
     if given.output == "table":
         print(text())
     else:
-        print_json(value, line=given.output == "jsonl")
+        print_json(value, given.output)
 
 
 def notes(*lines: str) -> None:

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import options
-from semel.cli.command import ExitCode, Parser, command, option
-from semel.cli.errors import UsageError
+from semel.cli import confirm, options, output
+from semel.cli.command import ExitCode, Parser, UsageError, command, command_group, option
 from semel.extras import require
 
 if TYPE_CHECKING:
@@ -22,11 +21,10 @@ _SHOW: Final[dict[str, Show]] = {"table": "auto", "json": "none", "jsonl": "json
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    steps = command_group(
         commands,
         "pipeline",
-        None,
-        help="write queues into tables with Spark, exactly once, from one file",
+        "write queues into tables with Spark, exactly once, from one file",
         description="Read queues with Spark; write each message once to a table, queue or handler.",
         examples="""
             semel pipeline init orders.toml --sink delta      write a commented file
@@ -37,7 +35,6 @@ def add_to(commands: Any) -> None:
             semel pipeline reset orders.toml                  after checkpoint damage
         """,
     )
-    steps = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_init(steps)
     _add_check(steps)
     _add_run(steps)
@@ -53,9 +50,8 @@ def _add_adopt(parser: Parser) -> None:
     option(
         parser,
         "--adopt",
-        variable="never",
-        action="store_true",
-        help="add to a table that another pipeline, or this one with another checkpoint, has written to",
+        "add to a table that another pipeline, or this one with another checkpoint, has written to",
+        env="never",
     )
 
 
@@ -64,8 +60,7 @@ def _add_run(steps: Any) -> None:
         steps,
         "run",
         run,
-        help="run a pipeline until it is stopped, or until the backlog is done",
-        description="Run a pipeline until it is stopped, or until the backlog is done.",
+        "run a pipeline until it is stopped, or until the backlog is done",
         examples="""
             semel pipeline run orders.toml
             semel pipeline run orders.toml --exit-when-empty --output jsonl
@@ -91,11 +86,10 @@ def _add_run(steps: Any) -> None:
         },
     )
     _add_file(parser)
-    options.add_exit_when_empty(parser, "", "process the current backlog, then exit")
+    option(parser, "--exit-when-empty", "process the current backlog, then exit")
     options.add_create_dlq(parser)
     _add_adopt(parser)
-    options.add_cores(parser)
-    options.add_master(parser)
+    options.add(parser, "--cores N", "--master URL")
     options.add_aws(parser, toml="source.{}")
     options.add_output(
         parser, help="table: draw the progress; json: print the final figures; jsonl: print the progress"
@@ -121,7 +115,7 @@ def run(given: argparse.Namespace) -> int:
     if given.output == "json":
         from semel.spark.pipeline.progress.display import json_values
 
-        options.print_json(json_values(report.snapshot), given.output)
+        output.print_json(json_values(report.snapshot), given.output)
     if report.error is not None:
         print(f"semel: {report.error}", file=sys.stderr)
         return ExitCode.FAILED
@@ -166,8 +160,7 @@ def _add_status(steps: Any) -> None:
         steps,
         "status",
         status,
-        help="show the state of a pipeline, or how it ended",
-        description="Show the state of a pipeline, or how it ended.",
+        "show the state of a pipeline, or how it ended",
         examples="semel pipeline status orders.toml",
         codes={
             ExitCode.OK: "it runs, or ended without an error",
@@ -191,7 +184,7 @@ def _add_reset(steps: Any) -> None:
         steps,
         "reset",
         reset,
-        help="start the checkpoint anew; what is sealed is written first",
+        "start the checkpoint anew; what is sealed is written first",
         description="For a checkpoint that does not belong to its segment log or its table any more: Spark's folder "
         "query/ was removed, an older copy was restored, or a segment is gone. What is sealed and not in the table is "
         "written by the next run; what is in the table is not written again. Without --yes it shows its plan and asks.",
@@ -207,14 +200,8 @@ def _add_reset(steps: Any) -> None:
         },
     )
     _add_file(parser)
-    options.add_yes(parser)
-    option(
-        parser,
-        "--accept-loss",
-        variable="never",
-        action="store_true",
-        help="reset even if messages may be lost or written twice",
-    )
+    options.add(parser, "--yes")
+    option(parser, "--accept-loss", "reset even if messages may be lost or written twice", env="never")
     options.add_aws(parser, toml="source.{}")
     options.add_output(parser)
 
@@ -234,12 +221,12 @@ def reset(given: argparse.Namespace) -> int:
         refused = plan.plan.loses and not given.accept_loss
         if given.output == "table":
             print("\n".join(plan.as_text()), flush=True)
-        confirmed = given.yes or (given.output == "table" and not refused and _confirmed(pipeline.name))
+        confirmed = given.yes or (given.output == "table" and not refused and confirm.agreed(f"reset {pipeline.name}?"))
         done = confirmed and not refused
         if done:
             plan.carry_out()
         if given.output != "table":
-            options.print_json(plan.plain(done), given.output)
+            output.print_json(plan.plain(done), given.output)
     if refused:
         text = "messages may be lost, so nothing was changed; see above, and add --accept-loss if there is no other way"
         print(f"semel: {text}", file=sys.stderr)
@@ -250,17 +237,12 @@ def reset(given: argparse.Namespace) -> int:
     return ExitCode.OK if done else ExitCode.FOUND
 
 
-def _confirmed(name: str) -> bool:
-    return input(f"reset {name}? [y/N] ").strip().lower() in ("y", "yes")
-
-
 def _add_init(steps: Any) -> None:
     parser = command(
         steps,
         "init",
         init,
-        help="write a commented pipeline file",
-        description="Write a commented pipeline file.",
+        "write a commented pipeline file",
         examples="semel pipeline init orders.toml --sink postgres",
     )
     parser.add_argument(
@@ -271,15 +253,8 @@ def _add_init(steps: Any) -> None:
         metavar="FILE",
         help="the file to write (default: pipeline.toml)",
     )
-    option(
-        parser,
-        "--sink",
-        toml="sink.type",
-        choices=SINKS,
-        default="parquet",
-        help="where the rows are written (default: parquet)",
-    )
-    options.add_force(parser)
+    option(parser, "--sink", "where the rows are written", toml="sink.type", choices=SINKS, default="parquet")
+    options.add(parser, "--force")
 
 
 def init(given: argparse.Namespace) -> int:
@@ -300,7 +275,7 @@ def _add_check(steps: Any) -> None:
         steps,
         "check",
         check,
-        help="check a pipeline's file and what it needs; changes nothing",
+        "check a pipeline's file and what it needs; changes nothing",
         description="Check the file, the queues, the permissions of the credentials, the tables and the checkpoint. "
         "Permissions are tested with requests that cannot succeed, so that no message is received, sent, deleted or "
         "changed. --create-dlq and --adopt are for a run with the same options.",
@@ -318,7 +293,7 @@ def _add_check(steps: Any) -> None:
     options.add_create_dlq(parser)
     _add_adopt(parser)
     options.add_aws(parser, toml="source.{}")
-    option(parser, "--sql", action="store_true", help="also check the SQL of constraints, which starts Spark")
+    option(parser, "--sql", "also check the SQL of constraints, which starts Spark")
     options.add_output(parser)
 
 
@@ -327,8 +302,5 @@ def check(given: argparse.Namespace) -> int:
     from semel.spark.pipeline import check
 
     result = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
-    if given.output == "table":
-        print("\n".join(check.as_text(result)))
-    else:
-        options.print_json(result.plain(), given.output)
+    output.show(given, result.plain(), lambda: "\n".join(check.as_text(result)))
     return ExitCode.OK if result.passed else ExitCode.FOUND

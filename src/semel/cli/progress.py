@@ -1,4 +1,4 @@
-"""What a long command is at, on standard error: a line that moves on a terminal, plain lines elsewhere."""
+"""What a long command is doing, on standard error: a line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,45 @@ import shutil
 import sys
 import threading
 from types import TracebackType
-from typing import Final, TextIO
+from typing import Final, Self, TextIO
+
+from semel.text import one_line
 
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ERASE: Final = "\r\x1b[K"
+
+
+class StatusLine:
+    """One line that is drawn again and again where `moves` is true. Nothing is written if it is quiet, or once the
+    reader is gone."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
+        self.moves = not quiet and self._stream.isatty()
+        self.unicode = "utf" in (getattr(self._stream, "encoding", "") or "").lower()
+
+    def draw(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns
+        self._write(f"{_ERASE}{text[: width - 1]}" if self.moves else f"{text}\n")
+
+    def say(self, text: str) -> None:
+        """Lines that stay."""
+        self.erase()
+        self._write("\n".join(one_line(line) for line in text.split("\n")) + "\n")
+
+    def erase(self) -> None:
+        if self.moves:
+            self._write(_ERASE)
+
+    def _write(self, text: str) -> None:
+        if self.quiet:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.moves, self.quiet = False, True
 
 
 class Progress:
@@ -17,54 +52,40 @@ class Progress:
 
     def __init__(self, name: str, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._name = name
-        self._quiet = quiet
-        self._stream = sys.stderr if stream is None else stream
-        self._moves = not quiet and self._stream.isatty()
+        self._line = StatusLine(quiet=quiet, stream=stream)
         self._text = ""
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._spin, name="progress", daemon=True) if self._line.moves else None
 
     def say(self, text: str) -> None:
-        if self._quiet:
-            return
         self._text = "".join(char if char.isprintable() else " " for char in text)
-        if not self._moves:
-            print(f"{self._name}: {self._text}", file=self._stream, flush=True)
+        if self._thread is None:
+            self._line.draw(f"{self._name}: {self._text}")
 
     def above(self, text: str, stream: TextIO) -> None:
         """Write lines that stay, to `stream`, without tearing the one that moves."""
         with self._lock:
-            if self._moves:
-                self._write(_ERASE)
+            self._line.erase()
             print(text, file=stream, flush=True)
 
-    def __enter__(self) -> Progress:
-        if self._moves:
-            self._thread = threading.Thread(target=self._move, name="progress", daemon=True)
+    def __enter__(self) -> Self:
+        if self._thread is not None:
             self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._ended.set()
         if self._thread is not None:
             self._thread.join()
-            self._write(_ERASE)
+            self._line.erase()
 
-    def _move(self) -> None:
+    def _spin(self) -> None:
         frame = 0
-        while not self._over.wait(0.1):
+        while not self._ended.wait(0.1) and not self._line.quiet:
             if self._text:
-                width = shutil.get_terminal_size().columns
                 with self._lock:
-                    self._write(f"{_ERASE}{_FRAMES[frame % len(_FRAMES)]} {self._text}"[: len(_ERASE) + width - 1])
+                    self._line.draw(f"{_FRAMES[frame % len(_FRAMES)]} {self._text}")
                 frame += 1
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._over.set()  # nobody looks any more

@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semel.cli import confirm, options, output
-from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.command import ExitCode, UsageError, command, command_group, option
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ _THREADS: Final = 8
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "queues",
-        None,
-        help="list, create, describe, purge and delete queues",
+        "list, create, describe, purge and delete queues",
         description="List, create, describe, purge and delete queues, on AWS and on Semel's broker.",
         examples="""
         semel queues list
@@ -34,14 +34,10 @@ def add_to(commands: Any) -> None:
         semel queues purge orders
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_list(actions)
     _add_create(actions)
     _add_describe(actions)
     _add_removals(actions)
-
-
-# list
 
 
 class QueueSummary(NamedTuple):
@@ -72,14 +68,11 @@ def _add_list(actions: Any) -> None:
         actions,
         "list",
         _list,
-        help="list queues with their message counts",
+        "list queues with their message counts",
         description="List queues with their message counts and dead-letter queues.",
         examples="semel queues list\nsemel queues list --prefix orders --output json",
     )
-    option(
-        parser, "--prefix", variable="never", type=options.some_text, metavar="TEXT",
-        help="only queues whose names begin with this",
-    )  # fmt: skip
+    option(parser, "--prefix TEXT", "only queues whose names begin with this", env="never")
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -87,11 +80,15 @@ def _add_list(actions: Any) -> None:
 def _list(given: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
+    sources: dict[str | None, list[str]] = defaultdict(list)
     with options.client(given) as client:
         queues = sorted(client.queues(given.prefix or ""), key=lambda queue: queue.name)
         with ThreadPoolExecutor(_THREADS) as pool:
-            summaries = _with_sources(list(pool.map(_summary, queues)))
+            summaries = list(pool.map(_summary, queues))
         address = client.endpoint
+    for summary in summaries:
+        sources[summary.dead_letter_queue].append(summary.name)
+    summaries = [summary._replace(sources=tuple(sources[summary.name])) for summary in summaries]
     output.show(given, summaries, lambda: _table(summaries) if summaries else _none(given.prefix, address))
     unread = [one for one in summaries if one.error]
     if unread and given.output == "table":
@@ -131,28 +128,13 @@ def _summarized(queue: Queue, attributes: Mapping[str, str]) -> QueueSummary:
     )
 
 
-def _with_sources(queues: Sequence[QueueSummary]) -> list[QueueSummary]:
-    sources: dict[str, list[str]] = {}
-    for one in queues:
-        if one.dead_letter_queue:
-            sources.setdefault(one.dead_letter_queue, []).append(one.name)
-    return [one._replace(sources=tuple(sources.get(one.name, ()))) for one in queues]
-
-
 def _table(queues: Sequence[QueueSummary]) -> str:
-    rows = [
-        (one.name, "?", "?", "?", "fifo" if one.fifo else "standard", f"not readable: {one.error}")
-        if one.error
-        else (
-            one.name,
-            f"{one.visible:,}",
-            f"{one.in_flight:,}",
-            f"{one.delayed:,}",
-            "fifo" if one.fifo else "standard",
-            _role(one),
-        )
-        for one in queues
-    ]
+    rows = []
+    for queue in queues:
+        counts = (queue.visible, queue.in_flight, queue.delayed)
+        shown = ["?" if queue.error else f"{count:,}" for count in counts]
+        role = f"not readable: {queue.error}" if queue.error else _role(queue)
+        rows.append((queue.name, *shown, "fifo" if queue.fifo else "standard", role))
     heads = ("QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED", "TYPE", "DEAD-LETTER QUEUE")
     return output.table(heads, rows, right=heads[1:4], optional=("DELAYED", "TYPE"))
 
@@ -163,15 +145,12 @@ def _role(one: QueueSummary) -> str:
     return " ".join(filter(None, (target, of))) or "-"
 
 
-# create
-
-
 def _add_create(actions: Any) -> None:
     parser = command(
         actions,
         "create",
         _create,
-        help="create a queue, with its dead-letter queue",
+        "create a queue, with its dead-letter queue",
         description="""Create a queue. With --dlq its dead-letter queue is created too, unless it exists, with a
         retention of 14 days. A queue that exists with the same attributes is left as it is; with other attributes
         that is an error.""",
@@ -182,30 +161,31 @@ def _add_create(actions: Any) -> None:
         """,
     )
     parser.add_argument("name", type=options.some_text, metavar="NAME", help="the queue's name")
-    option(parser, "--fifo", variable="never", action="store_true", help="a FIFO queue; .fifo is added to the name")
+    option(parser, "--fifo", "a FIFO queue; .fifo is added to the name", env="never")
+    option(parser, "--content-deduplication", "FIFO: equal bodies within five minutes are one message", env="never")
     option(
-        parser, "--content-deduplication", variable="never", action="store_true",
-        help="FIFO: equal bodies within five minutes are one message",
-    )  # fmt: skip
+        parser,
+        "--dlq NAME",
+        "with a dead-letter queue (default: the queue's name with -dlq)",
+        env="never",
+        nargs="?",
+        const=True,
+    )
     option(
-        parser, "--dlq", variable="never", nargs="?", const=True, type=options.some_text, metavar="NAME",
-        help="with a dead-letter queue (default: the queue's name with -dlq)",
-    )  # fmt: skip
-    option(
-        parser, "--max-receives", variable="never", type=options.at_least(1), metavar="N",
-        help="receives after which a message is moved to the dead-letter queue (default: 5)",
-    )  # fmt: skip
+        parser,
+        "--max-receives N",
+        "receives after which a message is moved to the dead-letter queue (default: 5)",
+        env="never",
+        type=options.at_least(1),
+    )
     for name, bounds, text in (
         ("--visibility", ("MAX_VISIBILITY",), "visibility timeout (default: 30s)"),
         ("--retention", ("MAX_RETENTION", "MIN_RETENTION"), "message retention (default: 4d)"),
         ("--delay", ("MAX_DELAY",), "delay of new messages (default: 0s)"),
         ("--wait", ("MAX_WAIT",), "how long a receive waits unless it says otherwise (default: 0s)"),
     ):
-        option(parser, name, variable="never", type=options.whole_seconds(*bounds), metavar="TIME", help=text)
-    option(
-        parser, "--tag", variable="never", action="append", type=_tag, default=[], metavar="KEY=VALUE",
-        help="a tag; may be repeated",
-    )  # fmt: skip
+        option(parser, f"{name} TIME", text, env="never", type=options.whole_seconds(*bounds))
+    option(parser, "--tag KEY=VALUE", "a tag; may be repeated", env="never", type=_tag, repeat=True)
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -261,7 +241,7 @@ def _create(given: argparse.Namespace) -> int:
                 queue.call("TagQueue", {"Tags": dict(given.tag)})
         summary = _summarized(queue, queue.attributes())
         address = _address(client, queue)
-    output.show_one(given, summary, lambda: _created_text(summary, created, address))
+    output.show(given, summary, lambda: _created_text(summary, created, address))
     return ExitCode.OK
 
 
@@ -336,19 +316,16 @@ def _target(client: Client, dlq: str, created: list[str]) -> str:
     return target.arn
 
 
-# describe
-
-
 def _add_describe(actions: Any) -> None:
     parser = command(
         actions,
         "describe",
         _describe,
-        help="show a queue's counts and attributes, explained",
+        "show a queue's counts and attributes, explained",
         description="Show a queue: message counts, dead-letter queue, source queues, and its attributes, explained.",
         examples="semel queues describe orders\nsemel queues describe orders --output json",
     )
-    parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
+    options.add_queue(parser)
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -360,7 +337,7 @@ def _describe(given: argparse.Namespace) -> int:
         tags = _tags(queue)
         address = _address(client, queue)
     content = output.as_json(summary) | {"attributes": attributes, "tags": tags}
-    output.show_one(given, content, lambda: _description(summary, attributes, tags, address))
+    output.show(given, content, lambda: _description(summary, attributes, tags, address))
     return ExitCode.OK
 
 
@@ -413,44 +390,34 @@ def _description(summary: QueueSummary, attributes: Mapping[str, str], tags: Map
     return "\n".join(lines)
 
 
-# purge, delete
-
-
 def _add_removals(actions: Any) -> None:
-    for name, run, help, description in (
+    for name, help, description in (
         (
             "purge",
-            _purge,
             "delete all messages of a queue",
             "Delete all messages of a queue, without a snapshot. Messages that arrive within the next minute may be "
             "deleted too.",
         ),
-        ("delete", _delete, "delete a queue with its messages", "Delete a queue and all its messages."),
+        ("delete", "delete a queue with its messages", "Delete a queue and all its messages."),
     ):
         parser = command(
             actions,
             name,
-            run,
-            help=help,
+            _remove,
+            help,
             description=f"{description} The queue's name must be typed, unless --yes is given.",
             examples=f"semel queues {name} orders\nsemel queues {name} orders --yes",
             codes={ExitCode.FAILED: "failed, or not confirmed"},
         )
-        parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
-        options.add_yes(parser)
+        options.add_queue(parser)
+        parser.set_defaults(action=name)
+        options.add(parser, "--yes")
         options.add_aws(parser)
         options.add_output(parser)
 
 
-def _purge(given: argparse.Namespace) -> int:
-    return _removed(given, "purge")
-
-
-def _delete(given: argparse.Namespace) -> int:
-    return _removed(given, "delete")
-
-
-def _removed(given: argparse.Namespace, action: str) -> int:
+def _remove(given: argparse.Namespace) -> int:
+    action = given.action
     confirm.check_terminal(given, action)
     with options.client(given) as client:
         queue = client.queue(given.queue)
@@ -468,7 +435,7 @@ def _removed(given: argparse.Namespace, action: str) -> int:
             ending.count = summary.depth
             queue.purge() if action == "purge" else queue.drop()
     past = {"purge": "purged", "delete": "deleted"}[action]
-    output.show_one(given, summary, lambda: f"{past} {summary.name}: {messages}")
+    output.show(given, summary, lambda: f"{past} {summary.name}: {messages}")
     return ExitCode.OK
 
 

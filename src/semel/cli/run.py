@@ -6,9 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from semel.cli import options
-from semel.cli.command import ExitCode, command, option
-from semel.cli.errors import UsageError, wrong_usage
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, command, option, wrong_usage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def add_to(commands: Any) -> None:
         commands,
         "run",
         run,
-        help="run the handlers of an app",
+        "run the handlers of an app",
         description="Run the handlers of an app. Each message is received, claimed in the ledger, handled, recorded in "
         "the ledger and deleted from its queue. A duplicate is deleted without being handled. --explain prints what "
         "each handler guarantees.",
@@ -57,79 +56,58 @@ def add_to(commands: Any) -> None:
     spark = parser.add_argument_group("with --on spark")
     option(
         spark,
-        "--checkpoint",
+        "--checkpoint FOLDER",
+        "folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
         toml="checkpoint",
-        type=options.some_text,
-        metavar="FOLDER",
-        help="folder for Spark's checkpoint, local or s3://… (default: ./semel-checkpoint/APP)",
     )
-    options.add_master(spark)
+    options.add(spark, "--master URL")
 
 
 def _add_work(group: Any) -> None:
+    option(group, "--queue QUEUE", "only this queue; repeatable (default: all queues)", action="append")
     option(
         group,
-        "--queue",
-        action="append",
-        type=options.some_text,
-        metavar="QUEUE",
-        help="only this queue; repeatable (default: all queues)",
-    )
-    options.add_exit_when_empty(
-        group,
-        "app.run(exit_when_empty=True)",
+        "--exit-when-empty",
         "exit when the queues and the outbox are empty; waits for retries, at most 5 attempts of a message if there is "
         "no other limit",
+        code="app.run(exit_when_empty=True)",
     )
     option(
         group,
-        "--concurrency",
-        variable="app",
+        "--concurrency N",
+        "maximum number of handlers of a queue that run at once in a process (default: 32)",
+        env="app",
         code="App(concurrency=…), @app.handler(concurrency=…)",
-        metavar="N",
-        help="maximum number of handlers of a queue that run at once in a process (default: 32)",
+        type=str,
     )
     option(
         group,
-        "--prefetch",
-        variable="app",
-        code="App(prefetch=…), @app.handler(prefetch=…)",
-        metavar="N",
-        help="maximum number of messages received ahead of the handlers, or auto; 0: only as many as there are free "
+        "--prefetch N",
+        "maximum number of messages received ahead of the handlers, or auto; 0: only as many as there are free "
         "handlers (default: auto)",
+        env="app",
+        code="App(prefetch=…), @app.handler(prefetch=…)",
+        type=str,
     )
     option(
         group,
-        "--lease",
-        variable="app",
-        code="App(lease=…), @app.handler(lease=…)",
-        metavar="TIME",
-        help="visibility timeout and ledger lease, such as 30s or 5m: a crashed worker's messages return to the queue "
+        "--lease TIME",
+        "visibility timeout and ledger lease, such as 30s or 5m: a crashed worker's messages return to the queue "
         "after this long (default: the queue's VisibilityTimeout)",
+        env="app",
+        code="App(lease=…), @app.handler(lease=…)",
+        type=str,
     )
+    option(group, "--processes N", "number of worker processes", type=options.at_least(1), default=1)
     option(
         group,
-        "--processes",
-        type=options.at_least(1),
-        default=1,
-        metavar="N",
-        help="number of worker processes (default: 1)",
-    )
-    option(
-        group,
-        "--drain",
-        variable="app",
+        "--drain TIME",
+        "how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
+        env="app",
         code="App(drain=…), app.run(drain=…)",
-        metavar="TIME",
-        help="how long running handlers may take to finish after SIGTERM, such as 25s or 2m (default: 25s)",
+        type=str,
     )
-    option(
-        group,
-        "--on",
-        choices=("threads", "spark"),
-        default="threads",
-        help="run on threads or on Spark executors (default: threads)",
-    )
+    option(group, "--on", "run on threads or on Spark executors", choices=("threads", "spark"), default="threads")
 
 
 def _add_connections(group: Any) -> None:
@@ -141,42 +119,38 @@ def _add_connections(group: Any) -> None:
 def _add_observability(group: Any) -> None:
     option(
         group,
-        "--health",
+        "--health [HOST:]PORT",
+        "serve /health, /metrics, /workers and /control",
         code="app.run(health=…)",
         toml="metrics.health",
-        metavar="[HOST:]PORT",
-        help="serve /health, /metrics, /workers and /control",
+        type=str,
     )
     options.add_control_token(group, variable="app")
     option(
         group,
-        "--attempt-log",
-        variable="app",
+        "--attempt-log FOLDER",
+        "write an event for every step of every message to this folder, local or s3://…",
+        env="app",
         code="App(attempt_log=…)",
         toml="log.attempts",
-        type=options.some_text,
-        metavar="FOLDER",
-        help="write an event for every step of every message to this folder, local or s3://…",
     )
     option(
         group,
         "--log-format",
-        variable="common",
+        "format of the log; auto: text on a terminal, else JSON",
+        env="common",
         choices=("auto", "json", "text"),
         default="auto",
-        help="format of the log; auto: text on a terminal, else JSON (default: auto)",
     )
     option(
         group,
         "--log-level",
-        variable="common",
+        "least severe messages of the log",
+        env="common",
         default="info",
         choices=("debug", "info", "warning", "error"),
-        help="least severe messages of the log (default: info)",
     )
-    option(
-        group, "--explain", variable="never", action="store_true", help="print all settings and guarantees, and exit"
-    )
+    option(group, "--explain", "print all settings and guarantees, and exit", env="never")
     options.add_output(group, help="print the final report, or --explain, as table (explain only), json or jsonl")
 
 
@@ -190,10 +164,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         if given.explain:
             explained = explain.explain(run_options)
-            if given.output == "table":
-                print(explain.text(explained))
-            else:
-                options.print_json(explained, given.output)
+            output.show(given, explained, lambda: explain.text(explained))
             return ExitCode.OK
         if given.on == "spark":
             return _on_spark(given, run_options)
@@ -201,7 +172,7 @@ def run(given: argparse.Namespace) -> int:
     except AppNotFound as error:
         raise UsageError(str(error)) from None
     if given.output != "table":
-        options.print_json(_as_json(report), given.output)
+        output.print_json(_as_json(report), given.output)
     if report.error is not None:
         raise report.error
     if report.left:
@@ -310,7 +281,7 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
     if given.output != "table":
         left = {"unfinished": report.unfinished, "waiting": report.waiting}
         summary = {"completed": report.completed, "left": left, "error": str(report.error or "")}
-        options.print_json(summary, given.output)
+        output.print_json(summary, given.output)
     if report.error is not None:
         raise report.error
     left_over = report.unfinished or (run_options.exit_when_empty and report.waiting)

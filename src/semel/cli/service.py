@@ -5,25 +5,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, cast
 
 from semel.cli import options
 from semel.cli.command import UsageError
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.dlq.audit import AuditEntry
-    from semel.dlq.jobs import Control, Job
     from semel.dlq.remote import RemoteDeadLetterService
     from semel.dlq.service import DeadLetterService
     from semel.ledger.contract import Ledger
-    from semel.telemetry.annotation_log import Annotation
+    from semel.sqs import Client
 
     Service = DeadLetterService | RemoteDeadLetterService
-    Records: TypeAlias = "Service | LocalRecords"
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -73,47 +68,13 @@ def _opened(given: argparse.Namespace) -> Iterator[Service]:
 # Records.
 
 
-def open_records(given: argparse.Namespace) -> Records:
-    """Of a dashboard, or of the state folder."""
+def open_records(given: argparse.Namespace) -> Service:
+    """Of a dashboard, or of the state folder, which any process of this user writes into. Only for what needs no
+    endpoint: jobs, audit log and annotations."""
     if url := options.dashboard(given):
         from semel.dlq.remote import RemoteDeadLetterService
 
         return RemoteDeadLetterService(url, given.token or "")
-    return LocalRecords()
+    from semel.dlq.service import DeadLetterService
 
-
-class LocalRecords:
-    """What any process of this user wrote into the state folder. The methods are those of `DeadLetterService`."""
-
-    remote = False
-
-    def __init__(self, folder: Path | None = None) -> None:
-        from semel.dlq.audit import Audit, somebody
-        from semel.dlq.jobs import Jobs
-        from semel.state_folder import state_folder
-
-        self._folder = state_folder() if folder is None else folder
-        self._who, self._audit = somebody(), Audit.at(self._folder)
-        self._jobs = Jobs(self._folder / "jobs")
-
-    def jobs(self) -> list[Job]:
-        return self._jobs.all()
-
-    def job(self, id: str) -> Job:
-        return self._jobs.get(id)
-
-    def control(self, id: str, action: str) -> Control:
-        job = self._jobs.get(id)
-        with self._audit.around(self._who, f"{action} job", queue=job.queue, job=id) as ending:
-            control = self._jobs.control(id, action, self._who)
-            ending.outcome = str(control)
-        return control
-
-    def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
-        return list(self._audit.entries(where, limit))
-
-    def annotate(self, text: str) -> Annotation:
-        from semel.telemetry import annotation_log
-
-        with self._audit.around(self._who, "annotate", text=text):
-            return annotation_log.add(self._folder, text, self._who, time.time())
+    return DeadLetterService(cast("Client", None))  # a client could not be made without a region

@@ -7,8 +7,7 @@ import sys
 from typing import Any
 
 from semel.cli import options
-from semel.cli.command import ExitCode, command
-from semel.cli.errors import UsageError
+from semel.cli.command import ExitCode, UsageError, command
 from semel.extras import importing
 
 
@@ -17,7 +16,7 @@ def add_to(commands: Any) -> None:
         commands,
         "top",
         run,
-        help="show queues, dead letters and workers in this terminal",
+        "show queues, dead letters and workers in this terminal",
         description="Show queues, dead letters, workers and jobs in this terminal, live. The key ? shows all keys.",
         examples="""
             semel top --endpoint-url http://127.0.0.1:9324
@@ -34,7 +33,7 @@ def add_to(commands: Any) -> None:
     options.add_ledger(parser)
     options.add_workers(parser)
     options.add_interval(parser, "2s")
-    options.add_read_only(parser)
+    options.add(parser, "--read-only")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from semel import durations
-from semel.cli import options
-from semel.cli.command import ExitCode, Variable, command, option
-from semel.cli.errors import UsageError, wrong_usage
+from semel.cli import options, output
+from semel.cli.command import ExitCode, UsageError, Variable, command, command_group, option, wrong_usage
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
@@ -22,11 +20,10 @@ _SILENT: Final = "at least one worker did not answer, or refused; its line says 
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "workers",
-        None,
-        help="list, pause, resume, scale or stop workers",
+        "list, pause, resume, scale or stop workers",
         description="List or control workers that were started with `semel run --health`. Workers of this user on this "
         "machine are found automatically.",
         examples="""
@@ -36,7 +33,6 @@ def add_to(commands: Any) -> None:
             semel workers health 8080
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     listing = _add(
         actions,
         "list",
@@ -56,7 +52,7 @@ def add_to(commands: Any) -> None:
         if name == "scale":
             action.add_argument("value", type=options.at_least(1), metavar="N", help="messages at a time, per process")
         if name == "stop":
-            option(action, "--all", variable="never", action="store_true", help="stop all workers")
+            option(action, "--all", "stop all workers", env="never")
         _add_chosen(action, "never", queues=name != "stop")
     health = _add(
         actions,
@@ -87,33 +83,14 @@ _ACTIONS: Final = (
     (
         "pause",
         "stop receiving; messages in progress are finished",
-        """
-            semel workers pause --queue orders
-            semel workers pause --worker 10.0.0.5:8080
-        """,
+        "semel workers pause --queue orders\nsemel workers pause --worker 10.0.0.5:8080",
     ),
-    (
-        "resume",
-        "receive again after a pause",
-        """
-            semel workers resume
-            semel workers resume --queue orders
-        """,
-    ),
-    (
-        "scale",
-        "set the number of messages that are handled at a time",
-        """
-            semel workers scale 8 --queue orders
-        """,
-    ),
+    ("resume", "receive again after a pause", "semel workers resume\nsemel workers resume --queue orders"),
+    ("scale", "set the number of messages that are handled at a time", "semel workers scale 8 --queue orders"),
     (
         "stop",
         "stop workers as SIGTERM does: messages in progress are finished",
-        """
-            semel workers stop --worker 10.0.0.5:8080
-            semel workers stop --all
-        """,
+        "semel workers stop --worker 10.0.0.5:8080\nsemel workers stop --all",
     ),
 )
 
@@ -126,9 +103,7 @@ def _add(
     examples: str,
     codes: dict[ExitCode, str] | None = None,
 ) -> argparse.ArgumentParser:
-    description = f"{text[0].upper()}{text[1:]}."
-    codes = codes or {ExitCode.FAILED: _SILENT}
-    parser = command(actions, name, run, help=text, description=description, examples=examples, codes=codes)
+    parser = command(actions, name, run, text, examples=examples, codes=codes or {ExitCode.FAILED: _SILENT})
     options.add_output(parser)
     return parser
 
@@ -137,24 +112,15 @@ def _add_chosen(parser: Any, variable: Variable, *, queues: bool = True) -> None
     """`variable`: what an action is about must be said each time."""
     if queues:
         option(
-            parser,
-            "--queue",
-            variable=variable,
-            action="append",
-            type=options.some_text,
-            metavar="QUEUE",
-            help="only this queue; repeatable (default: all queues)",
+            parser, "--queue QUEUE", "only this queue; repeatable (default: all queues)", env=variable, action="append"
         )
     option(
         parser,
-        "--worker",
-        variable=variable,
-        action="append",
-        default=[],
-        type=options.some_text,
-        metavar="ID|[HOST:]PORT",
-        help="only this worker: its id, or the address of its health endpoint; repeatable"
+        "--worker ID|[HOST:]PORT",
+        "only this worker: its id, or the address of its health endpoint; repeatable"
         + (" (default: all workers of this user on this machine)" if queues else ""),
+        env=variable,
+        repeat=True,
     )
     options.add_control_token(parser)
 
@@ -191,7 +157,7 @@ def check_health(given: argparse.Namespace) -> int:
             else {"id": one.worker, "url": one.url, "live": False, "ready": False, "error": one.error}
             for one in answers
         ]
-        options.print_json(shown, given.output)
+        output.print_json(shown, given.output)
     if any(one.error for one in answers):
         return ExitCode.FAILED
     ready = all(one.answer.live and one.answer.ready for one in answers)
@@ -230,13 +196,13 @@ def _code(answers: Sequence[_Answer]) -> int:
     return ExitCode.FAILED if any(answer.error for answer in answers) else ExitCode.OK
 
 
-def _show(answers: Sequence[_Answer], output: str, text: Callable[[_Answer], str]) -> None:
-    if output == "table":
+def _show(answers: Sequence[_Answer], format: str, text: Callable[[_Answer], str]) -> None:
+    if format == "table":
         for one in answers:
             print(text(one))
     else:
         shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
-        options.print_json(shown, output)
+        output.print_json(shown, format)
 
 
 def _chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
@@ -325,23 +291,20 @@ def _listed(one: _Answer, only: Sequence[str] | None) -> str:
     if one.answer is None:
         return f"{one.worker}: {one.error}"
     worker = one.answer
-    up = _span(time.time() - float(worker["started"]))
+    up = output.duration(round(time.time() - float(worker["started"])))
     lines = [f"{worker['id']}  {worker['app']}  pid {worker['pid']}, {worker['processes']} processes, up {up}"]
     for name, queue in sorted(worker["queues"].items()):
         if only and name not in only:
             continue
         state = "paused" if queue["paused"] else f"concurrency {queue['concurrency']}"
         lines.append(f"  {name}: {state}, {queue['in_progress']} in progress")
-        lines += [
-            f"    {message['message_id']}  {message['state']} for {_span(message['since'])}, attempt "
-            f"{message['attempt']}, heartbeat {_span(message['heartbeat_age'])} ago, key {message['key']!r}"
-            for message in queue["messages"][:10]
-        ]
+        for message in queue["messages"][:10]:
+            since, heartbeat = (output.duration(round(message[name])) for name in ("since", "heartbeat_age"))
+            lines.append(
+                f"    {message['message_id']}  {message['state']} for {since}, attempt {message['attempt']}, "
+                f"heartbeat {heartbeat} ago, key {message['key']!r}"
+            )
         if queue["in_progress"] > 10:
             more = queue["in_progress"] - 10
             lines.append(f"    … and {more:,} more: --output json shows up to 1,000, the longest first")
     return "\n".join(lines)
-
-
-def _span(seconds: float) -> str:
-    return durations.text(max(0, round(seconds)))

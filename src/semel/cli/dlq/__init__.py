@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.cli.command import command
+from semel.cli.command import command_group
 from semel.cli.dlq import delete, edit, reading, redrive, watch
 
 
 def add_to(commands: Any) -> None:
-    parser = command(
+    actions = command_group(
         commands,
         "dlq",
-        None,
-        help="list, redrive, edit and delete dead-letter messages",
+        "list, redrive, edit and delete dead-letter messages",
         description="""Work on dead-letter queues: list messages and group them by error, redrive them once, edit,
         delete and restore them, and watch for new ones.""",
         examples="""
@@ -33,6 +32,5 @@ def add_to(commands: Any) -> None:
                                                      before messages expire
         """,
     )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for family in (reading, redrive, edit, delete, watch):
         family.add_to(actions)

@@ -31,15 +31,12 @@ def add_to(actions: Any) -> None:
     _add_restore(actions)
 
 
-# delete
-
-
 def _add_delete(actions: Any) -> None:
     parser = command(
         actions,
         "delete",
         _delete,
-        help="delete messages, after a snapshot",
+        "delete messages, after a snapshot",
         description="""Delete messages. The errors and the number of messages are shown first, and the queue's name
         must be typed; only messages that were counted then are deleted. Every message is in a snapshot on disk before
         it is deleted: semel dlq restore sends it back.""",
@@ -50,16 +47,18 @@ def _add_delete(actions: Any) -> None:
         notes=selection.FILTERS,
         codes={ExitCode.FAILED: "failed, or not confirmed", **_CODES},
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_selection(parser)
     option(
-        parser, "--snapshot", variable="never", type=_file, metavar="FILE",
-        help="the snapshot's file (default: a new one in the state folder)",
-    )  # fmt: skip
-    options.add_yes(parser)
-    options.add_receive(parser)
+        parser,
+        "--snapshot FILE",
+        "the snapshot's file (default: a new one in the state folder)",
+        env="never",
+        type=_file,
+    )
+    options.add(parser, "--yes", "--receive")
     add_places(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 
@@ -112,27 +111,21 @@ def _show_impact(impact: Impact, info: DeadLetterQueue, address: str) -> None:
     output.notes(*impact.notes, str(impact.cost))
 
 
-# restore
-
-
 def _add_restore(actions: Any) -> None:
     parser = command(
         actions,
         "restore",
         _restore,
-        help="send the messages of a snapshot or export back",
+        "send the messages of a snapshot or export back",
         description="""Send the messages of a snapshot or an export back into their dead-letter queue, with their keys
         and attributes. A second run sends only what the first did not.""",
         examples="semel dlq restore old.jsonl\nsemel dlq restore messages.jsonl --to orders-dlq",
         codes=_CODES,
     )
     parser.add_argument("file", type=options.some_text, metavar="FILE", help="as `delete` or `export` wrote it")
-    option(
-        parser, "--to", variable="never", type=options.some_text, metavar="QUEUE",
-        help="send all to this queue (default: the queue that each was in)",
-    )  # fmt: skip
+    option(parser, "--to QUEUE", "send all to this queue (default: the queue that each was in)", env="never")
     add_places(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 

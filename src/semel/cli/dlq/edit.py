@@ -28,7 +28,7 @@ def add_to(actions: Any) -> None:
         actions,
         "edit",
         _edit,
-        help="edit a copy of a message and send it",
+        "edit a copy of a message and send it",
         description="""Open a message as JSON in $VISUAL or $EDITOR. What you save is sent to its source queue, and the
         message is deleted. The copy keeps the key of the message unless --new-key is given. If the copy is not sent,
         what you wrote is kept: --file sends it later.""",
@@ -39,37 +39,16 @@ def add_to(actions: Any) -> None:
         """,
         codes={ExitCode.FAILED: "failed, or not confirmed", ExitCode.INTERRUPTED: "interrupted with Ctrl-C"},
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument("id", type=options.some_text, metavar="ID", help="the message id")
-    option(
-        parser, "--to", variable="never", type=options.some_text, metavar="QUEUE",
-        help="send the copy to this queue (default: the message's source queue)",
-    )  # fmt: skip
-    option(
-        parser, "--new-key", variable="never", type=options.some_text, metavar="KEY",
-        help="a new key for the copy; `auto` makes one",
-    )  # fmt: skip
+    option(parser, "--to QUEUE", "send the copy to this queue (default: the message's source queue)", env="never")
+    option(parser, "--new-key KEY", "a new key for the copy; `auto` makes one", env="never")
     source = parser.add_mutually_exclusive_group()
-    option(
-        source, "--body", variable="never", type=options.some_text, metavar="FILE",
-        help="take the body from this file, without an editor; - is standard input",
-    )  # fmt: skip
-    option(
-        source, "--file", variable="never", type=options.some_text, metavar="FILE",
-        help="send the document that an earlier edit kept, without an editor",
-    )  # fmt: skip
-    option(
-        parser,
-        "--group",
-        variable="never",
-        type=options.some_text,
-        metavar="GROUP",
-        help="another message group",
-    )
+    option(source, "--body FILE", "take the body from this file, without an editor; - is standard input", env="never")
+    option(source, "--file FILE", "send the document that an earlier edit kept, without an editor", env="never")
+    option(parser, "--group GROUP", "another message group", env="never")
     options.add_ledger(parser)
-    selection.add_any_queue(parser)
-    options.add_yes(parser)
-    options.add_receive(parser)
+    options.add(parser, "--any-queue", "--yes", "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -107,7 +86,7 @@ def _edit(given: argparse.Namespace) -> int:
         )
         draft.sent = True
     with_key = f", key {output.one_line(resent.key)}" if resent.key else ""
-    output.show_one(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
+    output.show(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
     output.notes(*resent.notes)
     return ExitCode.OK if resent.deleted else ExitCode.FAILED
 

@@ -28,24 +28,18 @@ def add_to(actions: Any) -> None:
     _add_export(actions)
 
 
-# queues
-
-
 def _add_queues(actions: Any) -> None:
     parser = command(
         actions,
         "queues",
         _queues,
-        help="list dead-letter queues: depth, age, first expiry, sources",
+        "list dead-letter queues: depth, age, first expiry, sources",
         description="""List all dead-letter queues. OLDEST and EXPIRES IN are known on Semel's broker (~: from the
         first 1,000 messages). On SQS messages must be received for that (--sample).""",
         examples="semel dlq queues\nsemel dlq queues --output json\nsemel dlq queues --sample",
     )
-    option(
-        parser, "--sample", variable="never", action="store_true",
-        help="on SQS: receive up to ten messages of each queue for their age",
-    )  # fmt: skip
-    options.add_receive(parser)
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue for their age", env="never")
+    options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -102,15 +96,12 @@ def _queue_table(queues: Sequence[DeadLetterQueue], now: float) -> str:
     return output.table(heads, rows, right=heads[1:5], optional=("IN FLIGHT", "OLDEST"))
 
 
-# list
-
-
 def _add_list(actions: Any) -> None:
     parser = command(
         actions,
         "list",
         _list,
-        help="list messages",
+        "list messages",
         description="""List the messages of a dead-letter queue, oldest first where the endpoint has an order. On
         SQS reading a message means receiving it; messages are released at once, and the cost is printed.""",
         examples="""
@@ -120,7 +111,7 @@ def _add_list(actions: Any) -> None:
         """,
         notes=selection.FILTERS,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_filter(parser)
     add_page(parser)
     add_places(parser)
@@ -128,16 +119,10 @@ def _add_list(actions: Any) -> None:
 
 
 def add_page(parser: Any) -> None:
-    option(
-        parser, "--limit", type=options.at_least(1), default=50, metavar="N",
-        help="maximum number of messages (default: 50)",
-    )  # fmt: skip
-    option(
-        parser, "--after", variable="never", metavar="PLACE",
-        help="continue where an earlier list ended (its `next`)",
-    )  # fmt: skip
-    option(parser, "--bodies", action="store_true", help="with json and jsonl: whole bodies")
-    options.add_receive(parser)
+    option(parser, "--limit N", "maximum number of messages", type=options.at_least(1), default=50)
+    option(parser, "--after PLACE", "continue where an earlier list ended (its `next`)", env="never", type=str)
+    option(parser, "--bodies", "with json and jsonl: whole bodies")
+    options.add(parser, "--receive")
 
 
 def _list(given: argparse.Namespace) -> int:
@@ -151,10 +136,8 @@ def show_messages(given: argparse.Namespace, *, dead_letters: bool) -> int:
         page = service.messages(
             given.queue, given.where, given.limit, given.after, bodies=given.bodies, receive=given.receive
         )
-    if given.output == "json":
-        output.print_json(page)
-    elif given.output == "jsonl":
-        output.show(given, page.messages, str)
+    if given.output != "table":
+        output.print_json(page if given.output == "json" else page.messages, given.output)
     elif page.messages:
         print(_message_table(page.messages, now) if dead_letters else body_table(page.messages, now))
         if page.next:
@@ -203,23 +186,20 @@ def body_table(messages: Sequence[DeadLetterMessage], now: float) -> str:
     return output.table(heads, rows, right=("AGE", "RECEIVES", "SIZE"), optional=("SIZE", "RECEIVES", "STATE"))
 
 
-# groups
-
-
 def _add_groups(actions: Any) -> None:
     parser = command(
         actions,
         "groups",
         _groups,
-        help="group messages by error",
+        "group messages by error",
         description="""Count the messages of a dead-letter queue by error. Errors that differ only in numbers, ids and
         quoted text are one group.""",
         examples="semel dlq groups orders-dlq\nsemel dlq groups orders-dlq --where 'age < 1d' --output json",
         notes=selection.FILTERS,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_filter(parser)
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -228,10 +208,8 @@ def _groups(given: argparse.Namespace) -> int:
     now = time.time()
     with open_service(given) as service:
         grouped = service.groups(given.queue, given.where, receive=given.receive)
-    if given.output == "json":
-        output.print_json(grouped)
-    elif given.output == "jsonl":
-        output.show(given, grouped.groups, str)
+    if given.output != "table":
+        output.print_json(grouped if given.output == "json" else grouped.groups, given.output)
     elif grouped.groups:
         print(group_table(grouped.groups, now))
         print(
@@ -260,31 +238,29 @@ def group_table(groups: Sequence[ErrorGroup], now: float) -> str:
     return output.table(heads, rows, right=heads[:3], optional=("FIRST SENT",))
 
 
-# show
-
-
 def _add_show(actions: Any) -> None:
     parser = command(
         actions,
         "show",
         _show,
-        help="show one message in full",
+        "show one message in full",
         description="Show one message: its error, key, attributes and body.",
         examples="""
         semel dlq show orders-dlq 6d2f0c1a-…
         semel dlq show orders-dlq 6d2f0c1a-… --body > body.json
         """,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument(
         "id", type=options.some_text, metavar="ID", help="its message id here, or the one it had in its source queue"
     )
     option(
-        parser, "--body", variable="never", action="store_true",
-        help="only the body, byte for byte; on a terminal control characters are shown escaped",
-    )  # fmt: skip
-    selection.add_max_receive(parser)
-    options.add_receive(parser)
+        parser,
+        "--body",
+        "only the body, byte for byte; on a terminal control characters are shown escaped",
+        env="never",
+    )
+    options.add(parser, "--max-receive N", "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -295,7 +271,7 @@ def _show(given: argparse.Namespace) -> int:
         page = service.find(given.queue, given.id, receive=given.receive)
     (message,) = page.messages
     if not given.body:
-        output.show_one(given, message, lambda: _details(message, now))
+        output.show(given, message, lambda: _details(message, now))
     elif sys.stdout.isatty():
         print("\n".join(output.one_line(line) for line in message.body.split("\n")))
     else:
@@ -342,15 +318,12 @@ def _details(message: DeadLetterMessage, now: float) -> str:
     return f"{head}\n\n{output.body(message.body)}  ({size})" if message.body else f"{head}\n\n(no body)"
 
 
-# export
-
-
 def _add_export(actions: Any) -> None:
     parser = command(
         actions,
         "export",
         _export,
-        help="write messages to a file as JSON lines",
+        "write messages to a file as JSON lines",
         description="""Write messages to a file as JSON lines, whole; semel dlq restore can send them again. The
         messages stay in the queue.""",
         examples="""
@@ -359,11 +332,10 @@ def _add_export(actions: Any) -> None:
         """,
         notes=selection.FILTERS,
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     parser.add_argument("file", type=options.some_text, metavar="FILE", help="the file; - is standard output")
     selection.add_selection(parser)
-    option(parser, "--force", variable="never", action="store_true", help="replace the file if it exists")
-    options.add_receive(parser)
+    options.add(parser, "--force", "--receive")
     add_places(parser)
 
 

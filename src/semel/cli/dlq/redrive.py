@@ -18,7 +18,7 @@ def add_to(actions: Any) -> None:
         actions,
         "redrive",
         _redrive,
-        help="send messages back to their source queue, once",
+        "send messages back to their source queue, once",
         description="""Send messages back to the queue that each came from, with the key that it had: what the ledger
         knows as done is not done again. A message is sent before it is deleted: a crash loses nothing, run the command
         again. The first messages are canaries; the rest follows only if those succeed.""",
@@ -35,54 +35,54 @@ def add_to(actions: Any) -> None:
             ExitCode.INTERRUPTED: "cancelled with Ctrl-C; claimed messages are released",
         },
     )
-    selection.add_queue(parser)
+    options.add_queue(parser)
     selection.add_selection(parser, limit=True)
     _add_ways(parser.add_argument_group("how"))
-    options.add_receive(parser)
+    options.add(parser, "--receive")
     add_places(parser)
-    options.add_quiet(parser)
+    options.add(parser, "--quiet")
     options.add_output(parser)
 
 
 def _add_ways(group: Any) -> None:
-    from semel.dlq.redrive.plan import Engine, RedrivePlan
-
-    usual = RedrivePlan(queue="any", all=True)
-    option(
-        group, "--to", variable="never", type=options.some_text, metavar="QUEUE",
-        help="send all to this queue (default: each to its source queue)",
-    )  # fmt: skip
-    option(group, "--dry-run", variable="never", action="store_true", help="count what matches and change nothing")
-    option(group, "--rate", type=options.rate, metavar="N", help="maximum number of messages a second")
+    # The defaults are those of RedrivePlan, which takes too long to import for `semel --help`.
+    option(group, "--to QUEUE", "send all to this queue (default: each to its source queue)", env="never")
+    option(group, "--dry-run", "count what matches and change nothing", env="never")
+    option(group, "--rate N", "maximum number of messages a second", type=options.rate)
     canary = group.add_mutually_exclusive_group()
     option(
-        canary, "--canary", type=options.at_least(1), default=usual.canary, metavar="N",
-        help=f"send N messages first, and the rest only if those succeed (default: {usual.canary})",
-    )  # fmt: skip
+        canary,
+        "--canary N",
+        "send N messages first, and the rest only if those succeed",
+        type=options.at_least(1),
+        default=3,
+    )
     option(
-        canary, "--no-canary", variable="never", dest="canary", action="store_const", const=0,
-        help="send all messages at once",
-    )  # fmt: skip
+        canary, "--no-canary", "send all messages at once", env="never", dest="canary", action="store_const", const=0
+    )
     option(
-        group, "--canary-wait", type=options.duration, metavar="TIME",
-        help="how long to wait for the canary messages to finish (default: from the queue's visibility timeout)",
-    )  # fmt: skip
+        group,
+        "--canary-wait TIME",
+        "how long to wait for the canary messages to finish (default: from the queue's visibility timeout)",
+        type=options.duration,
+    )
     option(
-        group, "--stop-after", type=options.at_least(0), metavar="N",
-        help="stop when N messages have returned to the dead-letter queue; 0: never (default: 10, or 5 %% of those "
+        group,
+        "--stop-after N",
+        "stop when N messages have returned to the dead-letter queue; 0: never (default: 10, or 5 %% of those "
         "sent if that is more)",
-    )  # fmt: skip
+        type=options.at_least(0),
+    )
     options.add_ledger(group)
     option(
-        group, "--engine", choices=tuple(engine.value for engine in Engine), default=usual.engine.value,
-        metavar="ENGINE",
-        help="stream, or sqs-move: SQS's own task, with --all, --no-canary and --rate only; it does not stop when "
-        "messages return (default: stream)",
-    )  # fmt: skip
-    option(
-        group, "--threads", type=options.at_least(1), default=usual.threads, metavar="N",
-        help=f"threads that send (default: {usual.threads})",
-    )  # fmt: skip
+        group,
+        "--engine ENGINE",
+        "stream, or sqs-move: SQS's own task, with --all, --no-canary and --rate only; it does not stop when "
+        "messages return",
+        choices=("stream", "sqs-move"),
+        default="stream",
+    )
+    option(group, "--threads N", "threads that send", type=options.at_least(1), default=16)
 
 
 def _redrive(given: argparse.Namespace) -> int:

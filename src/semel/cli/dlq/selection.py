@@ -25,58 +25,31 @@ filters (--where):
 """
 
 
-def add_queue(parser: Any) -> None:
-    parser.add_argument("queue", type=options.some_text, metavar="QUEUE", help="the queue's name, URL or ARN")
-
-
 def add_filter(parser: Any) -> None:
     """For commands that only read."""
     option(
-        parser, "--where", variable="never", default="", metavar="FILTER",
-        help='only messages that match, such as: error ~ "timeout" and age > 2h',
-    )  # fmt: skip
-    add_max_receive(parser)
-
-
-def add_max_receive(parser: Any) -> None:
-    option(
-        parser, "--max-receive", type=options.at_least(1), metavar="N",
-        help="on SQS: maximum number of messages to receive (default: 1,000)",
-    )  # fmt: skip
+        parser,
+        "--where FILTER",
+        'only messages that match, such as: error ~ "timeout" and age > 2h',
+        env="never",
+        default="",
+        type=str,
+    )
+    options.add(parser, "--max-receive N")
 
 
 def add_selection(parser: argparse.ArgumentParser, *, limit: bool = False) -> None:
     """For commands that act: exactly one of --where, --id, --all."""
     group = parser.add_argument_group("messages (one of --where, --id, --all)")
     one = group.add_mutually_exclusive_group(required=True)
-    option(
-        one,
-        "--where",
-        variable="never",
-        type=options.some_text,
-        metavar="FILTER",
-        help="messages that match the filter",
-    )
-    option(
-        one, "--id", variable="never", type=_ids, action="extend", metavar="ID",
-        help="the message with this id; may be repeated",
-    )  # fmt: skip
-    option(one, "--all", variable="never", action="store_true", help="all messages of the queue")
+    option(one, "--where FILTER", "messages that match the filter", env="never")
+    option(one, "--id ID", "the message with this id; may be repeated", env="never", type=_ids, action="extend")
+    option(one, "--all", "all messages of the queue", env="never")
     if limit:
-        option(
-            group, "--limit", variable="never", type=options.at_least(1), metavar="N",
-            help="of these, the first N only",
-        )  # fmt: skip
+        option(group, "--limit N", "of these, the first N only", env="never", type=options.at_least(1))
     else:
-        add_max_receive(group)
-    add_any_queue(group)
-
-
-def add_any_queue(parser: Any) -> None:
-    option(
-        parser, "--any-queue", variable="never", action="store_true",
-        help="also if QUEUE is not the dead-letter queue of any queue",
-    )  # fmt: skip
+        options.add(group, "--max-receive N")
+    options.add(group, "--any-queue")
 
 
 def _ids(text: str) -> list[str]:

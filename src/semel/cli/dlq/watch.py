@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 import threading
 import time
@@ -36,7 +35,7 @@ def add_to(actions: Any) -> None:
         actions,
         "watch",
         _watch,
-        help="alert when messages arrive, and before they expire",
+        "alert when messages arrive, and before they expire",
         description="""Poll the counts of dead-letter queues. Nothing is received unless --sample is given. An alarm
         that this run or an earlier one has delivered is not raised again.""",
         examples="""
@@ -54,24 +53,17 @@ def add_to(actions: Any) -> None:
         },
     )
     parser.add_argument("queue", nargs="*", metavar="QUEUE", help="these queues (default: all dead-letter queues)")
+    option(parser, "--interval TIME", "time between two polls", type=options.duration, default="30s")
     option(
-        parser, "--interval", type=options.duration, default=30.0, metavar="TIME",
-        help="time between two polls (default: 30s)",
-    )  # fmt: skip
-    option(
-        parser, "--expires-within", type=options.duration, default=6 * 3_600.0, metavar="TIME",
-        help="alert this long before a message expires (default: 6h)",
-    )  # fmt: skip
-    option(parser, "--once", action="store_true", help="poll once, for cron")
-    option(parser, "--exit", action="store_true", help="exit at the first alarm")
-    option(parser, "--ignore-existing", action="store_true", help="ignore messages that are already in the queues")
-    option(parser, "--webhook", type=options.some_text, metavar="URL", help="POST each alarm to this URL as JSON")
-    option(parser, "--exec", type=options.some_text, metavar="CMD", dest="command", help="run this for each alarm")
-    option(
-        parser, "--sample", variable="never", action="store_true",
-        help="on SQS: receive up to ten messages of each queue to know when they expire",
-    )  # fmt: skip
-    options.add_receive(parser)
+        parser, "--expires-within TIME", "alert this long before a message expires", type=options.duration, default="6h"
+    )
+    option(parser, "--once", "poll once, for cron")
+    option(parser, "--exit", "exit at the first alarm")
+    option(parser, "--ignore-existing", "ignore messages that are already in the queues")
+    option(parser, "--webhook URL", "POST each alarm to this URL as JSON")
+    option(parser, "--exec CMD", "run this for each alarm", dest="command")
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know when they expire", env="never")
+    options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
 
@@ -85,7 +77,7 @@ def _watch(given: argparse.Namespace) -> int:
             watching.check_webhook(given.webhook)
         except SemelError as error:
             raise UsageError(str(error)) from None
-    with _signals() as signals, open_service(given) as service:
+    with _stopped_by_signals() as stopped, open_service(given) as service:
         queues = _queues(service, given)  # a name that does not exist is an error now, and only now
         channels = _channels(given, state_folder(), service.endpoint)
         if given.ignore_existing:
@@ -102,8 +94,8 @@ def _watch(given: argparse.Namespace) -> int:
                     print(f"semel: {output.one_line(problem)}; {again}", file=sys.stderr, flush=True)
             if given.once or (given.exit and alarms):
                 return ExitCode.FOUND if alarms else ExitCode.OK
-            if signals.ended.wait(given.interval):
-                return ExitCode.INTERRUPTED if signals.interrupted else ExitCode.OK
+            if stopped.wait(given.interval):
+                return ExitCode.OK
             queues = _again(service, given)
 
 
@@ -154,28 +146,17 @@ def _begin(given: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None
 
 def _show(alarm: Alarm, given: argparse.Namespace) -> None:
     if given.output != "table":
-        output.print_json(alarm, line=True)  # as they come: an array would never end
+        output.print_json(alarm, "jsonl")  # as they come: an array would never end
     else:
         bell = "\a" if sys.stdout.isatty() else ""
         text = output.one_line(alarm.text)
         print(f"{bell}{output.moment(alarm.at)}  {alarm.kind.upper():<8} {text}", flush=True)
 
 
-class _Signals:
-    def __init__(self) -> None:
-        self.ended, self.interrupted = threading.Event(), False
-
-    def interrupt(self) -> None:
-        self.interrupted = True
-        self.ended.set()
-
-
 @contextlib.contextmanager
-def _signals() -> Iterator[_Signals]:
+def _stopped_by_signals() -> Iterator[threading.Event]:
     """SIGINT and SIGTERM end the watch between two polls."""
-    signals = _Signals()
-    with contextlib.ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            stack.enter_context(OnSignals(signals.ended.set, (signal.SIGTERM,)))
-            stack.enter_context(OnSignals(signals.interrupt, (signal.SIGINT,)))
-        yield signals
+    stopped = threading.Event()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    with OnSignals(stopped.set) if in_main_thread else contextlib.nullcontext():
+        yield stopped
