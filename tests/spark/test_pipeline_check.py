@@ -394,7 +394,7 @@ def test_the_option_sql_has_spark_look_at_conditions(
     pipeline(tmp_path, sqs_broker, ("amount > 0", "amont > 0"))
     command = ["pipeline", "check", str(tmp_path / "orders.toml"), "--endpoint-url", sqs_broker.url]
     assert main(command) == 0
-    assert main([*command, "--sql"]) == 1
+    assert main([*command, "--sql"]) == 3
     assert "`amont` cannot be resolved" in capsys.readouterr().out
 
 
