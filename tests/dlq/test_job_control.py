@@ -102,7 +102,7 @@ def test_a_redrive_of_another_process_is_paused_resumed_and_cancelled_from_the_c
     assert [line.text.partition(" asked to ")[2] for line in job.messages][:3] == ["pause it", "resume it", "cancel it"]
     assert sum(everywhere(place)) == MANY
     assert everywhere(place)[0] > 0, "it was cancelled before its end"
-    assert audited(place, "pause job")[0] == audited(place, "cancel job")[0] == "begun"
+    assert audited(place, "pause job")[0] == audited(place, "cancel job")[0] == "asked"
     assert audited(place, "cancel job")[1].startswith("acknowledged")
     assert not list((place.state / "jobs").glob("*.control"))
 
@@ -116,7 +116,7 @@ def test_a_job_whose_process_is_gone_cannot_be_cancelled_and_nobody_says_that_it
         assert main(["jobs", "cancel", there.id]) == 1
     assert "its process is gone" in capsys.readouterr().err
     begun, failed = audited(place, "cancel job")
-    assert (begun, failed.startswith("failed: ")) == ("begun", True)
+    assert (begun, failed.startswith("failed: ")) == ("asked", True)
     with place.dashboard() as site:
         answer = site.post(f"/api/v1/jobs/{there.id}/cancel")
         assert (answer.status, "its process is gone" in answer.json()["error"]) == (409, True)

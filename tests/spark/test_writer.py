@@ -296,7 +296,7 @@ def test_missing_permissions_and_queues_are_errors_with_the_way_out(broker: Embe
             send(queue)
         gate.refused.clear()
         queue.drop()
-        with pytest.raises(SendError, match=r"cannot be sent to orders.*create-queue --queue-name orders") as raised:
+        with pytest.raises(SendError, match=r"cannot be sent to orders.*semel queues create orders") as raised:
             send(queue)
     assert kind_of(raised.value) == "other"
     assert kind_of(SendPermissionDenied("no")) == "permission"
@@ -304,7 +304,7 @@ def test_missing_permissions_and_queues_are_errors_with_the_way_out(broker: Embe
 
 def test_a_queue_that_is_not_there_is_an_error_of_the_driver_with_the_way_out(client: Client) -> None:
     given = {"queue": "nowhere", "endpointUrl": client.endpoint, "region": "us-east-1"}
-    with pytest.raises(SendError, match=r"cannot be sent to nowhere.*create-queue --queue-name nowhere"):
+    with pytest.raises(SendError, match=r"cannot be sent to nowhere.*semel queues create nowhere"):
         writer_datasource.writer(given, ddl("body STRING"))
 
 
