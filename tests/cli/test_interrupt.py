@@ -72,11 +72,11 @@ def test_a_server_ends_with_130_on_the_first_ctrl_c(tmp_path: Path, silence: str
 @pytest.mark.parametrize(
     "command",
     [
-        "dlq ls --endpoint-url URL",
+        "dlq queues --endpoint-url URL",
         "dlq list orders-dlq --endpoint-url URL",
         "dlq redrive orders-dlq --all --endpoint-url URL",
-        "audit --via URL",
-        "mark deployed --via URL",
+        "audit --dashboard URL",
+        "annotate deployed --dashboard URL",
     ],
 )
 def test_a_command_that_waits_for_an_answer_ends_on_the_first_ctrl_c(tmp_path: Path, command: str) -> None:

@@ -474,6 +474,15 @@ def test_without_workers_it_says_how_one_is_found(there: Shop) -> None:
     drive(there, story)
 
 
+def test_an_update_that_was_scheduled_when_the_app_ended_does_nothing(there: Shop) -> None:
+    async def story(screen: Screen) -> None:
+        ended.append(screen.top)
+
+    ended: list[Top] = []
+    drive(there, story)
+    asyncio.run(ended[0]._update())
+
+
 @pytest.mark.slow
 def test_a_read_only_session_is_offered_no_action(there: Shop) -> None:
     there.dead_letter(2)

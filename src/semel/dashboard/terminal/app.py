@@ -168,6 +168,9 @@ class Top(App[None]):
         self.in_background(self._update)
 
     async def _update(self) -> None:
+        if not self.screen_stack:  # the app has ended since this was scheduled
+            self._reading = False
+            return
         board = self.board
         try:
             content = await on_thread(board.reader())
