@@ -114,6 +114,11 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
             2,
             "--ledger and --dashboard exclude each other",
         ),
+        (
+            ["groups", DLQ, "--dashboard", "http://127.0.0.1:1", "--max-receive", "5"],
+            2,
+            "--max-receive and --dashboard exclude each other",
+        ),
         (["queues", "--dashboard", "http://127.0.0.1:1"], 1, "no answer from the dashboard at http://127.0.0.1:1"),
     ],
 )

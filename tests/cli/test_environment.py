@@ -81,11 +81,25 @@ def test_a_value_that_makes_no_sense_is_wrong_usage_of_the_variable(
     assert "$SEMEL_BROKER_INSECURE: 'maybe' is neither 1 nor 0" in usage_error(capsys, "broker")
 
 
-@pytest.mark.parametrize("name", ["--yes", "--all", "--force", "--accept-loss"])
-def test_what_is_confirmed_is_said_each_time(name: str) -> None:
-    options = [(parser, action) for parser, action in every_option() if name in action.option_strings]
-    assert options
-    assert {variable(parser, action) for parser, action in options} == {None}
+# Which messages, queues and workers an action is about, what it sends, and whether it is confirmed: said each time.
+SAID_EACH_TIME: Final = {
+    *("--all", "--where", "--id", "--limit", "--after", "--to", "--worker", "--queue"),
+    *("--body", "--file", "--lines", "--key", "--new-key", "--attribute", "--group", "--dedup-id", "--fifo", "--dlq"),
+    *("--yes", "--force", "--accept-loss", "--adopt", "--any-queue", "--receive", "--no-canary"),
+}
+OF_AWS: Final = {"--endpoint-url", "--region", "--profile"}
+
+
+def test_every_option_has_a_variable_but_for_what_is_said_each_time() -> None:
+    without = {
+        action.option_strings[-1]
+        for parser, action in every_option()
+        if action.option_strings
+        and action.help != argparse.SUPPRESS
+        and action.dest not in ("help", "version")
+        and variable(parser, action) is None
+    }
+    assert without == SAID_EACH_TIME | OF_AWS
 
 
 def test_a_variable_stands_for_one_option_and_for_nothing_else() -> None:

@@ -103,10 +103,11 @@ def test_send_lines_stops_when_the_queue_is_gone_and_says_from_which_line_on(she
     assert f"sed -n '1,$p' {tmp_path / 'lines'} | semel messages send nowhere --lines -" in ran.err
 
 
-def test_lines_of_a_fifo_queue_stay_in_order_and_stop_at_one_that_fails(shell: Shell) -> None:
+@pytest.mark.parametrize("bad", [b"bad \x01\n", b"\xff\xfe\n"], ids=["refused by SQS", "not UTF-8"])
+def test_lines_of_a_fifo_queue_stay_in_order_and_stop_at_one_that_fails(shell: Shell, bad: bytes) -> None:
     shell.client.create_queue("pay.fifo", {"ContentBasedDeduplication": "true"})
     sender = LineSender(shell.client.queue("pay.fifo"), lambda body: Entry(body, group="g"))
-    assert [one.line for one in sender.run([b"a\n", b"b\n", b"bad \x01\n", b"c\n"])] == [1, 2]
+    assert [one.line for one in sender.run([b"a\n", b"b\n", bad, b"c\n", b"d\n"])] == [1, 2]
     assert sender.stopped is not None
     assert sender.stopped[0] == 3
     assert bodies(shell, "pay.fifo") == ["a", "b"]

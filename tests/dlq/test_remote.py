@@ -59,7 +59,8 @@ LOCAL = {"by", "ledger"}
 
 
 def public(kind: type) -> dict[str, Any]:
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_") and name not in LOCAL}
+    names = (name for name in dir(kind) if not name.startswith("_") and name not in LOCAL)
+    return {name: getattr(kind, name) for name in names}
 
 
 def test_both_services_have_the_same_public_names() -> None:

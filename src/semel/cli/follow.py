@@ -24,7 +24,7 @@ from semel.cli.progress import StatusLine
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.cli.service import Service
+    from semel.cli.service import Records
     from semel.dlq.jobs import Job, Line
 
 _TICK: Final = 0.1
@@ -40,7 +40,7 @@ class Followed(NamedTuple):
 
 
 def follow(
-    service: Service,
+    service: Records,
     job: Job,
     *,
     quiet: bool = False,
@@ -76,7 +76,7 @@ def follow(
     return Followed(job, cancelled)
 
 
-def _control(service: Service, job: Job, action: str, screen: _Screen) -> None:
+def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:
     from semel.dlq.jobs import JobNotRunning
 
     try:
@@ -87,7 +87,7 @@ def _control(service: Service, job: Job, action: str, screen: _Screen) -> None:
         screen.say(f"the job could not be asked to {action}: {error}")
 
 
-def finish(service: Service, job: Job, given: argparse.Namespace) -> int:
+def finish(service: Records, job: Job, given: argparse.Namespace) -> int:
     """Follows a job that this command started, prints its end, and returns the exit code."""
     followed = follow(service, job, quiet=given.quiet)
     job = followed.job

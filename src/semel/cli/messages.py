@@ -88,7 +88,6 @@ def _add_send(commands: Any, name: str) -> None:
         parser,
         "--delay TIME",
         "delay before the message is visible",
-        env="never",
         type=options.whole_seconds("MAX_DELAY"),
     )
     option(parser, "--rate N", "maximum number of messages a second", type=options.rate)
@@ -206,6 +205,8 @@ class LineSender:
         batch = 1 if self._queue.fifo else _BATCH if self._rate is None else min(_BATCH, max(1, int(self._rate)))
         next_at = self._clock()
         for numbered in _batches(self._texts(lines), batch):
+            if self._stops():  # at a line before this one, which is no text
+                return
             if self._rate is not None:
                 self._sleep(max(0.0, next_at - self._clock()))
                 next_at = max(next_at, self._clock()) + len(numbered) / self._rate
@@ -220,10 +221,14 @@ class LineSender:
                 else:
                     self.sent += 1
                     yield SentMessage(outcome.message_id, outcome.sequence, line)
-            if self._queue.fifo and self.failures:
-                line, why = self.failures.pop()
-                self.stopped = (line, why)
+            if self._stops():
                 return
+
+    def _stops(self) -> bool:
+        if self._queue.fifo and self.failures:
+            self.stopped = self.failures.pop(0)
+            return True
+        return False
 
     def _texts(self, lines: Iterable[bytes]) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(lines, 1):
@@ -361,7 +366,6 @@ def _add_tail(actions: Any) -> None:
         parser,
         "--limit N",
         "exit after this number of messages (default: never)",
-        env="never",
         type=options.at_least(1),
     )
     option(parser, "--interval TIME", "time between two polls (default: 1s, and 10s on SQS)", type=options.duration)

@@ -72,7 +72,7 @@ def _add_list(actions: Any) -> None:
         description="List queues with their message counts and dead-letter queues.",
         examples="semel queues list\nsemel queues list --prefix orders --output json",
     )
-    option(parser, "--prefix TEXT", "only queues whose names begin with this", env="never")
+    option(parser, "--prefix TEXT", "only queues whose names begin with this")
     options.add_aws(parser)
     options.add_output(parser)
 
@@ -162,7 +162,7 @@ def _add_create(actions: Any) -> None:
     )
     parser.add_argument("name", type=options.some_text, metavar="NAME", help="the queue's name")
     option(parser, "--fifo", "a FIFO queue; .fifo is added to the name", env="never")
-    option(parser, "--content-deduplication", "FIFO: equal bodies within five minutes are one message", env="never")
+    option(parser, "--content-deduplication", "FIFO: equal bodies within five minutes are one message")
     option(
         parser,
         "--dlq NAME",
@@ -175,7 +175,6 @@ def _add_create(actions: Any) -> None:
         parser,
         "--max-receives N",
         "receives after which a message is moved to the dead-letter queue (default: 5)",
-        env="never",
         type=options.at_least(1),
     )
     for name, bounds, text in (
@@ -184,8 +183,8 @@ def _add_create(actions: Any) -> None:
         ("--delay", ("MAX_DELAY",), "delay of new messages (default: 0s)"),
         ("--wait", ("MAX_WAIT",), "how long a receive waits unless it says otherwise (default: 0s)"),
     ):
-        option(parser, f"{name} TIME", text, env="never", type=options.whole_seconds(*bounds))
-    option(parser, "--tag KEY=VALUE", "a tag; may be repeated", env="never", type=_tag, repeat=True)
+        option(parser, f"{name} TIME", text, type=options.whole_seconds(*bounds))
+    option(parser, "--tag KEY=VALUE", "a tag; may be repeated", type=_tag, repeat=True)
     options.add_aws(parser)
     options.add_output(parser)
 

@@ -150,7 +150,7 @@ def _add_observability(group: Any) -> None:
         default="info",
         choices=("debug", "info", "warning", "error"),
     )
-    option(group, "--explain", "print all settings and guarantees, and exit", env="never")
+    option(group, "--explain", "print all settings and guarantees, and exit")
     options.add_output(group, help="print the final report, or --explain, as table (explain only), json or jsonl")
 
 

@@ -6,19 +6,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from semel.cli import options
 from semel.cli.command import UsageError
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
+    from semel.dlq.records import OperatorRecords
     from semel.dlq.remote import RemoteDeadLetterService
     from semel.dlq.service import DeadLetterService
     from semel.ledger.contract import Ledger
-    from semel.sqs import Client
 
     Service = DeadLetterService | RemoteDeadLetterService
+    Records = OperatorRecords | RemoteDeadLetterService
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,8 @@ def _opened(given: argparse.Namespace) -> Iterator[Service]:
 
         if ledger_url and "ledger" not in given.environment:
             raise UsageError("--ledger and --dashboard exclude each other: the dashboard has its own ledger")
+        if getattr(given, "max_receive", None) and "max_receive" not in given.environment:
+            raise UsageError("--max-receive and --dashboard exclude each other: a dashboard receives 1,000 messages")
         yield RemoteDeadLetterService(url, given.token or "")
         return
     from semel.dlq.service import DeadLetterService
@@ -68,13 +71,12 @@ def _opened(given: argparse.Namespace) -> Iterator[Service]:
 # Records.
 
 
-def open_records(given: argparse.Namespace) -> Service:
-    """Of a dashboard, or of the state folder, which any process of this user writes into. Only for what needs no
-    endpoint: jobs, audit log and annotations."""
+def open_records(given: argparse.Namespace) -> Records:
+    """Of a dashboard, or of the state folder, which any process of this user writes into."""
     if url := options.dashboard(given):
         from semel.dlq.remote import RemoteDeadLetterService
 
         return RemoteDeadLetterService(url, given.token or "")
-    from semel.dlq.service import DeadLetterService
+    from semel.dlq.records import OperatorRecords
 
-    return DeadLetterService(cast("Client", None))  # a client could not be made without a region
+    return OperatorRecords()

@@ -138,10 +138,8 @@ class RemoteDeadLetterService:
         page = msgspec.structs.asdict(self._convert(content, _WirePage))
         return MessagePage(**page | {"messages": tuple(map(_message, page["messages"]))})
 
-    def groups(
-        self, queue: str, where: str = "", *, max_scanned: int | None = None, receive: bool = False
-    ) -> ErrorGroups:
-        query = {"where": where, "max_scanned": max_scanned, "receive": receive}
+    def groups(self, queue: str, where: str = "", *, receive: bool = False) -> ErrorGroups:
+        query = {"where": where, "receive": receive}
         return self._convert(self._get(f"dead-letters/{_part(queue)}/groups", query), ErrorGroups)
 
     def impact(

@@ -9,7 +9,6 @@ messages that were received too often. Without it such a queue is refused (PeekR
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,13 +20,13 @@ from semel.dlq import edit as editing
 from semel.dlq import queues as listing
 from semel.dlq import snapshots
 from semel.dlq.access import MAX_RECEIVE, MessageAccess, ScanPage, open_access, refuse_risk
-from semel.dlq.audit import Audit, AuditEntry, somebody
+from semel.dlq.audit import Audit
 from semel.dlq.delete import Deleter
 from semel.dlq.edit import EditError as EditError
 from semel.dlq.edit import Key as Key
 from semel.dlq.edit import NoSuchMessage as NoSuchMessage
 from semel.dlq.filter import parser as filters
-from semel.dlq.jobs import Control, Job, JobCancelled, Jobs, JobStopped
+from semel.dlq.jobs import Job, JobCancelled, Jobs, JobStopped
 from semel.dlq.messages import (
     DeadLetterMessage,
     DeadLetterQueue,
@@ -39,6 +38,7 @@ from semel.dlq.messages import (
     Resent,
     ShownMessages,
 )
+from semel.dlq.records import OperatorRecords
 from semel.dlq.redrive.canary import CanaryFailed
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import Redriver
@@ -47,9 +47,6 @@ from semel.dlq.selection import Selection
 from semel.errors import SemelError
 from semel.sqs.client import Client
 from semel.sqs.errors import QueueNotFound
-from semel.state_folder import state_folder
-from semel.telemetry import annotation_log
-from semel.telemetry.annotation_log import Annotation
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
@@ -58,13 +55,11 @@ SHOWN: Final = 50  # messages of one answer
 SHOWN_IDS: Final = 1_000  # more than these are named by their place in the queue, on Semel's broker
 
 
-class DeadLetterService:
+class DeadLetterService(OperatorRecords):
     """The service for one user. `by` gives it for another; jobs, audit log and state folder are shared.
 
     `ledger` may be a function that opens it when it is needed. `max_receive`: on SQS, maximum number of messages that
     one scan receives."""
-
-    remote: Final = False
 
     def __init__(
         self,
@@ -78,20 +73,10 @@ class DeadLetterService:
         max_receive: int = MAX_RECEIVE,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(audit=audit, who=who, state=state, jobs=jobs, clock=clock)
         self.client = client
         self._ledger = ledger
-        self.state = state if state is not None else state_folder()
-        self.audit = audit if audit is not None else Audit.at(self.state, clock=clock)
-        self.who = who or somebody()
-        self._jobs = jobs if jobs is not None else Jobs(self.state / "jobs", clock=clock)
         self._max_receive = max_receive
-        self._clock = clock
-
-    def by(self, who: str) -> DeadLetterService:
-        """The same service in another user's name."""
-        other = copy.copy(self)
-        other.who = who
-        return other
 
     @property
     def ledger(self) -> Ledger | None:
@@ -134,12 +119,10 @@ class DeadLetterService:
         next = None if page.next is None else str(page.next)
         return MessagePage(tuple(messages), next, page.scanned, page.complete, page.cost, page.notes)
 
-    def groups(
-        self, queue: str, where: str = "", *, max_scanned: int | None = None, receive: bool = False
-    ) -> ErrorGroups:
-        """The errors of all messages that match; at most `max_scanned` messages are scanned."""
+    def groups(self, queue: str, where: str = "", *, receive: bool = False) -> ErrorGroups:
+        """The errors of all messages that match."""
         grouping, page = Grouping(), ScanPage([])
-        for page in self._access(queue, receive).scan(filters.parse(where), bodies=False, max_scanned=max_scanned):
+        for page in self._access(queue, receive).scan(filters.parse(where), bodies=False):
             grouping.add(page.messages)
         return ErrorGroups(grouping.groups, grouping.matched, page.scanned, page.complete, page.cost, page.notes)
 
@@ -313,43 +296,6 @@ class DeadLetterService:
         plan = {"file": restorer.name, "queue": queue, "queues": list(restorer.queues)}
         details = {"file": restorer.name, "queues": ", ".join(restorer.queues)}
         return self._start("restore", restorer.queues[0], "", restorer.run, plan, details)
-
-    # Jobs, audit log, annotations.
-
-    def jobs(self) -> list[Job]:
-        """The newest first."""
-        return self._jobs.all()
-
-    def job(self, id: str) -> Job:
-        return self._jobs.get(id)
-
-    def wait(self, id: str, timeout: float | None = None) -> Job:
-        """The job when it has ended, or as it is after `timeout` seconds; it may run in another process."""
-        return self._jobs.wait(id, timeout)
-
-    def control(self, id: str, action: str) -> Control:
-        """`action` is pause, resume or cancel; the job may run in another process. Raises JobNotRunning."""
-        job = self._jobs.get(id)
-        known: dict[str, Any] = {"queue": job.queue, "job": job.id}
-        self.audit.write(self.who, f"{action} job", outcome="asked", **known)
-        try:
-            control = self._jobs.control(id, action, self.who)
-        except BaseException as error:
-            self.audit.add(self.who, f"{action} job", outcome=f"failed: {error}", **known)
-            raise
-        self.audit.add(self.who, f"{action} job", outcome=str(control), **known)
-        return control
-
-    def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
-        return list(self.audit.entries(where, limit))
-
-    def annotate(self, text: str) -> Annotation:
-        """Records that something happened now, such as a deploy."""
-        with self.audit.around(self.who, "annotate", text=text):
-            return annotation_log.add(self.state, text, self.who, self._clock())
-
-    def annotations(self, since: float = 0.0) -> list[Annotation]:
-        return annotation_log.since(self.state, since)
 
     # Checks and jobs.
 

@@ -53,7 +53,6 @@ def _add_delete(actions: Any) -> None:
         parser,
         "--snapshot FILE",
         "the snapshot's file (default: a new one in the state folder)",
-        env="never",
         type=_file,
     )
     options.add(parser, "--yes", "--receive")

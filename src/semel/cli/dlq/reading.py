@@ -38,7 +38,7 @@ def _add_queues(actions: Any) -> None:
         first 1,000 messages). On SQS messages must be received for that (--sample).""",
         examples="semel dlq queues\nsemel dlq queues --output json\nsemel dlq queues --sample",
     )
-    option(parser, "--sample", "on SQS: receive up to ten messages of each queue for their age", env="never")
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue for their age")
     options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)

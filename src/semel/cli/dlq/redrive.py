@@ -47,7 +47,7 @@ def add_to(actions: Any) -> None:
 def _add_ways(group: Any) -> None:
     # The defaults are those of RedrivePlan, which takes too long to import for `semel --help`.
     option(group, "--to QUEUE", "send all to this queue (default: each to its source queue)", env="never")
-    option(group, "--dry-run", "count what matches and change nothing", env="never")
+    option(group, "--dry-run", "count what matches and change nothing")
     option(group, "--rate N", "maximum number of messages a second", type=options.rate)
     canary = group.add_mutually_exclusive_group()
     option(

@@ -62,7 +62,7 @@ def add_to(actions: Any) -> None:
     option(parser, "--ignore-existing", "ignore messages that are already in the queues")
     option(parser, "--webhook URL", "POST each alarm to this URL as JSON")
     option(parser, "--exec CMD", "run this for each alarm", dest="command")
-    option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know when they expire", env="never")
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know when they expire")
     options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
