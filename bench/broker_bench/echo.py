@@ -20,7 +20,7 @@ import httptools
 import orjson
 import uvloop
 
-from semel.broker import wire
+from semel.broker import protocol as wire
 from semel.broker.http import Connection, Request, render
 
 HEAD = (

@@ -47,7 +47,7 @@ from model import (
 )
 
 import suite
-from semel.broker.engine import Caller, Engine, Wanted, dedup, fair, housekeeping, moves, settling
+from semel.broker.engine import Caller, Engine, Wanted, dedup, expiry, fair, move_tasks, sweep
 from semel.broker.engine.schema import LANE_BITS, open_database
 from semel.sqs import limits
 from semel.sqs.errors import ServiceError
@@ -925,10 +925,10 @@ def test_a_database_that_is_closed_and_opened_again_is_the_same() -> None:
 
 def test_what_is_done_in_portions_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
-        (settling, "_CHUNK", 2),
-        (housekeeping, "_CHUNK", 2),
+        (expiry, "_CHUNK", 2),
+        (sweep, "_CHUNK", 2),
         (dedup, "_LONGEST_LOG", 3),
-        (moves, "_STEP", 2),
+        (move_tasks, "_STEP", 2),
         (fair, "_ROUND", 2),
         (limits, "MAX_IN_FLIGHT", 6),
         (limits, "FIFO_LOOK_AHEAD", 6),

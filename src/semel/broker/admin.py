@@ -11,7 +11,7 @@ import orjson
 
 from semel.broker.clock import Clock, ManualClock
 from semel.broker.engine import Caller, Engine, Wanted
-from semel.broker.engine.peeking import STATES
+from semel.broker.engine.peek import STATES
 from semel.broker.faults import MEANING, FaultError, Faults
 from semel.broker.history import History
 from semel.broker.http import Request, render

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 from semel.broker.auth import Credentials
 from semel.broker.faults import Setting
-from semel.broker.serving import Options, Running, start
+from semel.broker.startup import Options, Running, start
 from semel.errors import SemelError
 from semel.extras import require
 

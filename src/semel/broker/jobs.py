@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.broker import wire
+from semel.broker import protocol as wire
 from semel.broker.http import Request
 from semel.sqs.errors import ServiceError
 

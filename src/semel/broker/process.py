@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from semel.broker.embedded import event_loop
-from semel.broker.serving import Options, start
+from semel.broker.startup import Options, start
 from semel.errors import StartError
 from semel.signals import STOP_SIGNALS, received
 

@@ -15,7 +15,7 @@ from random import Random
 from time import monotonic, time
 from typing import Final
 
-from semel.broker import wire
+from semel.broker import protocol as wire
 from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.clock import Clock
@@ -25,7 +25,7 @@ from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
 from semel.broker.jobs import Batch, Job
-from semel.broker.origins import Origins
+from semel.broker.same_site import Origins
 from semel.sqs.errors import (
     ACCESS_DENIED,
     INTERNAL_FAILURE,

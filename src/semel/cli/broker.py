@@ -86,7 +86,7 @@ def run(given: argparse.Namespace) -> int:
     # Only now: `semel --help` should not have to load a server.
     from semel.broker.faults import parse_setting
     from semel.broker.process import serve
-    from semel.broker.serving import DEFAULT_DATA, Options
+    from semel.broker.startup import DEFAULT_DATA, Options
 
     with wrong_usage():
         options = Options(

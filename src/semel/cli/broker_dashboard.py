@@ -15,7 +15,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from semel.broker.auth import Credentials
-from semel.broker.serving import Options
+from semel.broker.startup import Options
 from semel.cli.command import UsageError
 from semel.cli.dashboard import check_installed
 from semel.dashboard.ports import listen

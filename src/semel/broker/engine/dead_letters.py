@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 
 from semel.broker.engine import groups
+from semel.broker.engine.expiry import hide_until, remove
 from semel.broker.engine.messages import Stored
 from semel.broker.engine.schema import DELAYED, READY
-from semel.broker.engine.settling import hide_until, remove
-from semel.broker.engine.state import Queue, Store
+from semel.broker.engine.store import Queue, Store
 
 _INSERT_MOVED = """
 INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,

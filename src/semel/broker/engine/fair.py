@@ -13,7 +13,7 @@ from typing import Final
 from semel.broker.engine import groups
 from semel.broker.engine.groups import Head
 from semel.broker.engine.messages import COLUMNS, Stored
-from semel.broker.engine.state import Queue, Store
+from semel.broker.engine.store import Queue, Store
 
 _NEXT_IN_GROUP = f"""
 SELECT {COLUMNS} FROM messages INDEXED BY grouped WHERE grp = ? AND state = 0 AND pos > ? ORDER BY pos LIMIT 1

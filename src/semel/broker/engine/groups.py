@@ -12,7 +12,7 @@ from math import exp
 from typing import Final, NamedTuple
 
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, READY
-from semel.broker.engine.state import Group, Lane, Queue, Row, Store
+from semel.broker.engine.store import Group, Lane, Queue, Row, Store
 
 _FIND = "SELECT id, head, in_flight, sent FROM groups WHERE lane = ? AND name = ?"
 _INSERT = """

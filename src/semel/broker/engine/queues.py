@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from semel.broker.engine import groups
 from semel.broker.engine.attributes import Arn, checked, parse_redrive, parse_redrive_allow, same_value
+from semel.broker.engine.expiry import settle_wholly
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, READY
-from semel.broker.engine.settling import settle_wholly
-from semel.broker.engine.state import Caller, Queue, Store
+from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs import limits
 from semel.sqs.errors import (
     INVALID_ADDRESS,

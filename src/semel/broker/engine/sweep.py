@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from semel.broker.engine.expiry import settle
 from semel.broker.engine.schema import LANE_BITS
-from semel.broker.engine.settling import settle
-from semel.broker.engine.state import Store
+from semel.broker.engine.store import Store
 from semel.sqs import limits
 
 _CHUNK: Final = 500

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from semel.broker.engine.state import NEVER, Lane, Store
+from semel.broker.engine.store import NEVER, Lane, Store
 from semel.sqs import limits
 
 _NTH = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"

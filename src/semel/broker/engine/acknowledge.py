@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from semel.broker.engine.faulty import Faulty
+from semel.broker.engine.expiry import hide_until, make_ready, remove, settle
+from semel.broker.engine.faults import FaultInjector
 from semel.broker.engine.receipts import Receipt
 from semel.broker.engine.schema import IN_FLIGHT
-from semel.broker.engine.settling import hide_until, make_ready, remove, settle
-from semel.broker.engine.state import Caller, Queue, Row, Store
+from semel.broker.engine.store import Caller, Queue, Row, Store
 from semel.broker.engine.validation import check_batch
 from semel.sqs import limits
 from semel.sqs.errors import ServiceError, invalid_value, missing
@@ -22,7 +22,7 @@ UPDATE messages SET receives = receives - 1, first = CASE WHEN receives + prior 
 """
 
 
-def delete(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: Faulty) -> dict[str, Any]:
+def delete(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: FaultInjector) -> dict[str, Any]:
     settle(store, queue, caller.now)
     handle = params["ReceiptHandle"]
     receipt = store.receipts.decode(handle, queue.id)
@@ -33,7 +33,9 @@ def delete(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, f
     return {}
 
 
-def delete_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: Faulty) -> dict[str, Any]:
+def delete_batch(
+    store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: FaultInjector
+) -> dict[str, Any]:
     entries = params["Entries"]
     check_batch(entries, "DeleteMessageBatchRequestEntry")
     settle(store, queue, caller.now)

@@ -10,7 +10,7 @@ import orjson
 
 from semel.broker.engine.messages import COLUMNS, Stored
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, LANE_BITS, READY
-from semel.broker.engine.state import Queue, Store, sequence_number
+from semel.broker.engine.store import Queue, Store, sequence_number
 
 CUT: Final = 200  # characters of a body that are shown where bodies are not wanted
 _PAGE_ROWS: Final = 500

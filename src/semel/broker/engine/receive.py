@@ -10,12 +10,12 @@ import orjson
 
 from semel.broker.engine import fair, groups
 from semel.broker.engine.dead_letters import dead_letter
-from semel.broker.engine.faulty import Faulty
-from semel.broker.engine.horizon import horizon
+from semel.broker.engine.expiry import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle, settle_wholly
+from semel.broker.engine.faults import FaultInjector
+from semel.broker.engine.look_ahead import horizon
 from semel.broker.engine.messages import COLUMNS, Handed, Stored
 from semel.broker.engine.schema import IN_FLIGHT, READY
-from semel.broker.engine.settling import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle, settle_wholly
-from semel.broker.engine.state import NEVER, Caller, Lane, Queue, Store, sequence_number
+from semel.broker.engine.store import NEVER, Caller, Lane, Queue, Store, sequence_number
 from semel.broker.engine.validation import check_token
 from semel.sqs import limits
 from semel.sqs.checksums import md5_of_attributes
@@ -44,7 +44,9 @@ _MAX_SET_ASIDE: Final = 1_000
 _BEYOND: Final = (1 << 63) - 1
 
 
-def receive(store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: Faulty) -> dict[str, Any]:
+def receive(
+    store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: FaultInjector
+) -> dict[str, Any]:
     want, visibility, wait = _checked(queue, params)
     view = _view(params)
     now, lane = caller.now, queue.lane
@@ -98,7 +100,7 @@ def _checked(queue: Queue, params: dict[str, Any]) -> tuple[int, int, int]:
 # Choosing.
 
 
-def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faulty: Faulty) -> list[Handed]:
+def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faulty: FaultInjector) -> list[Handed]:
     """The next messages, hidden; those that were received too often go to the dead-letter queue instead."""
     chosen: list[Stored] = []
     set_aside = 0
@@ -174,7 +176,7 @@ def _deliverable(store: Store, head: groups.Head, batch: int) -> Iterator[Stored
 
 
 def receive_ids(
-    store: Store, queue: Queue, rows: Sequence[int], visibility: int, caller: Caller, faulty: Faulty
+    store: Store, queue: Queue, rows: Sequence[int], visibility: int, caller: Caller, faulty: FaultInjector
 ) -> dict[str, Any]:
     """Hides exactly these messages and hands them out, in this order; whatever is not there or not ready is left out.
 
@@ -202,7 +204,7 @@ def receive_ids(
 
 
 def _hand_out(
-    store: Store, queue: Queue, chosen: list[Stored], visibility: int, now: int, faulty: Faulty
+    store: Store, queue: Queue, chosen: list[Stored], visibility: int, now: int, faulty: FaultInjector
 ) -> list[Handed]:
     lane, encode = queue.lane, store.receipts.encode
     updates, handed, hidden, soonest = [], [], 0, NEVER

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from semel.broker.engine import groups, horizon
+from semel.broker.engine import groups, look_ahead
 from semel.broker.engine.schema import IN_FLIGHT, READY
-from semel.broker.engine.state import NEVER, Lane, Queue, Row, Store
+from semel.broker.engine.store import NEVER, Lane, Queue, Row, Store
 
 _CHUNK: Final = 500
 # A Standard message received this often without a delete goes to the back of the queue.
@@ -118,7 +118,7 @@ def remove(store: Store, queue: Queue, rows: Sequence[Row], now: int) -> None:
     touched: dict[int, int] = {}
     ungrouped = 0
     if lane.horizon is not None:
-        horizon.left(store, lane, [row[0] for row in rows])
+        look_ahead.left(store, lane, [row[0] for row in rows])
     for _row, state, group, received in rows:
         lane.counts[state] -= 1
         if group is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from semel.broker.engine.state import Queue
+from semel.broker.engine.store import Queue
 
 
-class Faulty(Protocol):
+class FaultInjector(Protocol):
     """What may go wrong inside the service; answers are per question, as often as it is asked."""
 
     @property
@@ -28,7 +28,7 @@ class Faulty(Protocol):
         ...
 
 
-class Faithful:
+class NoFaults:
     """No faults at all."""
 
     active = False

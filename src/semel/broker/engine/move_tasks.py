@@ -12,10 +12,10 @@ import orjson
 
 from semel.broker.engine.attributes import Arn
 from semel.broker.engine.dead_letters import redrive
+from semel.broker.engine.expiry import settle_wholly
 from semel.broker.engine.messages import COLUMNS, Stored
 from semel.broker.engine.schema import READY
-from semel.broker.engine.settling import settle_wholly
-from semel.broker.engine.state import Caller, Queue, Store
+from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs import limits
 from semel.sqs.errors import (
     INVALID_PARAMETER_VALUE,

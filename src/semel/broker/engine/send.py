@@ -9,9 +9,9 @@ import orjson
 
 from semel.broker.engine import groups
 from semel.broker.engine.dedup import digest
+from semel.broker.engine.expiry import hide_until
 from semel.broker.engine.schema import DELAYED, READY
-from semel.broker.engine.settling import hide_until
-from semel.broker.engine.state import Caller, Queue, Store, sequence_number
+from semel.broker.engine.store import Caller, Queue, Store, sequence_number
 from semel.broker.engine.validation import (
     byte_length,
     check_batch,

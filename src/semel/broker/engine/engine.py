@@ -1,0 +1,236 @@
+"""The rules of SQS over one SQLite database, which is all the state there is.
+
+Takes the time and a random source as arguments; knows no HTTP, no clock and no threads. The caller opens a transaction
+with `begin`, performs any number of calls in it, and commits: until then nothing has happened. A call that raises
+ServiceError has changed nothing. After any other exception the transaction must be rolled back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any, NamedTuple
+
+from semel.broker.engine import (
+    acknowledge,
+    move_tasks,
+    peek,
+    queues,
+    receive,
+    send,
+    sweep,
+)
+from semel.broker.engine.expiry import settle, settle_wholly
+from semel.broker.engine.faults import FaultInjector, NoFaults
+from semel.broker.engine.peek import Wanted
+from semel.broker.engine.store import NEVER, Caller, Queue, Store
+from semel.sqs.errors import no_such_queue
+
+__all__ = ["NEVER", "Caller", "Engine", "Queue", "Wanted"]
+
+Params = dict[str, Any]
+_SENDS = frozenset({"SendMessage", "SendMessageBatch"})
+# The first of the queue's oldest messages, and not of all of them: an age is worth no long search.
+_OLDEST = """
+SELECT CASE WHEN late > 0 THEN late ELSE enqueued END FROM
+    (SELECT late, enqueued, receives FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1000)
+WHERE receives < 3 LIMIT 1
+"""
+
+
+class Measures(NamedTuple):
+    """What a queue holds now."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age: float
+    busy_groups: int
+
+
+class Engine:
+    """One broker's queues. Every operation of SQS is `perform(name, params, caller)`."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        rng: Random,
+        *,
+        account: str = "000000000000",
+        region: str = "us-east-1",
+        cooldowns: bool = True,
+        faulty: FaultInjector | None = None,
+    ) -> None:
+        self.store = Store(db, rng, account=account, region=region)
+        self._cooldowns = cooldowns
+        self._faulty: FaultInjector = faulty or NoFaults()
+        self._operations = self._on_queues() | self._on_messages()
+
+    def perform(self, operation: str, params: Params, caller: Caller) -> Params:
+        """The answer to a call whose parameters have been checked against the service model."""
+        if operation not in _SENDS:
+            self.store.write_out()
+        return self._operations[operation](params, caller)
+
+    def _on_queues(self) -> dict[str, Callable[[Params, Caller], Params]]:
+        store, cooldowns = self.store, self._cooldowns
+
+        def find(params: Params) -> Queue:
+            return queues.find(store, params)
+
+        def url(params: Params, caller: Caller) -> Params:
+            owner = params.get("QueueOwnerAWSAccountId")
+            queue = store.queues.get(params["QueueName"])
+            if queue is None or owner not in (None, store.account):
+                raise no_such_queue()
+            return {"QueueUrl": queues.url_of(store, queue, caller)}
+
+        def tags(params: Params, _caller: Caller) -> Params:
+            found = find(params).tags
+            return {"Tags": found} if found else {}
+
+        return {
+            "CreateQueue": lambda p, c: queues.create(store, p, c, cooldowns=cooldowns),
+            "DeleteQueue": lambda p, c: queues.delete(store, find(p), c),
+            "GetQueueUrl": url,
+            "ListQueues": lambda p, c: queues.list_queues(store, p, c),
+            "GetQueueAttributes": lambda p, c: queues.get_attributes(store, find(p), p, c),
+            "SetQueueAttributes": lambda p, c: queues.set_attributes(store, find(p), p, c),
+            "TagQueue": lambda p, _: queues.tag(store, find(p), p),
+            "UntagQueue": lambda p, _: queues.untag(store, find(p), p),
+            "ListQueueTags": tags,
+            "PurgeQueue": lambda p, c: queues.purge(store, find(p), c, cooldowns=cooldowns),
+            "AddPermission": lambda p, c: queues.add_permission(store, find(p), p, c),
+            "RemovePermission": lambda p, c: queues.remove_permission(store, find(p), p, c),
+            "ListDeadLetterSourceQueues": lambda p, c: queues.list_sources(store, find(p), p, c),
+            "StartMessageMoveTask": lambda p, c: move_tasks.start(store, p, c),
+            "ListMessageMoveTasks": lambda p, _: move_tasks.listed(store, p),
+            "CancelMessageMoveTask": lambda p, _: move_tasks.cancel(store, p),
+        }
+
+    def _on_messages(self) -> dict[str, Callable[[Params, Caller], Params]]:
+        store, faulty = self.store, self._faulty
+
+        def find(params: Params) -> Queue:
+            return queues.find(store, params)
+
+        return {
+            "SendMessage": lambda p, c: send.send(store, find(p), p, c),
+            "SendMessageBatch": lambda p, c: send.send_batch(store, find(p), p, c),
+            "ReceiveMessage": lambda p, c: receive.receive(store, find(p), p, c, faulty),
+            "DeleteMessage": lambda p, c: acknowledge.delete(store, find(p), p, c, faulty),
+            "DeleteMessageBatch": lambda p, c: acknowledge.delete_batch(store, find(p), p, c, faulty),
+            "ChangeMessageVisibility": lambda p, c: acknowledge.change_visibility(store, find(p), p, c),
+            "ChangeMessageVisibilityBatch": lambda p, c: acknowledge.change_visibility_batch(store, find(p), p, c),
+        }
+
+    # Transactions.
+
+    def begin(self) -> None:
+        self.store.begin()
+
+    def flush(self) -> None:
+        """The last write before a commit."""
+        self.store.flush()
+
+    def commit(self) -> None:
+        """Makes it durable. May run on another thread while this one leaves the engine alone."""
+        self.store.db.execute("COMMIT")
+
+    def committed(self) -> None:
+        self.store.committed()
+
+    def rollback(self) -> None:
+        self.store.rollback()
+
+    @property
+    def changes(self) -> int:
+        """Grows with every row that is written."""
+        return self.store.db.total_changes
+
+    def checkpoint(self) -> None:
+        """Lets the log be written from its start again, which needs no new space."""
+        with suppress(sqlite3.Error):
+            self.store.db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+
+    def close(self) -> None:
+        self.store.db.close()
+
+    # What the server needs beside the operations.
+
+    def queue(self, params: Params) -> Queue:
+        return queues.find(self.store, params)
+
+    def wait_seconds(self, params: Params) -> int:
+        """How long this receive may wait for a message."""
+        return receive.wait_seconds(self.queue(params), params)
+
+    def woken(self) -> set[str]:
+        """Names of the queues in which something may have become visible since this was last asked."""
+        woken, self.store.woken = self.store.woken, set()
+        return woken
+
+    def next_look(self, name: str) -> int:
+        """Before when, in milliseconds, nothing hidden in a queue becomes visible by itself; NEVER if nothing is."""
+        queue = self.store.queues.get(name)
+        return NEVER if queue is None else queue.lane.due_floor
+
+    def give_back(self, name: str, handles: list[str], received: int, now: int) -> None:
+        """Makes messages visible again whose receiver, at the time `received`, hung up before it got them."""
+        self.store.write_out()
+        queue = self.store.queues.get(name)
+        if queue is not None:
+            acknowledge.give_back(self.store, queue, handles, received, now)
+
+    def step_moves(self, now: int) -> int | None:
+        self.store.write_out()
+        return move_tasks.step(self.store, now)
+
+    def sweep(self, now: int) -> bool:
+        self.store.write_out()
+        return sweep.sweep(self.store, now)
+
+    @property
+    def sweep_is_due(self) -> bool:
+        """Whether something should be swept now rather than at the next regular time."""
+        return self.store.dedup.is_long
+
+    def peek(self, name: str, wanted: Wanted, *, after: int = 0, limit: int = 100, now: int = 0) -> Params:
+        queue = self.store.queues.get(name)
+        if queue is None:
+            raise no_such_queue()
+        self.store.write_out()
+        return peek.peek(self.store, queue, wanted, after=after, limit=limit, now=now)
+
+    def receive_ids(
+        self, name: str, ids: Sequence[str], places: Sequence[int] | None, visibility: int, caller: Caller
+    ) -> Params:
+        """These very messages, received; `places` as a peek shows them, so that nobody has to search for them."""
+        queue = self.store.queues.get(name)
+        if queue is None:
+            raise no_such_queue()
+        self.store.write_out()
+        if places is None:
+            known = peek.places_of(self.store, queue, ids)
+            rows = [known[one] for one in ids if one in known]
+        else:
+            rows = peek.rows_at(self.store, queue, ids, places)
+        return receive.receive_ids(self.store, queue, rows, visibility * 1000, caller, self._faulty)
+
+    def measure(self, name: str, now: int, *, wholly: bool = True) -> Measures:
+        """How full a queue is; the age skips messages that were received three times or more, as SQS does.
+
+        Not `wholly`: at most a chunk of what has fallen due is settled first, so that it holds up nobody."""
+        queue = self.store.queues[name]
+        self.store.write_out()
+        (settle_wholly if wholly else settle)(self.store, queue, now)
+        lane = queue.lane
+        row = self.store.db.execute(_OLDEST, (lane.low, lane.high)).fetchone()
+        age = (now - row[0]) / 1000 if row else 0.0
+        visible, in_flight, delayed = lane.counts
+        return Measures(visible, in_flight, delayed, max(0.0, age), lane.busy_groups)
+
+    def count_empty_receive(self, name: str) -> None:
+        self.store.totals[name, "empty_receives"] += 1
