@@ -10,8 +10,8 @@ WORKERS ?= 3
 export UV_SYSTEM_CERTS := true
 
 .PHONY: help demo test test-all check browser format lock \
-	bench-broker bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor bench-dashboard bench-tests \
-	screenshots prove-spark clean
+	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
+	bench-dashboard bench-tests screenshots prove-spark clean
 .DEFAULT_GOAL := help
 
 help:  ## list the rules
@@ -70,6 +70,9 @@ format: $(DEV)  ## put all files into the formatter's shape
 
 bench-broker: $(DEV)  ## the broker against its peers, in one run
 	$(BIN)/python bench/broker.py
+
+bench-engine: $(DEV)  ## the broker's engine alone, without HTTP: CPU per call
+	$(BIN)/python bench/broker_engine.py
 
 bench-behaviour: $(DEV)  ## what the broker and its peers really do
 	$(BIN)/python bench/behaviour.py
