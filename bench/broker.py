@@ -34,7 +34,7 @@ from broker_bench.targets import DATA, TARGETS, Target, Unavailable
 
 EXAMPLE = """\
 example:
-  python bench/broker.py                                          everything, some 10 minutes
+  python bench/broker.py                                          everything, some 20 minutes
   python bench/broker.py --quick --rows send,receive              a first look, well under a minute
   python bench/broker.py --rows batch --targets semel,echo --json batch.json
 """
@@ -46,10 +46,13 @@ ROWS: dict[str, Measure] = {
     "batch": throughput.batch,
     "receive": throughput.receive,
     "fifo": throughput.fifo,
+    "fifo-receive": throughput.fifo_receive,
+    "queues": throughput.queues,
     "depth": states.depth_and_memory,
     "memory": states.depth_and_memory,
     "idle": states.idle,
     "start": states.start,
+    "restart": states.restart,
 }
 
 
@@ -157,9 +160,12 @@ def steps(measure: Measure, bench: Bench) -> int:
         return len(bench.targets)
     if measure is states.idle:
         return len(bench.storing)
+    if measure is states.restart:
+        return 2 * sum(target.keeping() is not None for target in bench.targets)
     if measure is states.depth_and_memory:
         return len(bench.storing) * 3
-    return bench.settings.rounds * len(bench.storing if measure is throughput.receive else bench.targets)
+    storing = measure in (throughput.receive, throughput.fifo_receive, throughput.queues)
+    return bench.settings.rounds * len(bench.storing if storing else bench.targets)
 
 
 def prepare(wanted: list[Target], progress: Progress) -> tuple[list[Target], dict[str, str]]:

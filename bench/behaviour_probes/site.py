@@ -24,7 +24,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from broker_bench.targets import DATA, START_LIMIT, Server, Target, Unavailable
+from broker_bench.targets import DATA, START_LIMIT, Call, Server, Target, Unavailable
 
 REGION = "us-east-1"
 MISSING = "AWS.SimpleQueueService.NonExistentQueue"
@@ -61,11 +61,11 @@ def judged(checks: Mapping[str, bool], *, strict: bool = False, figure: str = ""
 class Probed(Server):
     """A server that may want signatures, and that can be killed."""
 
-    def _first_answer(self, began: float) -> None:
+    def _first_answer(self, began: float, call: Call) -> dict[str, Any]:  # noqa: ARG002
         while self.alive and time.perf_counter() - began < START_LIMIT:
             with contextlib.suppress(OSError):
                 fetch(f"http://{self.address[0]}:{self.address[1]}/")
-                return
+                return {}
             time.sleep(0.02)
         raise Unavailable(f"{self.target.label} did not become ready: {self.last_words()}")
 

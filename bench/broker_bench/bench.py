@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from broker_bench.load import Generator, Window, Work
 from broker_bench.progress import Progress
 from broker_bench.results import Figure
-from broker_bench.targets import Server, Target, Unavailable
+from broker_bench.targets import Peer, Server, Target, Unavailable
 from broker_bench.wire import Session, WrongAnswer, message_body
-from broker_bench.work import Sends
+from broker_bench.work import FifoSends, Sends
 
 COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 LEAST_CALLS = 32  # in a window, for a rate that means something
-TIME_PER_CELL = 25.0  # seconds after which a slow target sits out the rest of a row's rounds
+TIME_PER_CELL = 25.0  # seconds after which a slow peer sits out the rest of a row's rounds
 PATIENT = {"VisibilityTimeout": "3600"}  # nothing that was received comes back during a run
 
 
@@ -42,13 +42,15 @@ class Settings:
     in_flight: int = 100_000
     depth: float = 0.8
     peer_fill: float = 8.0
-    fill: float = 120.0
+    fill: float = 240.0
+    queues: int = 100
+    restarts: int = 5
     pinned: bool = True
 
 
 QUICK = Settings(
     warm_up=0.2, window=0.6, rounds=2, starts=3, peer_starts=2, idle=6.0, many=50_000, in_flight=5_000, depth=0.4,
-    peer_fill=3.0,
+    peer_fill=3.0, restarts=2,
 )  # fmt: skip
 
 
@@ -97,7 +99,11 @@ class Bench:
 
     def fill(self, server: Server, session: Session, queue_url: str, amount: int, body_bytes: int, most: float) -> int:
         """Put `amount` messages into the queue, or as many as go in within `most` seconds; returns how many."""
-        work = Sends(session.requests, queue_url, body_bytes, per_call=10, limit=amount)
+        work: Sends | FifoSends
+        if queue_url.endswith(".fifo"):
+            work = FifoSends(session.requests, queue_url, body_bytes, limit=amount)
+        else:
+            work = Sends(session.requests, queue_url, body_bytes, per_call=10, limit=amount)
         self.through(server, work, most)
         check_count(session, queue_url, work.messages)
         return work.messages
@@ -112,7 +118,10 @@ def counts(session: Session, queue_url: str) -> tuple[int, int]:
 
 def check_count(session: Session, queue_url: str, expected: int, tolerate_more: bool = False) -> int:
     """Raise if messages were lost, or came from nowhere. Returns how many more there are, where that is tolerated."""
-    there = sum(counts(session, queue_url))
+    return check_total(sum(counts(session, queue_url)), expected, tolerate_more)
+
+
+def check_total(there: int, expected: int, tolerate_more: bool = False) -> int:
     if there < expected or (there > expected and not tolerate_more):
         raise WrongAnswer(f"{expected:,} messages should be there, the server says {there:,}")
     return there - expected
@@ -192,7 +201,7 @@ def take_turns(
                 if target.name in cells.failures:
                     bench.progress.step(f"{cells.key}: {target.label} left out")
                     continue
-                if spent[target.name] > TIME_PER_CELL:
+                if spent[target.name] > TIME_PER_CELL and isinstance(target, Peer):
                     bench.progress.step(f"{cells.key} {round_ + 1}/{bench.settings.rounds}: {target.label} sits out")
                     continue
                 began = time.monotonic()

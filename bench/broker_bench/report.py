@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_bench.results import Figure, Report, Row, Unit
+from broker_bench.results import NOT_ASKED, Figure, Report, Row, Unit
 
 RATIOS = ("echo", "bare", "ministack", "moto")
 BUSY = 0.95  # of a core: beyond it the generator, not the server, may have set the pace
@@ -39,7 +39,7 @@ def _figures(report: Report) -> Table:
 
 def _cell(row: Row, figure: Figure | None) -> str:
     if figure is None or figure.value is None:
-        return "failed" if figure is not None and figure.note not in ("", "stores nothing") else "–"
+        return "failed" if figure is not None and figure.note not in NOT_ASKED else "–"
     text = row.unit.write(figure.value)
     if figure.spread is not None:
         text += f" ±{figure.spread:.0%}"
@@ -85,7 +85,7 @@ def notes(report: Report) -> list[str]:
             )
         for name, figure in row.figures.items():
             place = f"{row.title}, {report.labels[name]}"
-            if figure.note and figure.note != "stores nothing":
+            if figure.note not in NOT_ASKED:
                 found.append(f"{place}: {figure.note}")
             if figure.amount is not None:
                 found.append(f"{place}: {figure.amount:,} messages is what it took in within its time")
@@ -93,7 +93,7 @@ def notes(report: Report) -> list[str]:
                 found.append(f"{place}: only {figure.per_round:,.0f} messages went through in each round")
             if (figure.generator_share or 0.0) > BUSY:
                 found.append(f"{place}: the generator was busy {figure.generator_share:.0%}, the server may be faster")
-            if row.key == "memory" and figure.peak_mb is not None:
+            if row.key in ("memory", "restart") and figure.peak_mb is not None:
                 found.append(f"{place}: {figure.peak_mb:,.0f} MB at its highest")
     found.append("@ N: measured with N messages instead of what the row says")
     found.append("÷: Semel durable divided by the other; more is better for messages/s, less for all other units")

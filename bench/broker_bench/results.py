@@ -10,6 +10,10 @@ from typing import Any
 
 from broker_bench.load import Window
 
+STORES_NOTHING = "stores nothing"
+KEEPS_NOTHING = "keeps nothing over a restart"
+NOT_ASKED = ("", STORES_NOTHING, KEEPS_NOTHING)  # notes of cells that are empty without being a failure
+
 
 class Unit(Enum):
     """What a row counts, how a figure of it is written, and whether more of it is better."""

@@ -1,4 +1,4 @@
-"""The rows about states rather than streams: deep queues, parked polls, starting up, memory."""
+"""The rows about states rather than streams: deep queues, parked polls, starting up, empty or full, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 from broker_bench.bench import Bench, Cells, check_count, check_honest, counts
 from broker_bench.load import Generator
-from broker_bench.results import Figure, Row, Unit, at_most, ratio
+from broker_bench.results import KEEPS_NOTHING, STORES_NOTHING, Figure, Row, Unit, at_most, ratio
 from broker_bench.targets import Semel, Server, Target
 from broker_bench.wire import Session, WrongAnswer, batch_entries, handles_in, message_body
 from broker_bench.work import Polls, ReceiveDelete, Receives
@@ -52,12 +52,78 @@ def start(bench: Bench) -> list[Row]:
     ]
 
 
+def restart(bench: Bench) -> list[Row]:
+    """From the start of the process to its first answered ReceiveMessage, with a full queue in its folder."""
+    settings = bench.settings
+    rows: list[Row] = []
+    for fifo in (False, True):
+        times: dict[str, Figure] = {}
+        memory: dict[str, Figure] = {}
+        cells = Cells(bench, "restart")
+        for target in bench.targets:
+            keeping = target.keeping()
+            if keeping is None:
+                times[target.name] = memory[target.name] = Figure(note=KEEPS_NOTHING)
+                continue
+            with cells.guard(target):
+                times[target.name], memory[target.name] = _restarts(bench, keeping, fifo)
+                seconds, megabytes = times[target.name].value, memory[target.name].value
+                bench.progress.step(f"restart: {target.label} {seconds:.3f} s, {megabytes:.0f} MB")
+            cells.step_if_failed(target)
+        times |= cells.failures
+        memory |= cells.failures
+        seconds, megabytes = (figures["semel"].value if "semel" in figures else None for figures in (times, memory))
+        waiting = f"{settings.many:,} {'FIFO ' if fifo else ''}messages of {settings.many_bytes:,} B"
+        bars = () if fifo else (at_most("≤ 2 s", 2.0, seconds, "s"),)
+        rows += [
+            Row("restart", f"start to first receive, {waiting}", Unit.SECONDS, times, bars),
+            Row(
+                "restart", f"memory then, {waiting}", Unit.MEGABYTES, memory,
+                (at_most("≤ 200 MB", 200, megabytes, "MB"),),
+            ),
+        ]  # fmt: skip
+    return rows
+
+
+def _restarts(bench: Bench, target: Target, fifo: bool) -> tuple[Figure, Figure]:
+    """Figures of one target: seconds, and megabytes right after the first answer. Its files are in the page cache."""
+    settings = bench.settings
+    semel = isinstance(target, Semel)
+    with Server(target) as server, server.watched():
+        session = Session(server.address)
+        queue_url = bench.queue(session, fifo)
+        bench.progress.doing(f"restart: {target.label} gets {settings.many:,} messages")
+        most = settings.fill if semel else settings.peer_fill
+        filled = bench.fill(server, session, queue_url, settings.many, settings.many_bytes, most)
+        session.close()
+        amount = None if filled >= settings.many else filled
+        receive = ("ReceiveMessage", {"QueueUrl": queue_url})
+
+        def again(*, kill: bool = False) -> float:
+            if len(server.restart(receive, kill=kill).get("Messages", ())) != 1:
+                raise WrongAnswer("the first receive after a restart gave no message")
+            return server.answer_seconds
+
+        note = f"{again(kill=True):.3f} s when it was killed right after the fill" if semel else ""
+        samples: list[tuple[float, tuple[float, float]]] = []
+        for round_ in range(settings.restarts if semel else min(2, settings.restarts)):
+            bench.progress.doing(f"restart {round_ + 1}: {target.label}")
+            samples.append((again(), server.memory()))
+        session = Session(server.address)
+        check_count(session, queue_url, filled)
+        session.close()
+    times = Figure(tuple(seconds for seconds, _ in samples), amount=amount, note=note)
+    resident = tuple(now for _, (now, _) in samples)
+    peak = max(highest for _, (_, highest) in samples)
+    return times, Figure(resident, amount=amount, memory_mb=statistics.median(resident), peak_mb=peak)
+
+
 def idle(bench: Bench) -> list[Row]:
     """CPU of a server on which 200 long polls wait, each renewed when it ends, for longer than one poll lasts."""
     settings = bench.settings
     wait = min(20, int(settings.idle * 0.9))
     cells = Cells(bench, "idle")
-    figures = {target.name: Figure(note="stores nothing") for target in bench.targets if not target.stores}
+    figures = {target.name: Figure(note=STORES_NOTHING) for target in bench.targets if not target.stores}
     for target in bench.storing:
         bench.progress.doing(f"idle: {target.label} with {settings.polls} long polls, {settings.idle + 2:.0f} s")
         with cells.guard(target), Server(target) as server, server.watched():
@@ -140,7 +206,7 @@ def depth_and_memory(bench: Bench) -> list[Row]:
     settings = bench.settings
     cells = Cells(bench, "depth")
     figures: dict[str, list[Figure]] = {
-        target.name: [Figure(note="stores nothing")] * 4 for target in bench.targets if not target.stores
+        target.name: [Figure(note=STORES_NOTHING)] * 4 for target in bench.targets if not target.stores
     }
     for target in bench.storing:
         with cells.guard(target):

@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from broker_bench import machine
 from broker_bench.wire import Address, Session, WrongAnswer
@@ -29,6 +30,12 @@ HERE = Path(__file__).parent.parent
 ENVIRONMENTS = HERE / ".envs"
 DATA = HERE / ".data"
 START_LIMIT = 30.0
+STOP_LIMIT = 5.0
+SAVE_LIMIT = 60.0  # for an end that may have to write everything to disk first
+
+
+Call = tuple[str, dict[str, Any]]  # an operation and its parameters
+LIST_QUEUES: Call = ("ListQueues", {})
 
 
 class Unavailable(Exception):
@@ -53,6 +60,10 @@ class Target(ABC):
     def environment(self, port: int, folder: Path) -> dict[str, str]:  # noqa: ARG002
         return {}
 
+    def keeping(self) -> Target | None:
+        """The same server, told to keep its messages over a restart; None if it cannot."""
+        return None
+
 
 class Semel(Target):
     says_ready = True
@@ -73,6 +84,9 @@ class Semel(Target):
     def command(self, port: int, folder: Path) -> list[str]:
         kept = ["--data", str(folder / "data")] if self.durable else ["--ephemeral"]
         return [str(self.binary), "serve", "--port", str(port), *kept]
+
+    def keeping(self) -> Target | None:
+        return self if self.durable else None
 
 
 class Echo(Target):
@@ -132,9 +146,15 @@ class Moto(Peer):
 
 
 class MiniStack(Peer):
-    """Told to log errors only and to leave out its SFTP and MQTT listeners, which can only help its figures."""
+    """Told to log errors only and to leave out its SFTP and MQTT listeners, which can only help its figures.
+
+    `keeps`: it saves its state when it ends in good order, and loads it when it starts.
+    """
 
     name, label, package, requirement = "ministack", "MiniStack", "ministack", "ministack"
+
+    def __init__(self, keeps: bool = False) -> None:
+        self.keeps = keeps
 
     def command(self, port: int, folder: Path) -> list[str]:  # noqa: ARG002
         return [str(self.home / "bin" / "ministack")]
@@ -148,7 +168,11 @@ class MiniStack(Peer):
             "IOT_MTLS_ENABLED": "0",
             "DOCKER_HOST": "unix://" + str(folder / "no-docker"),
             "TMPDIR": str(folder),
+            **({"PERSIST_STATE": "1", "STATE_DIR": str(folder / "state")} if self.keeps else {}),
         }
+
+    def keeping(self) -> Target | None:
+        return MiniStack(keeps=True)
 
 
 TARGETS: dict[str, Target] = {
@@ -169,6 +193,16 @@ class Server:
         DATA.mkdir(exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=DATA))
         self._log = (self.folder / "log").open("w+b")
+        self._cores = cores
+        self._launch(LIST_QUEUES)
+
+    def restart(self, first_call: Call, *, kill: bool = False) -> dict[str, Any]:
+        """End it, in good order or not, and start it again on the same folder; returns the answer to its first call."""
+        self._end(SAVE_LIMIT, signal.SIGKILL if kill else signal.SIGTERM)
+        return self._launch(first_call)
+
+    def _launch(self, first_call: Call) -> dict[str, Any]:
+        target, cores = self.target, self._cores
         port = 0 if target.says_ready else free_port()
         command = target.command(port, self.folder)
         before = os.sched_getaffinity(0)
@@ -192,13 +226,14 @@ class Server:
         try:
             self.address = self._ready_line() if target.says_ready else ("127.0.0.1", port)
             self.ready_seconds = time.perf_counter() - began
-            self._first_answer(began)
+            answer = self._first_answer(began, first_call)
         except BaseException:
             self.stop()
             raise
         self.answer_seconds = time.perf_counter() - began
         if not target.says_ready:
             self.ready_seconds = self.answer_seconds
+        return answer
 
     def _ready_line(self) -> Address:
         assert self._process.stdout is not None
@@ -212,12 +247,11 @@ class Server:
             raise Unavailable(f"{self.target.label} did not become ready; it said: {line.strip() or self.last_words()}")
         return host, int(port)
 
-    def _first_answer(self, began: float) -> None:
+    def _first_answer(self, began: float, call: Call) -> dict[str, Any]:
         while True:
             session = Session(self.address)
             try:
-                session.call("ListQueues")
-                return
+                return session.call(call[0], **call[1])
             except (OSError, WrongAnswer) as error:
                 if self._process.poll() is not None:
                     raise Unavailable(f"{self.target.label} ended at its start: {self.last_words()}") from error
@@ -258,14 +292,19 @@ class Server:
 
     def stop(self) -> None:
         """Ask it to end, then see to it. Also ends what it may have started and left behind."""
+        self._end(STOP_LIMIT, signal.SIGTERM)
+        self._clean()
+
+    def _end(self, patience: float, ending: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             self.resume()
-            self._process.terminate()
-            self._process.wait(5.0)
+            self._process.send_signal(ending)
+            self._process.wait(patience)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._clean()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _clean(self) -> None:
         self._log.close()

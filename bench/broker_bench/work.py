@@ -1,4 +1,4 @@
-"""What the connections of the load generator do: send, send batches, receive and delete, wait.
+"""What the connections of the load generator do: send, send batches, receive and delete, all of it in turn, wait.
 
 Each work checks every answer: as many messages confirmed as were sent, none of them failed.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Sequence
 
 from broker_bench.wire import Requests, WrongAnswer, batch_entries, failure_in, handles_in, message_body
 
@@ -50,8 +51,9 @@ class FifoSends:
 
     GROUPS = 1000
 
-    def __init__(self, requests: Requests, queue_url: str, body_bytes: int) -> None:
+    def __init__(self, requests: Requests, queue_url: str, body_bytes: int, limit: int = sys.maxsize) -> None:
         self.messages = 0
+        self._calls_left = limit // 10
         self._number = itertools.count()
         self._ready = itertools.cycle(
             [self._make(requests, queue_url, body_bytes, first) for first in range(0, self.GROUPS, 10)]
@@ -68,10 +70,13 @@ class FifoSends:
         ]
         return requests.make("SendMessageBatch", {"QueueUrl": queue_url, "Entries": entries})
 
-    def first(self, _slot: int) -> bytes:
+    def first(self, _slot: int) -> bytes | None:
+        if self._calls_left <= 0:
+            return None
+        self._calls_left -= 1
         return next(self._ready).replace(COUNTER.encode(), b"%012d" % next(self._number))
 
-    def next(self, slot: int, answer: bytes) -> bytes:
+    def next(self, slot: int, answer: bytes) -> bytes | None:
         confirm(answer, b'"MessageId"', 10)
         self.messages += 10
         return self.first(slot)
@@ -87,7 +92,8 @@ class ReceiveDelete:
         self._delete_start = b'{"QueueUrl": "%s", "Entries": [{"Id": "' % queue_url.encode()
         self._deleting: dict[int, int] = {}
 
-    def first(self, _slot: int) -> bytes:
+    def first(self, slot: int) -> bytes:
+        self._deleting.pop(slot, None)  # a window that ended may have left a delete unsent
         return self._receive
 
     def next(self, slot: int, answer: bytes) -> bytes | None:
@@ -106,6 +112,41 @@ class ReceiveDelete:
         entries = b'"}, {"Id": "'.join([b'%d", "ReceiptHandle": "%s' % pair for pair in enumerate(handles)])
         body = b'%s%s"}]}' % (self._delete_start, entries)
         return b"%s%d\r\n\r\n%s" % (self._delete_head, len(body), body)
+
+
+class Mixed:
+    """On each connection in turn, queue after queue: send a batch of ten, receive ten, delete what came.
+
+    Each connection starts at another queue. `messages` counts those that went all the way: sent, received, deleted.
+    """
+
+    def __init__(self, requests: Requests, queue_urls: Sequence[str], body_bytes: int, connections: int) -> None:
+        self.messages = 0
+        self.sent = 0
+        self._sends = [Sends(requests, url, body_bytes, per_call=10) for url in queue_urls]
+        self._deletes = [ReceiveDelete(requests, url) for url in queue_urls]
+        self._queue = [slot * len(queue_urls) // connections for slot in range(connections)]
+        self._sending = [False] * connections
+
+    def first(self, slot: int) -> bytes | None:
+        """The next queue's batch."""
+        self._queue[slot] = (self._queue[slot] + 1) % len(self._sends)
+        self._sending[slot] = True
+        return self._sends[self._queue[slot]].first(slot)
+
+    def next(self, slot: int, answer: bytes) -> bytes | None:
+        number = self._queue[slot]
+        deletes = self._deletes[number]
+        if self._sending[slot]:
+            confirm(answer, b'"MessageId"', 10)
+            self.sent += 10
+            self._sending[slot] = False
+            return deletes.first(slot)
+        before = deletes.messages
+        request = deletes.next(slot, answer)
+        deleted = deletes.messages - before
+        self.messages += deleted
+        return self.first(slot) if deleted or request is None else request
 
 
 class Receives:
