@@ -1,4 +1,7 @@
-"""Clients that people use, as they come from their makers: AWS CLI, boto3's resources, an older boto3, and Node."""
+"""Clients that people use, as they come from their makers.
+
+AWS CLI, boto3's resources, an older boto3, the AWS SDK for JavaScript with sqs-consumer, kombu and Celery.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +31,30 @@ _OLD_BOTO3: Final = (
     "python-dateutil==2.9.0.post0",
     "six==1.16.0",
     "urllib3==2.0.7",
+)
+# Pinned as well, so that a new version is met when somebody chooses it and not when it comes out.
+_CELERY: Final = (
+    "celery==5.7.0",
+    "kombu==5.7.0",
+    "amqp==5.4.2",
+    "billiard==4.3.2",
+    "boto3==1.44.3",
+    "botocore==1.44.3",
+    "click==8.5.1",
+    "click-didyoumean==0.3.1",
+    "click-plugins==1.1.1.2",
+    "click-repl==0.4.1",
+    "jmespath==1.1.0",
+    "prompt-toolkit==3.0.53",
+    "pycurl==7.49.0",
+    "python-dateutil==2.9.0.post0",
+    "s3transfer==0.19.3",
+    "six==1.17.0",
+    "typing-extensions==4.16.0",
+    "tzlocal==5.4.5",
+    "urllib3==2.8.0",
+    "vine==5.1.0",
+    "wcwidth==0.9.4",
 )
 _NO_NETWORK: Final = re.compile(
     r"ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONNREFUSED|ENETUNREACH|ConnectTimeout|NewConnectionError|NameResolutionError"
@@ -58,6 +85,31 @@ def install(what: str, command: list[str], folder: Path) -> None:
         if _NO_NETWORK.search(said):
             pytest.skip(f"NOT TESTED: {what}; it must be installed once, and there is no network")
         pytest.fail(f"{what} could not be installed: {said}")
+
+
+def packages(name: str, what: str, requirements: Sequence[str]) -> Path:
+    """A folder with packages, filled once: inside the virtual environment, under a name that says what is in it."""
+    version = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:12]
+    folder = Path(sys.prefix) / f"{name}-{version}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(folder)]
+        install(what, [sys.executable, "-m", "pip", "install", *options, *requirements], folder)
+        (folder / "complete").touch()
+    return folder
+
+
+def play(program: str, scenario: str, broker: Serve, folder: Path) -> None:
+    """Runs one scenario of a program beside this file, on the packages in a folder."""
+    done = subprocess.run(
+        [sys.executable, str(_HERE / program), broker.url, scenario],
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # The AWS CLI.
@@ -233,29 +285,51 @@ def test_boto3_finds_queue_objects_by_name_prefix_and_dead_letter_queue(resource
 
 @pytest.fixture(scope="module")
 def old_boto3() -> Path:
-    """Its folder, filled once: inside the virtual environment, under a name that says what is in it."""
-    version = hashlib.sha256(" ".join(_OLD_BOTO3).encode()).hexdigest()[:12]
-    folder = Path(sys.prefix) / f"old-boto3-{version}"
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(folder)]
-        install("a boto3 of 2023", [sys.executable, "-m", "pip", "install", *options, *_OLD_BOTO3], folder)
-        (folder / "complete").touch()
-    return folder
+    return packages("old-boto3", "a boto3 of 2023", _OLD_BOTO3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [scenario.__name__ for scenario in query_client.SCENARIOS])
 def test_a_boto3_that_speaks_query_gets_what_it_expects(broker: Serve, old_boto3: Path, scenario: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(_HERE / "query_client.py"), broker.url, scenario],
-        env=os.environ | {"PYTHONPATH": str(old_boto3)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    play("query_client.py", scenario, broker, old_boto3)
+
+
+# kombu and Celery.
+
+
+@pytest.fixture(scope="module")
+def celery() -> Path:
+    return packages("celery", "Celery and kombu", _CELERY)
+
+
+@pytest.mark.slow
+def test_a_kombu_queue_is_created_filled_counted_emptied_and_purged(broker: Serve, celery: Path) -> None:
+    play("celery_client.py", "kombu_simple_queue", broker, celery)
+    assert broker.peek("kombu-simple") == []
+
+
+@pytest.mark.slow
+def test_what_a_kombu_consumer_requeues_comes_again_and_what_it_rejects_does_not(broker: Serve, celery: Path) -> None:
+    play("celery_client.py", "kombu_requeue", broker, celery)
+    assert broker.peek("kombu-requeue") == []
+
+
+@pytest.mark.slow
+def test_kombu_gets_a_fifo_queue_in_order(broker: Serve, celery: Path) -> None:
+    play("celery_client.py", "kombu_fifo", broker, celery)
+    assert broker.peek("kombu.fifo") == []
+
+
+@pytest.mark.slow
+def test_a_celery_worker_runs_each_task_once(broker: Serve, celery: Path) -> None:
+    play("celery_client.py", "celery_runs_each_task_once", broker, celery)
+    assert broker.peek("celery-once") == []
+
+
+@pytest.mark.slow
+def test_a_celery_worker_retries_a_task_and_runs_one_later(broker: Serve, celery: Path) -> None:
+    play("celery_client.py", "celery_retries_and_delays", broker, celery)
+    assert broker.peek("celery-retry") == []
 
 
 # Node: the AWS SDK v3 and sqs-consumer.
